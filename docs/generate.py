@@ -381,7 +381,7 @@ def repeats_table(said: str) -> str:
     kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
     rows = sorted(seeds_table.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
     headings = [seeds_table.HEADINGS[index] for index in kept]
-    text = [[cells.in_one_line(row[index]) for index in kept] for row in rows]
+    text = [[str(row[index]) for index in kept] for row in rows]
     if base:
         headings.append(f"Points to {base}")
         above = _points_above(lines, base)
@@ -405,7 +405,7 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
         columns = predictions.columns(pairs)
         assert isinstance(columns, SeedSample), columns
         mean = sum(line.points_above(other) for line, other in pairs) / len(pairs)
-        found[recipe] = cells.in_one_line(cells.number(mean, points, difference_interval([columns])))
+        found[recipe] = str(cells.number(mean, points, difference_interval([columns])))
     return found
 
 

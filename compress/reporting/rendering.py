@@ -8,7 +8,6 @@ from compress.escaping.markup import visible_value
 from compress.reporting.charts.pareto import MARKERS, symbol
 from compress.reporting.provenance import short
 from compress.reporting.tables import seeds_table
-from compress.reporting.tables.cells import in_one_line
 from compress.reporting.tables.results_table import as_markdown
 from compress.reporting.tables.survey_table import as_markdown as survey_markdown
 
@@ -41,6 +40,5 @@ def render(template: str, page: Any) -> str:
         symbol=symbol,
         repeat_headings=seeds_table.HEADINGS,
         markdown_table=table,
-        lines_of=lambda rows: [[in_one_line(cell) for cell in row] for row in rows],
     )
     return environment.get_template(template).render(page=page)

@@ -31,13 +31,12 @@ class Cell:
     low: float | None = None
     high: float | None = None
 
+    def __str__(self) -> str:
+        """Return what it shows in one line, the second one in brackets."""
+        return f"{self.text} ({self.small})" if self.small else self.text
+
 
 EMPTY = Cell(NONE)
-
-
-def in_one_line(cell: Cell) -> str:
-    """Return what a cell shows, its second line in brackets."""
-    return f"{cell.text} ({cell.small})" if cell.small else cell.text
 
 
 def setting_text(line: Measurement) -> str:

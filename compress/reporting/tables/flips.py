@@ -11,7 +11,7 @@ from compress.benchmarking.results.formatting import NONE, points
 from compress.benchmarking.results.schema import Measurement
 from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.reporting.tables.cells import in_one_line, number, share
+from compress.reporting.tables.cells import number, share
 
 WORST_SHOWN = 10
 
@@ -83,7 +83,7 @@ def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
         [_flip(one, line.labels, texts) for one in line.flips_lost[:WORST_SHOWN]],
         [_flip(one, line.labels, texts) for one in line.flips_won[:WORST_SHOWN]],
         sorted(map(_class, line.classes), key=lambda c: (c.difference_points is None, c.difference_points or 0.0)),
-        in_one_line(calibration),
+        str(calibration),
     )
 
 

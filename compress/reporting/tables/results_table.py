@@ -80,7 +80,7 @@ def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
 def as_markdown(table: ResultsTable) -> Markdown:
     """Return a table's most telling columns in Markdown, safe whatever the names hold."""
     at = [index for index, column in enumerate(table.columns) if column.key in ESSENTIAL]
-    rows = [[cells.in_one_line(row.cells[i]) for i in at] for row in table.rows]
+    rows = [[row.cells[i] for i in at] for row in table.rows]
     return Markdown(formatting.table([_title(table.columns[i]) for i in at], rows) + "\n")
 
 

@@ -140,15 +140,14 @@ def survey(
 def unmeasured(students: Sequence[StudentRecipe]) -> str:
     """Return what was published of systems and the recipes of these, in Markdown, before anything is measured."""
     rows = [_published(recipe, one) for recipe, one in _listed(students)]
-    text = [[cells.in_one_line(row[key]) for key in PUBLISHED] for row in rows]
-    return table([HEADINGS[key] for key in PUBLISHED], text) + "\n\nNot measured yet.\n"
+    made = table([HEADINGS[key] for key in PUBLISHED], [[row[key] for key in PUBLISHED] for row in rows])
+    return made + "\n\nNot measured yet.\n"
 
 
 def as_markdown(found: SurveyTable) -> Markdown:
     """Return the table and its notes in Markdown."""
-    text = [[cells.in_one_line(cell) for cell in row] for row in found.filled.rows]
     notes = [f"* {markdown_text(note)}\n" for note in found.notes]
-    return Markdown(f"{table(found.filled.headings, text)}\n\n{''.join(notes)}")
+    return Markdown(f"{table(found.filled.headings, found.filled.rows)}\n\n{''.join(notes)}")
 
 
 def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
@@ -162,7 +161,7 @@ def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[
     measured = [key for key in HEADINGS if key not in PUBLISHED[:3]]
     rows = [dict(zip(HEADINGS, row, strict=True)) for row in found.rows]
     return {
-        row["recipe"].text: {**about, **{key: cells.in_one_line(row[key]) for key in measured}}
+        row["recipe"].text: {**about, **{key: str(row[key]) for key in measured}}
         for row in rows
         if row["metric"] != EMPTY  # neither what was not measured, nor a reference model
     }
