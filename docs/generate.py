@@ -301,14 +301,14 @@ def survey_tables(names: str) -> str:
     parts = [part for study in names.split(",") for part in committed(study)]
     if not parts:
         return survey_table.unmeasured(students())
-    anywhere = [row.small_batch for study in SURVEY_STUDIES for part in committed(study) for row in part.rows]
+    anywhere = [line for study in SURVEY_STUDIES for part in committed(study) for line in part.small_batches]
     measured = {line.recipe for line in anywhere if line.kind == "model"}
     waiting = [student for student in students() if student.name not in measured]
     found = []
-    lines = [part.rows[0].small_batch for part in parts]
+    lines = [part.small_batches[0] for part in parts]
     sets = [line.data for line in lines]
     for number, (part, line) in enumerate(zip(parts, lines, strict=True)):
-        made = survey_table.survey(part.rows, part.lines, () if number else waiting)
+        made = survey_table.survey(part.small_batches, part.lines, () if number else waiting)
         host = f", on {line.host['cpu']}" if sets.count(line.data) > 1 else ""
         title = f"**{line.data}{host}**\n\n" if len(parts) > 1 else ""
         found += [title + survey_table.as_markdown(made)] if made else []
@@ -327,7 +327,7 @@ def survey_figures(studies: Sequence[str]) -> dict[str, list[dict[str, str]]]:
 @cache
 def _figures(study: str) -> list[dict[str, dict[str, str]]]:
     """Return what was measured in a study by recipe, one entry a data set and machine."""
-    made = [(survey_table.survey(part.rows, part.lines), part.rows[0].small_batch) for part in committed(study)]
+    made = [(survey_table.survey(part.small_batches, part.lines), part.small_batches[0]) for part in committed(study)]
     return [survey_table.published_in_short(one, line) for one, line in made if one]
 
 

@@ -58,6 +58,6 @@ def _print(directory: Path, quiet: bool) -> None:
     if not quiet and page.is_file():
         say(unsigned(page.read_text(encoding="utf-8")))
         for part in gather(read_results([directory / RESULTS_NAME])):
-            if table := survey_table.survey(part.rows, part.lines):
+            if table := survey_table.survey(part.small_batches, part.lines):
                 say(survey_table.as_markdown(table))
         say(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

@@ -165,7 +165,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
             for length in lengths
         ],
         flips=flips_of(lines, texts),
-        survey=survey(rows, measured.lines),
+        survey=survey(lines, measured.lines),
     )
 
 

@@ -106,7 +106,7 @@ def test_every_shape_but_the_last_is_measured_in_each_runtime(measured: tuple[Pa
 
 def test_the_waterfall_has_a_step_for_every_removal(measured: tuple[Path, list[Any]]) -> None:
     lines = measured[1]
-    (best,) = [row for row in results_of(lines) if row.title == "half in onnxruntime"]
+    (best,) = [row for row in results_of(lines) if row.small_batch.title == "half in onnxruntime"]
     for found in waterfalls(best, lines):
         assert [step.name for step in found.steps] == [
             "runtime: torch → onnxruntime",

@@ -65,10 +65,6 @@ class Result:
     def large_batch(self) -> Measurement:
         return self.lines[-1]
 
-    @property
-    def title(self) -> str:
-        return self.small_batch.title
-
     def at(self, batch_size: int) -> Measurement | None:
         """Return the line of a batch size; None where it was not measured, as large ones of reference models."""
         return next((line for line in self.lines if line.batch_size == batch_size), None)

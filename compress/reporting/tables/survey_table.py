@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Result, grouped
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import (
     NONE,
     in_percent,
@@ -107,16 +107,15 @@ class Student:
 
 
 def survey(
-    rows: Sequence[Result], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
+    measured: Sequence[Measurement], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
 ) -> SurveyTable | None:
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
     Args:
-        rows: of one number of threads, as a section of the report has them.
-        lines: what these rows are of.
+        measured: those of one number of threads at the smallest batch size, as a section of the report has them.
+        lines: all that were measured.
         more: recipes to show too where they were not measured.
     """
-    measured = [row.small_batch for row in rows]
     students = _students(measured, lines)
     known = [*(student.recipe for student in students.values()), *(one for one in more if one.name not in students)]
     if not any(recipe.survey for recipe in known):
@@ -168,7 +167,7 @@ def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[
 
 
 def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> dict[str, Student]:
-    """Gather by recipe the lines of the rows, ``measured``, and means over all ``lines``, in the order of the rows."""
+    """Gather what was measured by recipe, in its order, with the means over all ``lines``."""
     smallest = min(line.batch_size for line in lines)
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
     controls = {line.model: line for line in measured if line.kind == "control"}

@@ -44,7 +44,7 @@ def test_a_result_has_the_lines_of_its_newest_run_by_batch_size() -> None:
     first, second = results_of(lines)
     assert [one.batch_size for one in first.lines] == [1, 32]
     assert first.small_batch is lines[2] and first.large_batch is lines[0]
-    assert second.title == "b in torch"
+    assert second.small_batch.title == "b in torch"
 
 
 def test_groups_and_their_items_keep_their_order() -> None:

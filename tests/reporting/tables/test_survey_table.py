@@ -88,7 +88,7 @@ CONTROL = model("narrow-control", 30, kind="control", control_of="narrow")
 def made(*lines: Measurement, more: tuple[str, ...] = ()) -> dict[str, dict[str, survey_table.Cell]]:
     """Return the cells by recipe and key."""
     (part,) = gather([TEACHER, *lines])
-    found = survey_table.survey(part.rows, part.lines, [KNOWN[name] for name in more])
+    found = survey_table.survey(part.small_batches, part.lines, [KNOWN[name] for name in more])
     assert found is not None and all(
         len(row) == len(found.headings) == len(survey_table.HEADINGS) for row in found.rows
     )
@@ -166,7 +166,7 @@ def test_a_column_that_no_row_fills_is_left_out(tmp_path: Path) -> None:
     plain, with_curve = [TEACHER, replace(STUDENT, shape={})], [TEACHER, replace(STUDENT, **curve(0.5, 0.75))]
     for number, (lines, is_shown) in enumerate([(plain, False), (with_curve, True)]):
         (part,) = gather(lines)
-        found = survey_table.survey(part.rows, part.lines)
+        found = survey_table.survey(part.small_batches, part.lines)
         assert found is not None and "Validation" in found.headings
         assert ("Validation" in found.filled.headings) == (survey_table.VALIDATION in found.notes) == is_shown
         assert found.filled.headings[:4] == ["System", "Published", "Recipe", "Architecture"]
@@ -221,7 +221,7 @@ def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
         parameters_ratio=0.07,
     )
     (part,) = gather([TEACHER, student, reference_model])
-    found = survey_table.survey(part.rows, part.lines)
+    found = survey_table.survey(part.small_batches, part.lines)
     assert found is not None
     small, large = (dict(zip(survey_table.HEADINGS, row, strict=True)) for row in found.rows)
     assert (small["system"].text, small["metric"].text) == ("TinyBERT (Jiao 2019)", "90.00%")
@@ -230,7 +230,7 @@ def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
     assert large["parameters"].text == "335.0 M" and large["speedup_torch"].text == "×0.050"
     assert survey_table.published_in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
     (part,) = gather([TEACHER, student])
-    alone = survey_table.survey(part.rows, part.lines)
+    alone = survey_table.survey(part.small_batches, part.lines)
     assert alone is not None and alone.rows[1][3] == survey_table.NOT_MEASURED
 
 
@@ -255,9 +255,9 @@ def test_recipes_that_the_survey_or_the_study_does_not_have() -> None:
 
 def test_without_a_recipe_of_the_survey_there_is_no_table() -> None:
     (part,) = gather([TEACHER, model("other", 30, recipe="other")])
-    assert survey_table.survey(part.rows, part.lines) is None
+    assert survey_table.survey(part.small_batches, part.lines) is None
     (part,) = gather([TEACHER, model("mine", 30, recipe="mine")])
-    assert survey_table.survey(part.rows, part.lines) is None
+    assert survey_table.survey(part.small_batches, part.lines) is None
 
 
 def test_older_results_without_a_shape_are_shown() -> None:
@@ -286,7 +286,7 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert catalogue.behind(recipe) == ""
     assert catalogue.in_short(KNOWN["shared"])[1] == "÷7.5, 96%, ×9.4"  # no recipe makes a reference model
     (part,) = gather([TEACHER, replace(STUDENT, **curve(0.75, 0.875)), CONTROL])
-    table = survey_table.survey(part.rows, part.lines, [KNOWN["unmeasured"]])
+    table = survey_table.survey(part.small_batches, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
     short = survey_table.published_in_short(table, TEACHER)
     assert list(short) == ["narrow"]
