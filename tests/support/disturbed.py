@@ -12,7 +12,9 @@ from typing import Any
 
 from compress.cli import main
 from compress.inference import processes
+from compress.labelling import label as label_module
 from compress.training.trainer import DistillationTrainer
+from tests.support import torch_as_it_is
 
 
 def disturb(kind: str, process: int, step: int) -> None:
@@ -29,6 +31,7 @@ def disturb(kind: str, process: int, step: int) -> None:
 
 
 if __name__ == "__main__":
+    label_module.choose_runtime = torch_as_it_is
     disturb(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     sys.argv[1:4] = []
     main()

@@ -20,6 +20,7 @@ from typing import IO, Any
 import compress
 
 PACKAGE = Path(compress.__file__).parent
+PRELOAD = "tests.support.forked_workers_preload"  # what the fork server imports
 _PRELOADED = (
     "torch",
     "transformers.models.bert.modeling_bert",
@@ -43,7 +44,7 @@ class ForkedProcess:
     def __init__(self, environment: dict[str, str], log: IO[bytes], method: str) -> None:
         context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
-            context.set_forkserver_preload(["tests.support.forked_workers_preload"])
+            context.set_forkserver_preload([PRELOAD])
         requests, ours = os.pipe()
         answers, theirs = os.pipe()
         descriptors = (requests, theirs, log.fileno())

@@ -1,19 +1,25 @@
-"""Start a module in two processes, forked from this one: torchrun and what it starts take most of a test to import."""
+"""Start a module in two processes: torchrun and what it starts take most of a test to import.
+
+They are forked from the server of :mod:`tests.support.forked_workers`, which has imported and done nothing else:
+threads of libraries that this process has used, such as those of tokenizers, would be missing in a fork of it.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import runpy
-import select
-import signal
 import subprocess
 import sys
 import time
 import traceback
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch.distributed import TCPStore
+
+from tests.support.forked_workers import PRELOAD
 
 SECONDS = 600.0
 
@@ -26,32 +32,27 @@ def run_in_two(module: str, arguments: list[str], folder: Path) -> subprocess.Co
     """
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # outlives both, as torchrun's does
     command, said = [module, *arguments], [folder / "stdout", folder / "stderr"]
-    running: dict[int, int] = {}
+    context: Any = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([PRELOAD])
+    running = [context.Process(target=_work, args=(command, rank, store.port, said)) for rank in range(2)]
+    for process in running:
+        process.start()
     code, deadline = 0, time.monotonic() + SECONDS
-    for rank in range(2):
-        process = os.fork()
-        if process == 0:
-            _work(command, rank, store.port, said)
-        running[os.pidfd_open(process)] = process
     while running:
-        if not (ended := select.select([*running], [], [], max(0.0, deadline - time.monotonic()))[0]):
-            _kill(running)
+        ended = wait([process.sentinel for process in running], max(0.0, deadline - time.monotonic()))
+        for process in [process for process in running if process.sentinel in ended]:
+            process.join()
+            running.remove(process)
+            code = code or process.exitcode
+        if code or not ended:
+            for process in running:
+                process.kill()
+        if not ended:
             raise subprocess.TimeoutExpired(command, SECONDS)
-        for descriptor in ended:
-            status = os.waitstatus_to_exitcode(os.waitpid(running.pop(descriptor), 0)[1])
-            os.close(descriptor)
-            if status and not code:
-                code = status
-                _kill(running)
     texts = [path.read_text(encoding="utf-8") for path in said]
     for path in said:
         path.unlink()
     return subprocess.CompletedProcess(command, code, *texts)
-
-
-def _kill(running: dict[int, int]) -> None:
-    for process in running.values():
-        os.kill(process, signal.SIGKILL)
 
 
 def _work(command: list[str], rank: int, port: int, said: list[Path]) -> NoReturn:
