@@ -174,6 +174,7 @@ def _waterfalls(measured: Measured) -> list[Waterfall]:
 
     Of a pruned model each batch size is told by the fastest of what there is of it whose steps are known there.
     """
+    # Leaders are lines of the smallest batch size; a waterfall reads the others of the row too.
     leading = [row for line in measured.leaders.models for row in measured.rows if row.small_batch is line]
     found = [fall for row in leading for fall in waterfalls(row, measured.lines)]
     for made in taken_apart(measured.rows, measured.lines):
