@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say, show
+from compress.cli.printing import show, tell
 from compress.data import Example, check_roles, open_source
 from compress.errors import CompressError
 from compress.inference.compute import Compute
@@ -138,7 +138,6 @@ def command(
     drop_overlap: bool,
     no_baselines: bool,
     output: str,
-    quiet: bool,
     threads: tuple[int, ...],
     device: str,
     controls: tuple[str, ...],
@@ -180,11 +179,10 @@ def command(
         compute=Compute(device, seed=seed),
     )
     logger.info("test: %s", source.describe())
-    if not quiet:
-        from compress.reporting.summary import results_table
+    from compress.reporting.summary import results_table
 
-        show(results_table(lines), WIDTH_IN_A_LOG)
-        say(f"{output}: {len(lines)} lines")
+    show(results_table(lines), WIDTH_IN_A_LOG)
+    tell(f"{output}: {len(lines)} lines")
 
 
 def labelled_rows(paths: Sequence[str], columns: options.Names) -> list[Example] | None:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 from compress.errors import CompressError
 
 
@@ -37,7 +37,6 @@ def command(
     accept_by: Any,
     output: str,
     columns: options.Names,
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Make probabilities right, and find when to accept them.
@@ -53,6 +52,5 @@ def command(
     acceptance = None if accept_at is None else Acceptance(accept_at, accept_by or "overall")
     made = calibrate(model, output, data=data, acceptance=acceptance, **settings)
     options.show_result(made)
-    if not quiet:
-        say("\n".join(calibration_verdict(made)))
-        say(f"Page: {made.path / FOLDER / 'report.html'}")
+    tell("\n".join(calibration_verdict(made)))
+    tell(f"Page: {made.path / FOLDER / 'report.html'}")

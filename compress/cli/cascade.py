@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 
 
 @click.command()
@@ -39,7 +39,6 @@ def command(
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Join models: the fast answer what they are sure of, the accurate the rest.
@@ -53,6 +52,5 @@ def command(
 
     made = cascade(models, output, data=CascadeData(labelled, checked), **settings)
     options.show_result(made)
-    if not quiet:
-        say("\n".join(cascade_verdict(made)))
-        say(f"Page: {made.path / FOLDER / 'report.html'}")
+    tell("\n".join(cascade_verdict(made)))
+    tell(f"Page: {made.path / FOLDER / 'report.html'}")

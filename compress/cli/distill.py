@@ -67,7 +67,6 @@ def command(
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Train a student to match its teacher.

@@ -12,7 +12,7 @@ from compress.cli import options
 @options.output
 @options.force
 @options.verbosity
-def command(model: str, output: str, force: bool, quiet: bool, progress: Any) -> None:
+def command(model: str, output: str, force: bool, progress: Any) -> None:
     """Write a fused fp32 ONNX directory that other ONNX clients open."""
     from compress.exporting.export import export
 

@@ -23,7 +23,6 @@ def command(
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Fine-tune a teacher from a pretrained encoder and labelled text."""

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 
 
 @click.command()
@@ -48,7 +48,6 @@ def command(
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Study the importance of a model's attention heads, without changing it.
@@ -61,5 +60,4 @@ def command(
 
     study = HeadStudy(criteria or CRITERIA, examples, step, normalise)
     made = head_study(model, output, data=data, study=study, **settings)
-    if not quiet:
-        say(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")
+    tell(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}")

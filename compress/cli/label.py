@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 from compress.errors import CompressError
 from compress.escaping.uris import without_secrets
 from compress.recipes.training import LEAST_MAX_LENGTH
@@ -68,7 +68,6 @@ def command(
     ray_address: str | None,
     output: str,
     columns: options.Names,
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
@@ -84,10 +83,9 @@ def command(
     own = Part(*part) if part else None
     chosen = RayEngine(ray_address or "", workers or 0) if engine == "ray" else Engine()
     made = label(teacher, pool, output, options=LabelOptions(max_length or 0, precision, own, chosen), **settings)
-    if not quiet:
-        plan = made.manifest.notes
-        part_of = f"part {own.number} of {own.of} of " if own else ""
-        say(
-            f"{without_secrets(output)}: {part_of}{made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, "
-            f"{plan['threads']} threads, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
-        )
+    plan = made.manifest.notes
+    part_of = f"part {own.number} of {own.of} of " if own else ""
+    tell(
+        f"{without_secrets(output)}: {part_of}{made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, "
+        f"{plan['threads']} threads, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
+    )

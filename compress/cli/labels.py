@@ -5,7 +5,7 @@ from typing import Any, cast
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 from compress.errors import CompressError
 from compress.progress import Progress, logger
 
@@ -53,7 +53,6 @@ def _import(
     classes: tuple[str, ...],
     output: str,
     columns: options.Names,
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Make a label directory from a table: annotators' votes, another model's probabilities, labels.
@@ -78,10 +77,9 @@ def _import(
     made = import_labels(sources, values, output, **settings)
     for source in sources:
         logger.info("labels: %s", source.describe())
-    if not quiet:
-        names = made.manifest.labels
-        shown = f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}"
-        say(f"{output}: {made.rows:,} rows of {len(names)} classes ({shown})")
+    names = made.manifest.labels
+    shown = f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}"
+    tell(f"{output}: {made.rows:,} rows of {len(names)} classes ({shown})")
 
 
 @command.command()
@@ -89,10 +87,9 @@ def _import(
 @options.output
 @options.force
 @options.verbosity
-def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool, progress: Progress) -> None:
+def merge(parts: tuple[str, ...], output: str, force: bool, progress: Progress) -> None:
     """Join what 'compress label --shard 1/N' to 'N/N' wrote: the labels of one command that labelled the whole text."""
     from compress.labelling.merge import merge_labels
 
     made = merge_labels(parts, output, force=force, progress=progress)
-    if not quiet:
-        say(f"{output}: {made.rows:,} rows of {len(parts):,} parts")
+    tell(f"{output}: {made.rows:,} rows of {len(parts):,} parts")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from compress.cli.printing import MessageFormatter, say
+from compress.cli.printing import MessageFormatter, tell
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
@@ -179,14 +179,14 @@ placing = _compute(device, threads)
 
 
 def verbosity(function: Function) -> Function:
-    """``-v`` and ``-q``; sets up messages and passes ``quiet`` and ``progress`` on."""
+    """``-v`` and ``-q``; sets up messages and passes ``progress`` on."""
 
     @click.option("-v", "--verbose", is_flag=True, help="Print more.")
     @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
     @functools.wraps(function)
     def wrapped(*arguments: Any, verbose: bool, quiet: bool, **named: Any) -> Any:
         set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-        return function(*arguments, quiet=quiet, progress=for_terminal(quiet), **named)
+        return function(*arguments, progress=for_terminal(quiet), **named)
 
     return wrapped  # type: ignore[return-value]
 
@@ -288,11 +288,9 @@ def _inputs() -> list[str]:
 
 def show_result(model: ModelDir) -> None:
     """Say what was made, unless messages are off."""
-    if logger.level > logging.INFO:
-        return
     facts = [f"{model.parameters:,} parameters", f"{model.size_bytes / 1e6:.1f} MB"]
     facts += [f"{m['name']} {m['value']:.4f} on {m['split']} (n = {m['rows']:,})" for m in model.manifest.metrics]
-    say(f"{model.path}: {', '.join(facts)}")
+    tell(f"{model.path}: {', '.join(facts)}")
 
 
 def numbers(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:

@@ -30,7 +30,6 @@ def command(
     texts: tuple[str, ...],
     columns: options.Names,
     compute: Compute,
-    quiet: bool,
     progress: Progress,
 ) -> None:
     """Classify texts, one JSON line each.

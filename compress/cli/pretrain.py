@@ -33,7 +33,6 @@ def command(
     rows: int | None,
     output: str,
     columns: options.Names,
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Pre-train a student on unlabelled text, once for many tasks.

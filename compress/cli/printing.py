@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from compress.escaping.characters import escaped
 from compress.escaping.terminal import terminal_text
 from compress.escaping.uris import text_without_secrets
+from compress.progress import logger
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 def say(text: str) -> None:
     """Print lines."""
     print(terminal_text(text))
+
+
+def tell(text: str) -> None:
+    """Print lines about what was made, unless messages are off."""
+    if logger.isEnabledFor(logging.INFO):
+        say(text)
 
 
 def can_print(text: str) -> bool:
@@ -37,14 +44,15 @@ def complain(text: str) -> None:
 
 
 def show(table: "Table", width_in_a_log: int) -> None:
-    """Print a table of texts that are escaped already."""
+    """Print a table of texts that are escaped already, unless messages are off."""
     from rich.console import Console
 
     # A pipe has no width: cut columns would make a log useless.
     console = Console() if sys.stdout.isatty() else Console(width=width_in_a_log)
     with console.capture() as drawn:  # rich itself ends the program where nobody reads
         console.print(table)
-    print(drawn.get(), end="")
+    if logger.isEnabledFor(logging.INFO):
+        print(drawn.get(), end="")
 
 
 class MessageFormatter(logging.Formatter):

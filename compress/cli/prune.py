@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 from compress.recipes.pruning import Pruning
 
 _DEFAULT = Pruning()
@@ -130,7 +130,6 @@ def command(
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Remove layers, heads, neurons, hidden width and vocabulary, then recover accuracy.
@@ -147,5 +146,4 @@ def command(
     data = PruningData(**vars(labelled), vocabulary=corpus, labels=labels)
     made = prune(model, pruning, output, data=data, **settings)
     options.show_result(made)
-    if not quiet:
-        say(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")
+    tell(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")

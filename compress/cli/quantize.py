@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 
 
 @click.command()
@@ -64,7 +64,6 @@ def command(
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Quantize weights to int8, accepted only if accurate and faster.
@@ -80,12 +79,11 @@ def command(
     )
     made = quantize(model, output, quantization=chosen, data=data, **settings)
     options.show_result(made)
-    if not quiet:
-        for note, value in made.manifest.notes.items():
-            if isinstance(value, str | int | float):
-                say(f"  {note}: {value}")
-        for name, outcome in made.manifest.notes.get("candidates", {}).items():
-            say(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
+    for note, value in made.manifest.notes.items():
+        if isinstance(value, str | int | float):
+            tell(f"  {note}: {value}")
+    for name, outcome in made.manifest.notes.get("candidates", {}).items():
+        tell(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
 
 
 def _in_words(outcome: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compress.cli import options
-from compress.cli.printing import say, show
+from compress.cli.printing import say, show, tell
 from compress.escaping.characters import one_line
 from compress.escaping.terminal import terminal_cell
 from compress.progress import Progress
@@ -42,7 +42,6 @@ def command(
     roots: tuple[str, ...],
     output: str,
     force: bool,
-    quiet: bool,
     progress: Progress,
     columns: options.Names,
 ) -> None:
@@ -61,8 +60,7 @@ def command(
     if train:
         options.open_pool(train, columns)  # refuses what cannot be read at all
     made = replay(lock, rows, roots=roots, train=labelled_rows(train, columns), output=written)
-    if not quiet:
-        _show(made)
+    _show(made)
     say(f"{made.agreement.verdict}: {_reason(made)}")
     click.get_current_context().exit(made.agreement.exit_code)
 
@@ -88,9 +86,9 @@ def _show(made: Replay) -> None:
         table.add_row(*map(terminal_cell, cells))
     show(table, WIDTH_IN_A_LOG)
     for missing in made.agreement.missing:
-        say(f"not measured again: {one_line(missing)}")
+        tell(f"not measured again: {one_line(missing)}")
     for name, (before, after) in made.agreement.versions.items():
-        say(f"version of {one_line(name)}: {one_line(before)} then, {one_line(after)} now")
+        tell(f"version of {one_line(name)}: {one_line(before)} then, {one_line(after)} now")
 
 
 def _number(row: ReplayComparison, value: float) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 from compress.data import open_source
 from compress.errors import CompressError
 from compress.progress import Progress
@@ -55,7 +55,6 @@ def command(
     prices: tuple[str, ...],
     currency: str,
     columns: options.Names,
-    quiet: bool,
     progress: Progress,
     **settings: Any,
 ) -> None:
@@ -67,5 +66,4 @@ def command(
         raise CompressError("columns and formats are those of the test data; give its file too, with --texts FILE")
     sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
     page = report(results, output, curves=curves, texts=sources, prices=PriceList(prices, currency), **settings)
-    if not quiet:
-        say(str(page))
+    tell(str(page))

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 from compress.inference.compute import Compute
 
 
@@ -27,7 +27,7 @@ from compress.inference.compute import Compute
 @options.running
 @options.force
 @options.verbosity
-def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any) -> None:
+def command(study: str, output: str, compute: Compute, **given: Any) -> None:
     """Run a whole study, from data to report.
 
     STUDY is a name from 'compress list studies', or a .toml file. Teacher, labels, students and controls,
@@ -40,12 +40,12 @@ def command(study: str, output: str, compute: Compute, quiet: bool, **given: Any
     try:
         run(study, output, settings=StudySettings(**given), compute=compute, **stage)
     except FailedRows:
-        _print(Path(output), quiet)
+        _print(Path(output))
         raise
-    _print(Path(output), quiet)
+    _print(Path(output))
 
 
-def _print(directory: Path, quiet: bool) -> None:
+def _print(directory: Path) -> None:
     """Print the report of a study, if it was made, and last its table of published systems."""
     from compress.benchmarking.results.files import read_results
     from compress.models.signatures import unsigned
@@ -55,9 +55,9 @@ def _print(directory: Path, quiet: bool) -> None:
     from compress.studies.run import REPORT_NAME, RESULTS_NAME
 
     page = directory / REPORT_NAME / MARKDOWN_NAME
-    if not quiet and page.is_file():
-        say(unsigned(page.read_text(encoding="utf-8")))
+    if page.is_file():
+        tell(unsigned(page.read_text(encoding="utf-8")))
         for part in gather(read_results([directory / RESULTS_NAME])):
             if table := survey_table.survey(part.small_batches, part.lines):
-                say(survey_table.as_markdown(table))
-        say(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")
+                tell(survey_table.as_markdown(table))
+        tell(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

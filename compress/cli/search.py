@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from compress.cli import options
-from compress.cli.printing import say
+from compress.cli.printing import tell
 from compress.searching.budget import SearchBudget, SearchSettings
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -93,7 +93,6 @@ def command(
     max_latency_ms: float | None,
     min_speedup: float | None,
     max_size_mb: float | None,
-    quiet: bool,
     **settings: Any,
 ) -> None:
     """Find the student that meets a budget of accuracy, speed and size.
@@ -122,8 +121,6 @@ def command(
         **settings,
     )
     found = json.loads((made / CONTENT_NAME).read_text(encoding="utf-8"))
-    if not quiet:
-        for line in verdict(found):
-            say(line)
-        say(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if (made / "best").is_dir() else ""))
+    tell("\n".join(verdict(found)))
+    tell(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if (made / "best").is_dir() else ""))
     context.exit(0 if found["met"] else 1)
