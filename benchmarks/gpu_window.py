@@ -49,7 +49,7 @@ from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import DataSet, StudyRecipe
-from compress.studies.plan import StudySettings, check_only, choose_budget, pruned_name, student_plans, within_budget
+from compress.studies.plan import StudySettings, check_only, choose_budget, planned_students, pruned_name, within_budget
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ("datasets", "dill", "multiprocess", "torch-pruning")  # all in Python alone
@@ -228,9 +228,9 @@ def run_window(options: argparse.Namespace) -> None:
     end = time.monotonic() + 60 * options.minutes
     packed = read_packed(options.packed)
     recipe = planned(options.study, packed["budget"])
-    plans = student_plans(recipe)
-    check_only(options.only, recipe, plans)
-    names = options.only or [*(student.name for _, student in plans), *map(pruned_name, recipe.prune)]
+    students = planned_students(recipe)
+    check_only(options.only, recipe, students)
+    names = options.only or [*(student.name for student in students), *map(pruned_name, recipe.prune)]
     options.out.mkdir(parents=True, exist_ok=True)
     known = read_rows(options.out)
     if any(row["packed"] != packed["identity"] for row in known.values()):

@@ -38,13 +38,35 @@ class StudySettings:
     only: Sequence[str] = ()
 
 
-def student_plans(recipe: StudyRecipe) -> list[tuple[StudyStudent, StudentRecipe]]:
-    """Return the plan of every student of a study, with the recipe as it is to be trained here.
+@dataclass(frozen=True)
+class PlannedStudent:
+    """A student of a study: what the study says of it, the recipe as it is to be trained here, and its seeds."""
+
+    plan: StudyStudent
+    recipe: StudentRecipe
+    seeds: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.recipe.name
+
+    @property
+    def trainings(self) -> list[tuple[str, int]]:
+        """The name and seed of every training."""
+        return [(f"{self.name}-seed-{seed}" if number else self.name, seed) for number, seed in enumerate(self.seeds)]
+
+    def control_key(self, seed: int) -> str:
+        """Return what controls that are one training have in common."""
+        return control_key(resolved(self.recipe), seed)
+
+
+def planned_students(recipe: StudyRecipe) -> list[PlannedStudent]:
+    """Return every student of a study as it is to be trained here.
 
     Raises:
         CompressError: a fault of any recipe, or two models of one name.
     """
-    plans: list[tuple[StudyStudent, StudentRecipe]] = []
+    students: list[PlannedStudent] = []
     for plan in recipe.students:
         student = recipes.load_recipe("students", plan.recipe)
         training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
@@ -53,25 +75,20 @@ def student_plans(recipe: StudyRecipe) -> list[tuple[StudyStudent, StudentRecipe
         student = replace(student, name=plan.name or student.name)
         if faults := faults_of_name(student.name):
             raise CompressError(f"{recipe.name}: student {plan.recipe}: {'; '.join(faults)}")
-        plans.append((plan, replace(student, training=training)))
-    names = [*(student.name for _, student in plans), *map(pruned_name, recipe.prune)]
+        seeds = plan.seeds or (recipe.seed,)
+        students.append(PlannedStudent(plan, replace(student, training=training), seeds))
+    names = [*(student.name for student in students), *map(pruned_name, recipe.prune)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise CompressError(f"{recipe.name} names two models {twice[0]!r}; give the other a name")
-    return plans
+    return students
 
 
-def trainings(recipe: StudyRecipe, plan: StudyStudent, student: StudentRecipe) -> list[tuple[str, int]]:
-    """Return the name and seed of every training of a student."""
-    seeds = plan.seeds or (recipe.seed,)
-    return [(f"{student.name}-seed-{seed}" if number else student.name, seed) for number, seed in enumerate(seeds)]
-
-
-def control_names(recipe: StudyRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> dict[str, str]:
+def control_names(students: Sequence[PlannedStudent]) -> dict[str, str]:
     """Return what each control is called by its key: after the first of the study's students that it belongs to."""
     names: dict[str, str] = {}
-    for plan, student in plans:
-        for name, seed in trainings(recipe, plan, student) if plan.control else ():
-            names.setdefault(control_key(resolved(student), seed), f"{name}-control")
+    for student in students:
+        for name, seed in student.trainings if student.plan.control else ():
+            names.setdefault(student.control_key(seed), f"{name}-control")
     return names
 
 
@@ -80,20 +97,18 @@ def pruned_name(plan: StudyPrune) -> str:
     return plan.name or f"pruned-{plan.heads.replace('%', '')}"
 
 
-def announcement(
-    recipe: StudyRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]], only: Sequence[str] = ()
-) -> str:
+def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], only: Sequence[str] = ()) -> str:
     """Return what a study will make, in order, and how long that takes where the study says it."""
-    controls = control_names(recipe, plans)
+    controls = control_names(students)
     models = [f"teacher ({recipe.teacher.recipe or recipe.teacher.model})"]
     models += ["its int8"] if recipe.teacher.quantize else []
-    for plan, student in plans:
+    for student in students:
         if only and student.name not in only:
             continue
-        for name, seed in trainings(recipe, plan, student):
-            control = controls[control_key(resolved(student), seed)] if plan.control else ""
+        for name, seed in student.trainings:
+            control = controls[student.control_key(seed)] if student.plan.control else ""
             models += [made for made in (name, control) if made and made not in models]
-        models += [f"{student.name} quantized"] if plan.quantize else []
+        models += [f"{student.name} quantized"] if student.plan.quantize else []
     for pruning in recipe.prune:
         name = pruned_name(pruning)
         if not only or name in only:
@@ -106,9 +121,9 @@ def announcement(
     )
 
 
-def check_only(only: Sequence[str], recipe: StudyRecipe, plans: Sequence[tuple[StudyStudent, StudentRecipe]]) -> None:
+def check_only(only: Sequence[str], recipe: StudyRecipe, students: Sequence[PlannedStudent]) -> None:
     """Raise a :class:`CompressError` for a name that the study will not make."""
-    there = [*(student.name for _, student in plans), *map(pruned_name, recipe.prune)]
+    there = [*(student.name for student in students), *map(pruned_name, recipe.prune)]
     for name in only:
         if name not in there:
             raise CompressError(

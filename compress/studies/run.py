@@ -26,7 +26,6 @@ from compress.recipes import (
     StudentRecipe,
     StudyPrune,
     StudyRecipe,
-    StudyStudent,
     deciding,
     replace_training,
     resolved,
@@ -37,14 +36,14 @@ from compress.reporting.report import report
 from compress.studies.data import StudyRows, open_rows
 from compress.studies.journal import Stages
 from compress.studies.plan import (
+    PlannedStudent,
     StudySettings,
     announcement,
     check_only,
     choose_budget,
     control_names,
+    planned_students,
     pruned_name,
-    student_plans,
-    trainings,
     within_budget,
 )
 from compress.training.augmentation import augmented
@@ -87,34 +86,34 @@ def run(
     whole = recipes.load_recipe("benchmarks", study) if isinstance(study, str) else study
     budget = choose_budget(whole, settings.budget)
     recipe = within_budget(whole, budget)
-    plans = student_plans(recipe)  # a fault in any recipe shows before the first hour
-    check_only(settings.only, recipe, plans)
+    students = planned_students(recipe)  # a fault in any recipe shows before the first hour
+    check_only(settings.only, recipe, students)
     for pruning in recipe.prune:
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
     settings = replace(settings, budget=budget)
     with Stages.open(output, force) as stages:
-        _make(recipe, plans, stages, settings, replace(compute, seed=recipe.seed), progress)
+        _make(recipe, students, stages, settings, replace(compute, seed=recipe.seed), progress)
     return stages.directory
 
 
 def _make(
     recipe: StudyRecipe,
-    plans: Sequence[tuple[StudyStudent, StudentRecipe]],
+    students: Sequence[PlannedStudent],
     stages: Stages,
     settings: StudySettings,
     compute: Compute,
     progress: Progress,
 ) -> None:
     """Make what a study names, measure it and write the report."""
-    logger.info("%s", announcement(recipe, plans, settings.only))
+    logger.info("%s", announcement(recipe, students, settings.only))
     with stages.making():
         rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
-        work = Study(recipe, stages, rows, settings, compute, progress, control_names(recipe, plans))
+        work = Study(recipe, stages, rows, settings, compute, progress, control_names(students))
         opened, models = work.teacher()
         labels = [work.labels(opened)]
         if recipe.teacher.quantize:
             models.append(work.quantized(opened, "teacher"))
-        made, failed = stages.make_all(lambda now: replace(work, stages=now).students(opened, labels, plans))
+        made, failed = stages.make_all(lambda now: replace(work, stages=now).students(opened, labels, students))
     causes = ExceptionGroup("what failed", [*failed.values()]) if failed else None
     if failed and len(failed) == len(made):
         raise CompressError(_failures(failed, "nothing was measured")) from causes
@@ -240,26 +239,27 @@ class Study:
         return (LabelDir.open(self.stages.make(f"{student.name}-variants-labels", inputs, make)),)
 
     def students(
-        self, teacher: ModelDir, labels: Sequence[LabelDir], plans: Sequence[tuple[StudyStudent, StudentRecipe]]
+        self, teacher: ModelDir, labels: Sequence[LabelDir], students: Sequence[PlannedStudent]
     ) -> dict[str, Iterator[Callable[[], Path]]]:
         """Return for each chosen student and pruned model what makes its directories, in their order."""
-        planned = {student.name: self.student(teacher, labels, plan, student) for plan, student in plans}
+        planned = {student.name: self.student(teacher, labels, student) for student in students}
         planned |= {pruned_name(plan): self.pruned(teacher, labels, plan) for plan in self.recipe.prune}
         return {name: making for name, making in planned.items() if name in (self.settings.only or planned)}
 
     def student(
-        self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyStudent, student: StudentRecipe
+        self, teacher: ModelDir, labels: Sequence[LabelDir], student: PlannedStudent
     ) -> Iterator[Callable[[], Path]]:
         """Train a student and its control, once for each seed, and make the first one int8.
 
         A control that another student has too is trained once.
         """
-        variants = self.variant_labels(teacher, student)
-        train = partial(self._trained, teacher, labels, variants, student)
-        for name, seed in trainings(self.recipe, plan, student):
+        plan = student.plan
+        variants = self.variant_labels(teacher, student.recipe)
+        train = partial(self._trained, teacher, labels, variants, student.recipe)
+        for name, seed in student.trainings:
             yield partial(train, name, seed=seed, rows=plan.rows)
             if plan.control:
-                yield partial(train, self.controls[control_key(resolved(student), seed)], seed=seed, control=True)
+                yield partial(train, self.controls[student.control_key(seed)], seed=seed, control=True)
         if plan.quantize:
             method = plan.quantize if isinstance(plan.quantize, str) else None
             yield lambda: self.quantized(self.stages.made(student.name), student.name, method, plan.keep_fp32)

@@ -30,7 +30,7 @@ from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.recipes import BenchmarkSettings, load_recipe
 from compress.recipes import folder as recipe_folder
 from compress.studies.journal import Stages
-from compress.studies.plan import student_plans
+from compress.studies.plan import planned_students
 from tests.fuzzing.mutations import COLUMNS, change_bytes, change_toml, change_value
 from tests.support.results import line
 from tests.support.tiny import tokenizer
@@ -223,7 +223,7 @@ def reads(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
             lambda path: [budget.limits() for budget in read_budgets(path).budget],
         ),
         "student.toml": (student, lambda path: load_recipe("students", str(path))),
-        "table.toml": (study, lambda path: student_plans(load_recipe("benchmarks", str(path)))),
+        "table.toml": (study, lambda path: planned_students(load_recipe("benchmarks", str(path)))),
         "tokenizer/tokenizer_config.json": (config, lambda path: PlainTokenizer.read(path.parent, segments=True)),
     }
 

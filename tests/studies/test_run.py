@@ -27,7 +27,7 @@ from compress.progress import silent
 from compress.studies import run as run_module
 from compress.studies.data import open_rows
 from compress.studies.journal import Stages
-from compress.studies.plan import StudySettings, control_names, student_plans
+from compress.studies.plan import StudySettings, control_names, planned_students
 from compress.studies.run import run
 from tests.support.training_data import (
     STUDY_HEAD,
@@ -432,12 +432,13 @@ def test_a_student_may_learn_in_phases_of_the_study(case: Case) -> None:
     phases = 'phases = [{ losses = [{ name = "kl", temperature = 4.0 }] }]'
     add_student(case, f'name = "softened"\nseeds = [1, 5]\ntraining = {{ epochs = 2.0 }}\n{phases}')
     recipe = recipes.load_recipe("benchmarks", str(case.recipe))
-    (_, first), (_, second) = plans = student_plans(recipe)
+    students = planned_students(recipe)
+    first, second = (student.recipe for student in students)
     assert (first.name, second.name) == ("small", "softened")
     (loss,) = second.losses
     assert (loss.name, loss.options) == ("kl", {"temperature": 4.0})
     assert second.architecture == first.architecture and second.training == first.training
-    assert set(control_names(recipe, plans).values()) == {"small-control", "small-seed-5-control"}
+    assert set(control_names(students).values()) == {"small-control", "small-seed-5-control"}
 
 
 def test_a_pruned_model_recovers_on_train_without_other_text(case: Case) -> None:
