@@ -37,7 +37,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.model_files import copy_client_files
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
-from compress.progress import Progress, silent
+from compress.progress import Progress, logger, silent
 from compress.reporting.calibration_page import verdict, view
 from compress.reporting.figure_page import write_page
 
@@ -99,15 +99,24 @@ def calibrate(
         raise CompressError(
             f"{source.path} has packed weights, which cannot be scaled; calibrate the model that it was packed from"
         )
-    rows = list({row_key(row): row for row in reversed(data.validation)}.values())[::-1]  # copies say nothing new
+    encoded = encode_gold(data.validation, source.labels, task=source.task, name="validation")
+    # A copy with the same label says nothing new; annotators who disagree do.
+    different = {
+        (row_key(row), label): row for row, label in zip(reversed(data.validation), reversed(encoded), strict=True)
+    }
+    rows, labels = [*different.values()][::-1], [label for _, label in different][::-1]
     if len(rows) < FEWEST_ROWS:
         raise CompressError(
             f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
             f"{len(rows)} different ones"
         )
+    if copies := len(data.validation) - len(rows):
+        logger.info(
+            "validation: %d of %d rows repeat a text with its label and are left out", copies, len(data.validation)
+        )
     for own in (rows, data.validation):  # without copies and with them, as others may have read the file
         check_unseen(source, own)
-    gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation")).astype(int)
+    gold = one_column(labels).astype(int)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None
 

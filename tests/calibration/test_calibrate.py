@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,18 @@ def test_copies_count_once(teacher: ModelDir, tmp_path: Path) -> None:
     rows = rows_for(teacher, 30)
     with pytest.raises(CompressError, match="20 labelled rows or more.* has 12 different ones"):
         calibrate(teacher, tmp_path / "out", data=LabelledData((), rows[:12] * 10), compute=CPU)
+
+
+def test_copies_of_other_labels_count_too(teacher: ModelDir, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of two annotators of whom one is always wrong, half of the labels are predicted right at most."""
+    rows = rows_for(teacher, 60)
+    other = dict(zip(LABELS, reversed(LABELS), strict=True))
+    disagreeing = [Example(row.text, None, other[str(row.label)]) for row in rows]
+    caplog.set_level(logging.INFO)
+    made = calibrate(teacher, tmp_path / "out", data=LabelledData((), [*rows, *disagreeing, *rows[:7]]), compute=CPU)
+    found = {one["name"]: one for one in made.manifest.metrics}["accuracy"]
+    assert (found["value"], found["rows"]) == (0.5, 120)
+    assert "7 of 127 rows repeat a text with its label and are left out" in caplog.text
 
 
 def test_labels_of_something_else_are_refused(teacher: ModelDir, tmp_path: Path) -> None:
