@@ -71,6 +71,7 @@ SURVEY_STUDIES = (
     "table1-full-xeon",
     "table1",
     "table2",
+    "table2-5000-labels",
     "table2-banking77",
     "table2-ag-news",
     "table2-minilm-l3",
@@ -82,6 +83,7 @@ SURVEY_STUDIES = (
 # What the same recipes gain in different settings: the heading of each study.
 GAINS = {
     "table2": "SST-2, 500 labels",
+    "table2-5000-labels": "SST-2, 5,000 labels",
     "table2-ag-news": "AG News, 500 labels",
     "table2-banking77": "Banking77, 1,000 labels",
     "table2-minilm-l3": "SST-2, 500 labels, teacher of 3 layers",
