@@ -158,10 +158,13 @@ def command(
 
     written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
     options.keep_inputs(written.files)
+    options.check_idle("--competitor NAME", chosen["competitors"], "competitor_models")
     source = open_source(data, role="test", labelled=True, **columns)
     train = None
     if fitted:
-        check_roles({"train": options.open_pool(fitted, columns), "test": source}, drop_overlap=drop_overlap)
+        check_roles(
+            {"train": options.open_pool(fitted, columns, beside=data), "test": source}, drop_overlap=drop_overlap
+        )
         if chosen["competitors"] or not no_baselines:
             train = labelled_rows(fitted, columns)
         if train and drop_overlap:

@@ -6,7 +6,6 @@ import click
 
 from compress.cli import options
 from compress.cli.printing import tell
-from compress.errors import CompressError
 
 
 @click.command()
@@ -44,8 +43,7 @@ def command(
     The temperature becomes part of the model, so that every client computes calibrated probabilities. With --accept-at,
     'compress predict' says of each prediction whether it is accepted. Writes a page with the reliability diagram.
     """
-    if accept_by and accept_at is None:
-        raise CompressError(f"--accept-by {accept_by} needs to know how often to be right: add --accept-at 95%")
+    options.check_idle("--accept-at 95%", accept_at, "accept_by")
     data = options.labelled_data(None, validation, columns)
     from compress.calibration.calibrate import FOLDER, Acceptance, calibrate, calibration_verdict
 

@@ -75,8 +75,11 @@ def command(
     With imported labels the teacher gives tokenizer, start and hidden states, and no logits: any of the same classes
     will do, or a pretrained encoder.
     """
+    options.check_idle("a data file", unlabeled or train or validation, *options.COLUMNS)
+    options.check_idle("--validation FILE", validation or control, "metric")
+    options.check_idle("--train FILE or --validation FILE", train or validation, "drop_overlap")
     labelled = options.labelled_data(train, validation, columns, **checks)
-    pool = options.open_pool(unlabeled, columns) if unlabeled else None
+    pool = options.open_pool(unlabeled, columns, beside=train or validation) if unlabeled else None
     from compress.training.distill import DistillationData, DistillationOptions, distill
 
     data = DistillationData(pool, labels, combine or "", weights, labelled=labelled, rows=rows)

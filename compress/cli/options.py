@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from compress.cli.printing import MessageFormatter, tell
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
@@ -119,6 +120,7 @@ _PATHS = {"FILE", "DIR", "PATH", "LOCK", "RESULTS"}
 _NOT_READ = {"output", "json_file", "junit", "update_baseline", "roots"}
 
 Names = dict[str, Any]  # the columns and the format of data files, as open_source takes them
+COLUMNS = ("text_column", "text_pair_column", "label_column", "format")  # the parameters that they come from
 
 
 _TEXTS = (
@@ -148,6 +150,16 @@ def _names(**given: str | None) -> Names:
     if given["format"] is not None and given["format"] not in FORMATS:
         raise CompressError(f"there is no format {given['format']!r}; use one of {', '.join(FORMATS)}")
     return given
+
+
+def check_idle(missing: str, given: Any, *names: str) -> None:
+    """Refuse typed options that change nothing without another one, ``missing``, which was ``given`` or not."""
+    context = click.get_current_context()
+    for parameter in () if given else context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not ParameterSource.DEFAULT:
+            option = parameter.opts[-1]
+            raise CompressError(f"{option} changes nothing without {missing}; add it, or leave {option} out")
 
 
 def _gathered(
@@ -219,17 +231,19 @@ def labelled_data(train: str | None, validation: str | None, columns: Names, **c
     )
 
 
-def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None) -> TextSource:
-    """Open unlabelled files as one stream, cut to ``rows`` spread evenly; plain text has no columns to choose.
+def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None, beside: object = None) -> TextSource:
+    """Open unlabelled files as one stream, cut to ``rows`` spread evenly.
 
-    A ``.txt`` of tabs is a table.
+    ``beside`` labelled files columns and format are theirs: an unlabelled one needs no label. Beside other files a
+    ``.txt`` has no columns to choose, unless it is a table of tabs.
     """
     sources = []
-    named = {key: value for key, value in columns.items() if key != "label_column"}
+    named = {key: value for key, value in columns.items() if key != "label_column" or not beside}
+    plain = {path for path in paths if without_secrets(path).removesuffix(".gz").endswith(".txt")}
     for path in paths:
-        plain = without_secrets(path).removesuffix(".gz").endswith(".txt")
-        source = open_source(path, role="unlabeled", labelled=False, **({} if plain else named))
-        if plain and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
+        apart = path in plain and (beside or len(plain) < len({*paths}))
+        source = open_source(path, role="unlabeled", labelled=False, **({} if apart else named))
+        if apart and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
             source = open_source(path, role="unlabeled", labelled=False, **{**named, "format": None})
         sources.append(source)
         logger.info("unlabeled: %s", sources[-1].describe())

@@ -40,6 +40,7 @@ def command(
     """
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
+    options.check_idle("--data FILE", data, *options.COLUMNS)
     if broken := [text for text in texts if not _is_utf8(text)]:
         raise CompressError(f"the text {broken[0]!r} is not UTF-8; convert it, or give it in a file with --data")
     from compress.inference.predict import load

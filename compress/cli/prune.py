@@ -139,8 +139,9 @@ def command(
     """
     pruning = Pruning(**{field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)})
     pruning.check()
+    options.check_idle("a data file", train or validation or vocabulary, *options.COLUMNS)
     labelled = options.labelled_data(train, validation, columns, **checks)
-    corpus = options.open_pool(vocabulary, columns) if vocabulary else None
+    corpus = options.open_pool(vocabulary, columns, beside=train or validation) if vocabulary else None
     from compress.pruning.prune import PruningData, prune
 
     data = PruningData(**vars(labelled), vocabulary=corpus, labels=labels)

@@ -7,7 +7,6 @@ import click
 from compress.cli import options
 from compress.cli.printing import tell
 from compress.data import open_source
-from compress.errors import CompressError
 from compress.progress import Progress
 
 
@@ -62,8 +61,8 @@ def command(
     from compress.reporting.report import report
     from compress.reporting.tables.cost import PriceList
 
-    if not texts and any(columns.values()):
-        raise CompressError("columns and formats are those of the test data; give its file too, with --texts FILE")
+    options.check_idle("--texts FILE", texts, *options.COLUMNS)
+    options.check_idle("--price MACHINE=AMOUNT", prices, "currency")
     sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
     page = report(results, output, curves=curves, texts=sources, prices=PriceList(prices, currency), **settings)
     tell(str(page))

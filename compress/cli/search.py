@@ -105,7 +105,7 @@ def command(
     context = click.get_current_context()
     budget = SearchBudget(max_accuracy_drop, max_latency_ms, min_speedup, max_size_mb)
     labelled = options.labelled_data(train, validation, columns, **checks)
-    pool = options.open_pool(unlabeled, columns)
+    pool = options.open_pool(unlabeled, columns, beside=train)
     rows = options.read_labelled(test, "test", columns)
     from compress.reporting.search_page import verdict
     from compress.searching.search import CONTENT_NAME, SearchData, search

@@ -61,7 +61,8 @@ class ModelDir:
                 raise CompressError(cascade_refusal(directory))
             if kind == "search":
                 raise CompressError(f"{path} is what a search found; its model is {directory / 'best'}")
-            raise CompressError(f"{path} is a directory of {kind}, not a model; pass it as --{kind}")
+            use = "; 'compress distill' and 'compress prune' take it as --labels" if kind == "labels" else ""
+            raise CompressError(f"{path} is a directory of {kind}, not a model{use}")
         if verify:
             verify_files(directory, model.manifest)
         if not (directory / "config.json").is_file():

@@ -127,7 +127,7 @@ def distill(
     pretrained = None
     if options.start is not None:
         pretrained, recipe = _pretrained(options.start, recipe)
-    _check_request(model, recipe, data, options.control)
+    _check_request(model, recipe, data, options)
     keep_apart(places_of(output), [directory.path for directory in opened])
     label_dirs = [directory.for_model(model) for directory in opened]
     if data.combine:
@@ -318,8 +318,10 @@ def _training_rows(
     return TrainingData(None, Gold(kept, [labels[e] for e in kept])), selection
 
 
-def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationData, control: bool) -> None:
-    train = data.labelled.train
+def _check_request(
+    model: ModelDir, recipe: StudentRecipe, data: DistillationData, options: DistillationOptions
+) -> None:
+    train, control, encoder = data.labelled.train, options.control, options.encoder
     if data.unlabeled is not None and data.labels:
         raise CompressError("--unlabeled FILE, which is labelled first, and --labels DIR exclude each other; give one")
     if data.unlabeled is None and not data.labels:
@@ -343,6 +345,8 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, data: DistillationDat
                 f"the student {recipe.name!r} reads texts in two vocabularies (the loss {choice.name}), whose words do "
                 f"not begin at the same subword tokens, and {model.name} tags words; use a student without that loss"
             )
+    if encoder is not None and not control and all(phase.teacher != "encoder" for phase in recipe.phases):
+        raise CompressError(f"no phase of the student {recipe.name!r} reads the encoder; leave --encoder out")
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
     for directory in cast("Sequence[LabelDir]", (*data.labels, *data.variants)):

@@ -261,7 +261,7 @@ def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: P
         (["--accept-at", "100%"], "is no share between 0% and 100%"),
         (["--accept-at", "95"], "is no share between 0% and 100%"),
         (["--accept-at", "1.2.3"], "is no share between 0% and 100%"),
-        (["--accept-by", "class"], "add --accept-at 95%"),
+        (["--accept-by", "class"], "--accept-by changes nothing without --accept-at 95%; add it"),
     ],
 )
 def test_mistyped_options_are_refused(words: list[str], says: str, tmp_path: Path, capsys: Any) -> None:

@@ -167,6 +167,32 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "unknown criterion": (lambda d: d.command("prune", criterion="fisher"), "unknown criterion 'fisher'"),
     "unknown method": (lambda d: d.command("quantize", method="onnx-dinamic"), "Did you mean 'onnx-dynamic'?"),
     "auto without rows": (lambda d: d.command("quantize", method="auto", validation=None), "--validation FILE"),
+    "int8 that is not checked": (
+        lambda d: d.command("quantize", validation=None, batch_size=8),
+        "--batch-size changes nothing without --validation FILE; add it, or leave --batch-size out",
+    ),
+    "columns of nothing": (
+        lambda d: d.command("quantize", validation=None, label_column="x"),
+        "--label-column changes nothing without a data file",
+    ),
+    "a metric of nothing": (
+        lambda d: d.command("distill", validation=None, metric="f1"),
+        "--metric changes nothing without --validation FILE",
+    ),
+    "columns of texts": (
+        lambda d: ["predict", "--model", str(d.teacher), "--format", "csv", "a good film"],
+        "--format changes nothing without --data FILE",
+    ),
+    "a competitor's model": (
+        lambda d: d.command("benchmark", competitor_model=d.teacher),
+        "--competitor-model changes nothing without --competitor NAME",
+    ),
+    "an encoder that nothing reads": (
+        lambda d: d.command("distill", encoder=d.teacher),
+        "no phase of the student 'tiny' reads the encoder; leave --encoder out",
+    ),
+    "a column of plain text": (lambda d: d.command("label", text_column="body"), "has no column 'body'; it has text"),
+    "a label of a pool": (lambda d: d.command("label", unlabeled=d.train, label_column="labl"), "Did you mean 'label'"),
     "an option that is none": (lambda d: d.command("quantize", option="embeddings"), "'embeddings' is not NAME=VALUE"),
     "an option twice": (lambda d: [*d.command("quantize", option="a=1"), "--option", "a=2"], "a is given twice"),
     "an option of no method": (lambda d: d.command("quantize", option="embedings=1"), "Did you mean 'embeddings'?"),
@@ -215,6 +241,19 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "nothing of that name": (lambda d: ["show", "bilstn"], "Did you mean 'bilstm'?"),
     "predict what": (lambda d: ["predict", "--model", str(d.teacher)], "predict needs either TEXT"),
 }
+
+
+def test_a_txt_is_read_as_typed_where_no_other_file_is(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside labelled files the format is theirs, and a .txt is plain text."""
+    lines = desk.file("lines.txt", '{"review": "a good film", "stars": 1}\n{"review": "a bad one", "stars": 0}\n')
+    named = {"format": "jsonl", "text_column": "review"}
+    assert execute(desk.command("predict", data=lines, **named)) == 0
+    assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["a good film", "a bad one"]
+    for beside, read in ((None, "JSON Lines, text = review"), ("labelled.jsonl", "plain text")):
+        options.open_pool([str(lines)], {**named, "label_column": "stars"}, beside=beside)
+        assert f"unlabeled: lines.txt: {read}" in capsys.readouterr().err
+    with_table = [str(lines), str(desk.file("table.csv", "review,stars\nfine,1\n"))]
+    assert len([*options.open_pool(with_table, {"text_column": "review"})]) == 3
 
 
 @pytest.mark.parametrize("mistake", BAD_INPUT)

@@ -238,9 +238,9 @@ def test_a_table_called_txt_has_the_columns_that_are_named(tmp_path: Path) -> No
     path = tmp_path / "pool.txt"
     path.write_text("title\tbody\tlabel\n" + "".join(f"title {n}\tbody of {n}\t{n % 2}\n" for n in range(20)))
     names = {"text_column": "title", "text_pair_column": None, "label_column": "label", "format": "csv"}
-    assert next(iter(open_pool([str(path)], names))).text == "title 0"
+    assert next(iter(open_pool([str(path)], names, beside="train.csv"))).text == "title 0"
     (tmp_path / "lines.txt").write_text("one text\nanother text\n")
-    assert next(iter(open_pool([str(tmp_path / "lines.txt")], names))).text == "one text"
+    assert next(iter(open_pool([str(tmp_path / "lines.txt")], names, beside="train.csv"))).text == "one text"
 
 
 @pytest.mark.parametrize(("name", "advised"), [("a.csv", False), ("a.tsv", True)])

@@ -160,6 +160,19 @@ def test_columns_without_text_are_left_out(tmp_path: Path) -> None:
         open_source(path, role="unlabeled", labelled=False, text_column="image")
 
 
+def test_text_in_bytes_is_text(tmp_path: Path) -> None:
+    """Some writers, such as Hive, store strings as bytes; what is UTF-8 at first and not later is told."""
+    path = tmp_path / "a.parquet"
+    written = ["caf\u00e9", "a b"]
+    for kind in (pa.binary(), pa.large_binary()):
+        pq.write_table(
+            pa.table({"image": [b"\xff", b"\xfe"], "text": pa.array([x.encode() for x in written], kind)}), path
+        )
+        assert texts(path) == written
+    pq.write_table(pa.table({"text": [b"a b"] * 70_000 + [b"\xff"]}), path)
+    refused(path, "a.parquet has bytes in its column 'text' that are not UTF-8")
+
+
 @pytest.mark.parametrize("name", ["p", "gone", "x" * 300, "\udcff.txt", "x" * 300 + "*", "a\0"])
 def test_what_is_no_file_is_one_sentence(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "p")

@@ -465,7 +465,10 @@ def test_a_file_is_not_a_model(tmp_path: Path) -> None:
 
 def test_labels_are_not_a_model(tmp_path: Path) -> None:
     make(tmp_path / "labels")
-    assert "is a directory of labels, not a model; pass it as --labels" in opening(tmp_path / "labels")
+    assert (
+        "is a directory of labels, not a model; 'compress distill' and 'compress prune' take it as --labels"
+        in opening(tmp_path / "labels")
+    )
 
 
 def test_an_onnx_directory_cannot_be_trained(tmp_path: Path, teacher: Path) -> None:

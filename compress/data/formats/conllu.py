@@ -37,7 +37,7 @@ def read_conllu(lines: Lines, labelled: bool) -> Table:
                 if labelled and tag in ("_", ""):
                     raise CompressError(
                         f"{name}, line {number} has no tag in its fourth cell, but labels are needed here: give a "
-                        "treebank with parts of speech, or pass this file as --unlabeled."
+                        "treebank with parts of speech; text without is for the --unlabeled of other commands."
                     )
                 words.append(cells[1])
                 tags.append(tag)

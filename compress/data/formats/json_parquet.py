@@ -215,9 +215,13 @@ def read_parquet(path: Path) -> Table:
 
     stream = opened()
     file = parquet.ParquetFile(stream)
-    columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type))
     empty = file.metadata.num_rows == 0
     size = 1 if empty else batch_rows(name, stream, file.metadata, path.stat().st_size)
+    # Some writers, such as Hive, store strings as bytes.
+    binary = [field.name for field in file.schema_arrow if _is_binary(field.type)]
+    first = next(file.iter_batches(batch_size=size, columns=binary), None) if binary else None
+    texts = {column for column in binary if first and _decoded(first.column(column)) is not None}
+    columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type) or field.name in texts)
     if len(set(columns)) < len(columns):
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
 
@@ -248,12 +252,31 @@ def is_string(kind: Any) -> bool:
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
 
+def _is_binary(kind: Any) -> bool:
+    from pyarrow import types
+
+    return types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def _decoded(column: Any) -> Any:
+    """Return a column of bytes as strings, another as it is; None where bytes are no UTF-8, as an image's."""
+    import pyarrow
+
+    try:
+        return column.cast(pyarrow.large_string()) if _is_binary(column.type) else column
+    except pyarrow.ArrowInvalid:
+        return None
+
+
 def _records(name: str, batches: Any) -> Iterator[tuple[Any, ...]]:
     limit = text_limit_bytes()
     for batch in batches:
-        if batch.nbytes > limit and any(_longest_text(column) > limit for column in batch.columns):
+        columns = [*map(_decoded, batch.columns)]
+        if broken := [title for title, column in zip(batch.schema.names, columns, strict=True) if column is None]:
+            raise CompressError(f"{name} has bytes in its column {broken[0]!r} that are not UTF-8: write text there.")
+        if batch.nbytes > limit and any(_longest_text(column) > limit for column in columns):
             raise too_long(f"a text of {name}", limit)
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 def _longest_text(column: Any) -> int:

@@ -41,5 +41,5 @@ def read_plain_text(lines: Lines, labelled: bool) -> Table:
         )
     raise CompressError(
         f"{lines.name} is plain text, one text a line, but labels are needed here: give CSV, TSV, JSON "
-        "Lines or Parquet with a label column, or pass this file as --unlabeled."
+        "Lines or Parquet with a label column; text without labels is for the --unlabeled of other commands."
     )
