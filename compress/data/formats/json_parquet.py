@@ -255,7 +255,7 @@ def is_string(kind: Any) -> bool:
 def _is_binary(kind: Any) -> bool:
     from pyarrow import types
 
-    return types.is_binary(kind) or types.is_large_binary(kind)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _decoded(column: Any) -> Any:
