@@ -106,7 +106,7 @@ INTRODUCTION = """\
 # Commands
 
 `compress COMMAND --help` prints the same. `python -m compress` is `compress`. An option that takes several values is
-repeated: `--model a --model b`.
+repeated: `--model a --model b`; any other is given once.
 
 ## Exit codes
 

@@ -3,6 +3,7 @@
 Nothing here imports torch, so that ``compress --help`` is quick.
 """
 
+import copy
 import errno
 import importlib
 import os
@@ -65,13 +66,53 @@ class _Given(click.types.StringParamType):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty: give a value or leave it out", parameter, context)
-        if parameter and not _MODELS.isdisjoint(parameter.opts) and parameter.metavar != "NAME":
-            found = {name for name in ("config.json", "model.onnx") if os.path.isfile(os.path.join(value, name))}
-            if found == {"config.json"}:
-                from compress.models.loading import check_foreign
-
-                check_foreign(Path(value))  # before any work, and before anything is said of other inputs
         return super().convert(value, parameter, context)
+
+
+class Command(click.Command):
+    """A command whose options of one value are given once, and whose models are safe to open."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        typed = self._typed(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            for option, values in typed:
+                _check_given_once(option, values, ctx)
+            for option, values in typed:  # takes seconds; but before any work, and before other inputs are read
+                _check_models(option, values)
+        return rest
+
+    def _typed(self, ctx: click.Context, args: list[str]) -> list[tuple[click.Option, list[Any]]]:
+        """Return the options that were typed with all values of each, also those that a later one would replace."""
+        keeping = copy.copy(self)
+        keeping.params = [copy.copy(one) for one in self.params]
+        for parameter in keeping.params:
+            parameter.multiple = isinstance(parameter, click.Option)
+        values = keeping.make_parser(ctx).parse_args([*args])[0]
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        return [(one, values[one.name]) for one in options if one.name in values]
+
+
+def _check_given_once(option: click.Option, values: list[Any], context: click.Context) -> None:
+    """Refuse a second value of an option that takes one; a flag may be repeated, but not contradicted."""
+    if option.is_flag and len({*values}) > 1:
+        yes, no = option.opts[0], option.secondary_opts[0]
+        raise click.UsageError(f"{yes} and {no} contradict each other; leave one out", context)
+    if not option.is_flag and not option.multiple and len(values) > 1:
+        kept = " or ".join(dict.fromkeys(values))
+        raise click.UsageError(f"{option.opts[0]} is given twice; it takes one value, so keep {kept}", context)
+
+
+def _check_models(option: click.Option, values: list[Any]) -> None:
+    """Refuse models that need foreign code, or lead out of their directory."""
+    if _MODELS.isdisjoint(option.opts) or option.metavar == "NAME" or option.is_flag:
+        return
+    for value in values:
+        found = {name for name in ("config.json", "model.onnx") if os.path.isfile(os.path.join(value, name))}
+        if found == {"config.json"}:
+            from compress.models.loading import check_foreign
+
+            check_foreign(Path(value))
 
 
 class Commands(click.Group):

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import show, tell
 from compress.data import Example, check_roles, open_source
 from compress.errors import CompressError
@@ -20,7 +20,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     return (0,) if tuple(values) == ("0",) else options.numbers(context, parameter, values)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher, the reference of every comparison.")
 @click.option("--model", "models", required=True, multiple=True, metavar="DIR", help="A model; repeat for more.")
 @click.option(

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--model",
     "models",

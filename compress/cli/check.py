@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from compress.cli import Command
 from compress.cli.options import Whole, keep_inputs
 from compress.cli.printing import say
 from compress.errors import CompressError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from compress.gating.gate_verdict import GateVerdict
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...")
 @click.option("--budgets", metavar="FILE", help="Budgets in a TOML file; limits given as options come on top.")
 @click.option("--max-accuracy-drop", type=float, metavar="POINTS", help="Points of the metric a model may lose.")

@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
 @click.option(
     "--student", required=True, metavar="RECIPE", help="A name from 'compress list students', or a .toml file."

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--model", required=True, metavar="DIR", help="The torch model to export.")
 @options.output
 @options.force

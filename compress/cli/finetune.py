@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--teacher", required=True, metavar="RECIPE|MODEL", help="A recipe, an encoder's directory or hub name.")
 @click.option("--train", required=True, metavar="FILE", help="Labelled text to train on.")
 @click.option("--validation", required=True, metavar="FILE", help="Labelled text that selects the best checkpoint.")

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--model", required=True, metavar="DIR", help="The model whose heads are studied.")
 @click.option("--train", required=True, metavar="FILE", help="Labelled rows that score the heads.")
 @click.option("--validation", required=True, metavar="FILE", help="Labelled rows on which their removal is measured.")

@@ -4,14 +4,14 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 from compress.errors import CompressError
 from compress.escaping.uris import without_secrets
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
 @click.option(
     "--unlabeled",

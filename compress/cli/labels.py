@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 from compress.errors import CompressError
 from compress.progress import Progress, logger
@@ -20,7 +20,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str | None
     return tuple(name.strip() for name in value.split(",")) if value is not None else ()
 
 
-@command.command("import")
+@command.command("import", cls=Command)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--probabilities", callback=_names, metavar="A,B,...", help="Columns of probabilities or counts.")
 @click.option("--logits", callback=_names, metavar="A,B,...", help="Columns of logits.")
@@ -82,7 +82,7 @@ def _import(
     tell(f"{output}: {made.rows:,} rows of {len(names)} classes ({shown})")
 
 
-@command.command()
+@command.command(cls=Command)
 @click.argument("parts", nargs=-1, required=True, metavar="DIR...")
 @options.output
 @options.force

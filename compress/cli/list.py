@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import click
 
+from compress.cli import Command
 from compress.cli.printing import say
 from compress.errors import CompressError, did_you_mean
 from compress.recipes.catalogue import LISTED_KINDS, STUDENT_HEADINGS, behind, entries, in_short, students
@@ -25,7 +26,7 @@ Its control: the same student on gold labels alone; in brackets what distillatio
 Below the control, in points with 95% interval:"""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("kind", metavar="|".join(LISTED_KINDS))
 def command(kind: str) -> None:
     """List recipes and plug-ins."""

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import say
 from compress.data import Example, TextSource
 from compress.data.examples import batched
@@ -15,7 +15,7 @@ from compress.progress import Progress, logger
 CHUNK_ROWS = 2048
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--model", required=True, metavar="DIR", help="Any model directory, torch or ONNX.")
 @click.option("--data", metavar="FILE", help="Texts to classify, instead of TEXT.")
 @click.option("--probabilities", is_flag=True, help="Print the probabilities of all labels of a classifier.")

@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.errors import CompressError
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--encoder", required=True, metavar="RECIPE|DIR", help="A teacher's recipe, or a pretrained encoder.")
 @click.option(
     "--student", metavar="RECIPE", help="A name from 'compress list students', or a .toml file. Default: the encoder."

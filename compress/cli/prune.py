@@ -5,14 +5,14 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 from compress.recipes.pruning import Pruning
 
 _DEFAULT = Pruning()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--model", required=True, metavar="DIR", help="The model to prune.")
 @click.option("--heads", default="", metavar="N", help="Attention heads to remove: 60%, 0.6, or a count such as 40.")
 @click.option("--ffn", default="", metavar="N", help="Neurons of feed-forward networks to remove, likewise.")

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--model", required=True, metavar="DIR", help="The model to quantize: torch, or fp32 ONNX.")
 @click.option(
     "--method",

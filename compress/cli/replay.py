@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import say, show, tell
 from compress.escaping.characters import one_line
 from compress.escaping.terminal import terminal_cell
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WIDTH_IN_A_LOG = 160
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("lock", metavar="LOCK")
 @click.option("--data", required=True, metavar="FILE", help="The test rows that the lock names.")
 @click.option("--train", multiple=True, metavar="FILE", help="The training rows that the lock names, if it does.")

@@ -4,13 +4,13 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 from compress.data import open_source
 from compress.progress import Progress
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...")
 @click.option(
     "--curve",

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 from compress.inference.compute import Compute
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("study", metavar="STUDY")
 @click.option(
     "--data-root", envvar="COMPRESS_DATA", metavar="DIR", help="Folder of the data sets. [env: COMPRESS_DATA]"

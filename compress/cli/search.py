@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from compress.cli import options
+from compress.cli import Command, options
 from compress.cli.printing import tell
 from compress.searching.budget import SearchBudget, SearchSettings
 
@@ -33,7 +33,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--teacher", required=True, metavar="DIR", help="The teacher: a directory or hub name.")
 @click.option(
     "--unlabeled",

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from compress.cli import Command
 from compress.cli.printing import can_print, say
 
 if TYPE_CHECKING:
     from compress.models.manifest import Manifest
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name")
 def command(name: str) -> None:
     """Explain a recipe, a plug-in or a model directory.

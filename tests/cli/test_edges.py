@@ -12,20 +12,25 @@ from pathlib import Path
 import click
 import pytest
 
-from compress.cli import COMMANDS, cli, execute
+from compress.cli import COMMANDS, Command, cli, execute
 from compress.cli.options import Real, Whole
 from compress.escaping.terminal import terminal_text
 from tests.cli.test_cli import Desk
 from tests.support.results import line, write_lines
 
 
-def _given() -> Iterator[tuple[str, click.Parameter]]:
+def _commands() -> Iterator[tuple[str, click.Command]]:
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command is not None
-        subcommands = getattr(command, "commands", {})
-        for within, one in [("", command), *subcommands.items()]:
-            yield from ((f"{name} {within}".strip(), parameter) for parameter in one.params)
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {within}", one) for within, one in command.commands.items())
+        else:
+            yield name, command
+
+
+def _given() -> Iterator[tuple[str, click.Parameter]]:
+    yield from ((name, parameter) for name, command in _commands() for parameter in command.params)
 
 
 NUMBERS = [(name, one) for name, one in _given() if isinstance(one.type, Whole | Real)]
@@ -43,6 +48,38 @@ def refused(name: str, option: click.Parameter, value: str, capsys: pytest.Captu
 def test_every_number_of_a_command_has_bounds() -> None:
     loose = [(name, one.name) for name, one in _given() if one.type in (click.INT, click.FLOAT)]
     assert {name for name, _ in loose} <= {"check"}  # whose limits are judged with those of files
+
+
+def test_every_command_looks_at_all_that_was_typed() -> None:
+    assert {type(command) for _, command in _commands()} == {Command}
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (
+            "prune --model m --train t -o o --heads 60% --heads 40%",
+            "--heads is given twice; it takes one value, so keep",
+        ),
+        ("predict --model m --data a --data a", "--data is given twice; it takes one value, so keep a ("),
+        ("report r -o a --output b", "-o is given twice; it takes one value, so keep a or b (see 'compress report"),
+        ("check r --min-speedup 9 --min-speedup=5", "--min-speedup is given twice; it takes one value, so keep 9 or 5"),
+        ("labels import a --label b --label c -o o", "--label is given twice; it takes one value, so keep b or c (see"),
+        ("prune --model m --train t -o o --measure --no-measure", "--measure and --no-measure contradict each other"),
+    ],
+)
+def test_what_takes_one_value_is_given_once(command: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(command.split()) == 2
+    assert capsys.readouterr().err.startswith(f"Error: {sentence}")
+
+
+def test_what_takes_several_values_and_flags_are_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(tmp_path / "r.jsonl", [line("teacher", kind="teacher"), line("student"), line("other")])
+    page = ["report", str(tmp_path / "r.jsonl"), "-o", str(tmp_path / "page"), "-q", "-q", "--force", "--force"]
+    assert execute(page) == 0
+    judged = ["check", str(tmp_path / "r.jsonl"), "--max-size", "9GB", "--model", "student", "--model", "other"]
+    assert execute(judged) == 0 and capsys.readouterr().out.count("holds") >= 2
+    assert execute(["distill", "--train", "a", "--train", "b", "--help"]) == 0
 
 
 @pytest.mark.parametrize("value", ["9" * 5000, "nan", "inf", "1e400", "x\x1b[31m", ""])

@@ -51,6 +51,16 @@ def test_nothing_heavy_is_imported(arguments: tuple[str, ...]) -> None:
     assert not modules & set(HEAVY)
 
 
+def test_a_wrong_option_is_told_before_libraries_are_asked_about_a_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}})
+    )
+    for rest in (("--rounds", "1"), ("--seed", "1", "--seed", "2")):
+        given = ("--teacher", str(tmp_path), "--model", str(tmp_path), "--data", "d.csv", "-o", "r.jsonl")
+        code, modules = run_and_list_modules("benchmark", *given, *rest)
+        assert code == 2 and not modules & set(HEAVY)
+
+
 def test_help_imports_no_command() -> None:
     script = SCRIPT.format(arguments=["--help"]).replace('name.split(".")[0]', "name")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
