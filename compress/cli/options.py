@@ -24,7 +24,7 @@ from compress.escaping.uris import is_uri, text_without_secrets, without_secrets
 from compress.host import without_home
 from compress.inference.compute import TRACKERS, Compute
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import places_of
+from compress.models.output_dir import check_free, places_of
 from compress.models.output_safety import keep_apart
 from compress.progress import for_terminal, logger
 
@@ -252,12 +252,12 @@ def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None, 
 
 
 def output(function: Function) -> Function:
-    """``-o DIR`` of a stage, which overlaps nothing that the command reads."""
+    """``-o DIR`` of a stage, which overlaps nothing that the command reads, and exists only with ``--force``."""
 
     @output_folder
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
-        keep_inputs(places_of(named["output"]))
+        _check_output(named["output"], named["force"])
         return function(*arguments, **named)
 
     return wrapped  # type: ignore[return-value]
@@ -277,10 +277,16 @@ def output_or_uri(function: Function) -> Function:
                     f"-o {given} holds {inside}, which this command reads and would change; choose another -o"
                 )
         else:
-            keep_inputs(places_of(named["output"]))
+            _check_output(named["output"], named["force"])
         return function(*arguments, **named)
 
     return wrapped  # type: ignore[return-value]
+
+
+def _check_output(output: str, force: bool) -> None:
+    keep_inputs(places_of(output))
+    if not force:
+        check_free(output)
 
 
 def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:

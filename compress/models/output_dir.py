@@ -69,6 +69,13 @@ def places_of(output: str | Path) -> tuple[Path, Path, Path]:
     return target, target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{PREVIOUS}")
 
 
+def check_free(output: str | Path) -> None:
+    """Refuse, before the work and what it imports, an output that exists, as :func:`writing` does without ``force``."""
+    target, _, previous = places_of(output)
+    if entry(previous) is None:  # else a killed command is to be recovered from first
+        _to_replace(target, force=False)
+
+
 def work_title(folder: Path) -> str:
     """Return what a folder of unfinished work serves: ``student-phase-1``, with the output's path from here.
 

@@ -278,7 +278,8 @@ def test_an_output_that_exists_is_refused(command: str, desk: Desk, capsys: pyte
     desk.out.mkdir()
     (desk.out / "mine.txt").write_text("mine")
     assert execute(desk.command(command)) == 2
-    assert str(desk.out) in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert str(desk.out) in said and said.count("\n") == 1  # nothing was read before
     assert [path.name for path in desk.out.parent.iterdir()] == ["out"]
     assert [path.name for path in desk.out.iterdir()] == ["mine.txt"]
 
