@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compress.cli import Command
-from compress.cli.options import Whole, keep_inputs
+from compress.cli.options import Real, Whole, keep_inputs
 from compress.cli.printing import say
 from compress.errors import CompressError
 from compress.models.output_safety import check_file, output_path, unwritable
@@ -20,25 +21,68 @@ if TYPE_CHECKING:
     from compress.gating.gate_verdict import GateVerdict
 
 
+class LimitValue(click.ParamType[float]):
+    """A limit as budgets allow it."""
+
+    name = "limit"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        from compress.gating.budgets import LIMITS
+
+        assert parameter is not None
+        low, high, allowed = LIMITS[parameter.name or ""]
+        try:
+            limit = float(value)
+        except ValueError:
+            limit = math.nan
+        if not low <= limit <= high:
+            self.fail(f"{value!r} is not {allowed}", parameter, context)
+        return limit
+
+
+class Size(click.ParamType[str]):
+    """A number of bytes with a unit, or without one."""
+
+    name = "size"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        from compress.gating.budgets import size_in_bytes
+
+        try:
+            size_in_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), parameter, context)
+        return str(value)
+
+
 @click.command(cls=Command)
 @click.argument("results", nargs=-1, required=True, metavar="RESULTS...")
 @click.option("--budgets", metavar="FILE", help="Budgets in a TOML file; limits given as options come on top.")
-@click.option("--max-accuracy-drop", type=float, metavar="POINTS", help="Points of the metric a model may lose.")
+@click.option("--max-accuracy-drop", type=LimitValue(), metavar="POINTS", help="Points of the metric a model may lose.")
 @click.option("--over-seeds", is_flag=True, help="Judge --max-accuracy-drop by the mean over training seeds.")
-@click.option("--min-metric", type=float, metavar="SHARE", help="The metric itself, at least; 0.88 is 88%.")
-@click.option("--max-calibration-error", type=float, metavar="SHARE", help="Expected calibration error, at most.")
-@click.option("--min-speedup", type=float, metavar="X", help="Times faster than the teacher in torch, at least.")
-@click.option("--min-speedup-with-tokenizer", type=float, metavar="X", help="The same with tokenisation on both sides.")
-@click.option("--max-p95-ms", type=float, metavar="MS", help="95th percentile of latency, at most.")
-@click.option("--max-size", metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
-@click.option("--max-memory", metavar="SIZE", help="Memory of the model above its libraries', at most.")
+@click.option("--min-metric", type=LimitValue(), metavar="SHARE", help="The metric itself, at least; 0.88 is 88%.")
+@click.option(
+    "--max-calibration-error", type=LimitValue(), metavar="SHARE", help="Expected calibration error, at most."
+)
+@click.option("--min-speedup", type=LimitValue(), metavar="X", help="Times faster than the teacher in torch, at least.")
+@click.option(
+    "--min-speedup-with-tokenizer", type=LimitValue(), metavar="X", help="The same with tokenisation on both sides."
+)
+@click.option("--max-p95-ms", type=LimitValue(), metavar="MS", help="95th percentile of latency, at most.")
+@click.option("--max-size", type=Size(), metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
+@click.option("--max-memory", type=Size(), metavar="SIZE", help="Memory of the model above its libraries', at most.")
 @click.option("--model", "models", multiple=True, metavar="NAME", help="Judge only this one; may be repeated.")
 @click.option("--runtime", "runtimes", multiple=True, metavar="NAME", help="Judge only this runtime; may be repeated.")
 @click.option("--batch-size", type=Whole(min=1), help="Of the speed; default the smallest measured.")
 @click.option("--baseline", metavar="PATH", help="Older results: a file, or a directory with a file for each host.")
 @click.option("--against", metavar="REF:PATH", help="Older results as they are at a git reference.")
-@click.option("--max-baseline-drop", type=float, metavar="POINTS", help="Below the older results; default 1.")
-@click.option("--max-baseline-slowdown", type=float, metavar="SHARE", help="Of the older speed-up; default 0.1.")
+@click.option("--max-baseline-drop", type=Real(0, 100), metavar="POINTS", help="Below the older results; default 1.")
+@click.option(
+    "--max-baseline-slowdown",
+    type=Real(0, 1, max_open=True),
+    metavar="SHARE",
+    help="Of the older speed-up; default 0.1.",
+)
 @click.option("--update-baseline", metavar="DIR", help="If all budgets hold, make the results this host's baseline.")
 @click.option("--junit", metavar="FILE", help="Write the verdict as JUnit XML.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the verdict as JSON.")
@@ -64,9 +108,9 @@ def command(
     _check_outputs(junit, json_file)
     file = read_budgets(budgets) if budgets else None
     asked, tolerances = _from_options(options, file.baseline if file else None, baseline or against)
-    every = [*(file.budget if file else ()), *asked]
-    if every or baseline or against or not update_baseline:
-        verdict = check(results, every, baseline=baseline, against=against, tolerances=tolerances)
+    written = file.budget if file else ()
+    if written or asked or baseline or against or not update_baseline:
+        verdict = check(results, written, asked=asked, baseline=baseline, against=against, tolerances=tolerances)
     else:
         verdict = GateVerdict()
     _show(verdict)
@@ -83,7 +127,7 @@ def _from_options(
     options: dict[str, Any], default: Tolerance | None, older: str | None
 ) -> tuple[list[GateBudget], list[Tolerance]]:
     """Return budgets and tolerances of options: one for each pair of a chosen model and runtime."""
-    from compress.gating.budgets import LIMITS, GateBudget, Tolerance
+    from compress.gating.budgets import LIMITS, OVER_SEEDS, GateBudget, Tolerance
 
     selectors: list[dict[str, Any]] = [
         {"model": model, "runtime": runtime, "batch_size": options["batch_size"]}
@@ -97,8 +141,11 @@ def _from_options(
             "--model, --runtime and --batch-size are for limits that are options too, such as --max-accuracy-drop; "
             "in a file of budgets they are keys of a [[budget]]"
         )
-    if options["over_seeds"] and not limits:
-        raise CompressError("--over-seeds is for --max-accuracy-drop; in a file of budgets it is a key of a [[budget]]")
+    if options["over_seeds"] and {*limits} != {*OVER_SEEDS}:
+        raise CompressError(
+            "--over-seeds is for --max-accuracy-drop alone: give that, and other limits in another command; in a file "
+            "of budgets it is a key of a [[budget]]"
+        )
     budgets = [GateBudget(**selector, **limits, over_seeds=options["over_seeds"]) for selector in selectors]
     changes = {"max_drop": options["max_baseline_drop"], "max_slowdown": options["max_baseline_slowdown"]}
     if not older and any(value is not None for value in changes.values()):

@@ -27,6 +27,7 @@ def check(
     results: Sequence[str | Path],
     budgets: Sequence[GateBudget] = (),
     *,
+    asked: Sequence[GateBudget] = (),
     baseline: str | Path | None = None,
     against: str | None = None,
     tolerances: Sequence[Tolerance] = (Tolerance(),),
@@ -37,7 +38,8 @@ def check(
 
     Args:
         results: ``.jsonl`` files of ``compress benchmark``.
-        budgets: limits, each on the lines that its selectors find.
+        budgets: limits, each on the lines that its selectors find; messages number them as a file does.
+        asked: more of them, which were options and have no number.
         baseline: older results: a file, or a directory with one file for each host. Quality is compared across hosts,
             speed on the same host only.
         against: the same, as it is in git at ``REF:PATH``.
@@ -46,47 +48,50 @@ def check(
     Raises:
         CompressError: there is nothing to check, or a budget finds no line.
     """
-    if not budgets and baseline is None and against is None:
+    every = [*budgets, *asked]
+    if not every and baseline is None and against is None:
         raise CompressError(
             "there is no budget to check; give --budgets FILE, a limit such as --max-accuracy-drop, --baseline or "
             "--against"
         )
     if baseline is not None and against is not None:
         raise CompressError("--baseline and --against are both older results to compare with; give one of them")
-    _refuse_faults(budgets, tolerances)
+    prefixes = [*(f"budget[{index}]: " for index in range(len(budgets))), *("" for _ in asked)]
+    _refuse_faults(every, prefixes, tolerances)
     lines = read_results(results)
     judgements: list[Judgement] = []
-    notes = baselines_within(lines, budgets)
-    for index, budget in enumerate(budgets):
-        judgements += _judge_budget(lines, budget, f"budget[{index}]")
+    notes = baselines_within(lines, every)
+    for budget, prefix in zip(every, prefixes, strict=True):
+        judgements += _judge_budget(lines, budget, prefix)
     older = _older(lines, baseline, against)
     if older is None:
         return GateVerdict(tuple(judgements), tuple(notes))
     for tolerance in tolerances:
-        older.judge(select(tolerance, results_of(lines), source="the baseline"), tolerance)
+        older.judge(select(tolerance, results_of(lines), prefix="the baseline: "), tolerance)
     if not older.judgements:
         raise CompressError(
             f"{older.name} has none of the models in the results; give older results of the same models, or leave "
             "it out"
         )
-    every = tuple(judgements + older.judgements)
-    return GateVerdict(every, tuple(notes + older.notes), tuple(older.changes), older.name)
+    return GateVerdict(
+        tuple(judgements + older.judgements), tuple(notes + older.notes), tuple(older.changes), older.name
+    )
 
 
-def _refuse_faults(budgets: Sequence[GateBudget], tolerances: Sequence[Tolerance]) -> None:
-    faults = [f"budget[{index}]: {fault}" for index, one in enumerate(budgets) for fault in one.faults()]
+def _refuse_faults(budgets: Sequence[GateBudget], prefixes: Sequence[str], tolerances: Sequence[Tolerance]) -> None:
+    faults = [prefix + fault for one, prefix in zip(budgets, prefixes, strict=True) for fault in one.faults()]
     faults += [f"baseline: {fault}" for tolerance in tolerances for fault in tolerance.faults()]
     if faults:
         raise CompressError("; ".join(faults))
 
 
-def _judge_budget(lines: Sequence[Measurement], budget: GateBudget, source: str) -> list[Judgement]:
-    chosen = select(budget, results_of(lines), source=source)
+def _judge_budget(lines: Sequence[Measurement], budget: GateBudget, prefix: str) -> list[Judgement]:
+    chosen = select(budget, results_of(lines), prefix=prefix)
     found: list[Judgement] = []
     for name, limit in budget.limits().items():
         made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen)
         if not made:
-            raise CompressError(f"{source}: {name} is relative to the teacher in torch, and it selects nothing else")
+            raise CompressError(f"{prefix}{name} is relative to the teacher in torch, and it selects nothing else")
         found += made
     return found
 

@@ -43,7 +43,7 @@ class Selector:
         return ", ".join(asked) or "no selector"
 
 
-def select(selector: Selector, rows: Sequence[Result], *, source: str) -> list[Measurement]:
+def select(selector: Selector, rows: Sequence[Result], *, prefix: str) -> list[Measurement]:
     """Return one line for each configuration that is meant.
 
     Raises:
@@ -56,14 +56,14 @@ def select(selector: Selector, rows: Sequence[Result], *, source: str) -> list[M
             continue
         kept = [row for row in left if _is_meant(row.small_batch, name, wanted)]
         if not kept:
-            raise _nothing(selector, name, [*dict.fromkeys(_shown(row.small_batch, name) for row in left)], source)
+            raise _nothing(selector, name, [*dict.fromkeys(_shown(row.small_batch, name) for row in left)], prefix)
         left = kept
     if selector.batch_size is None:
         return [row.small_batch for row in left]
     lines = [line for row in left for line in row.lines if line.batch_size == selector.batch_size]
     if not lines:
         sizes = {line.batch_size for row in left for line in row.lines}
-        raise _nothing(selector, "batch_size", sorted(map(str, sizes), key=int), source)
+        raise _nothing(selector, "batch_size", sorted(map(str, sizes), key=int), prefix)
     return lines
 
 
@@ -82,10 +82,10 @@ def _shown(line: Measurement, name: str) -> str:
     return f"{value} ({line.kind})" if name == "model" and line.kind != "model" else str(value)
 
 
-def _nothing(selector: Selector, name: str, there: Sequence[str], source: str) -> CompressError:
+def _nothing(selector: Selector, name: str, there: Sequence[str], prefix: str) -> CompressError:
     asked = getattr(selector, name)
     wanted = f"no line with {name} {asked!r}" if asked not in (None, "*") else f"no line to judge by {name}"
     return CompressError(
-        f"{source}: the results hold {wanted} ({selector.describe()}); in them {name} is {', '.join(there)}."
+        f"{prefix}the results hold {wanted} ({selector.describe()}); in them {name} is {', '.join(there)}."
         f"{did_you_mean(str(asked), there)}"
     )
