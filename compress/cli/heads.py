@@ -27,7 +27,11 @@ from compress.cli.printing import tell
     help="Rows of --train that score the heads.",
 )
 @click.option(
-    "--step", type=options.Real(min=0), default=0.1, show_default=True, help="Share of heads between two points."
+    "--step",
+    type=options.Real(min=0, max=1, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Share of heads between two points.",
 )
 @click.option(
     "--normalise/--no-normalise", default=True, show_default=True, help="Divide scores by the norm of their layer."

@@ -33,11 +33,27 @@ LARGEST = 2**31 - 1  # that libraries count with
 MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
 
 
+def _allowed(what: str, numbers: click.IntRange | click.FloatRange, parameter: click.Parameter | None) -> str:
+    """Say in words what a number may be, with the default as an example: ``a number above 0, such as 0.1``."""
+    low, high = f"{numbers.min:g}", f"{numbers.max:g}" if numbers.max is not None else ""
+    if not high:
+        bounds = f" above {low}" if numbers.min_open else f", {low} or more"
+    elif numbers.min_open:
+        bounds = f" above {low} and {'below' if numbers.max_open else 'at most'} {high}"
+    else:
+        bounds = f" from {low} to {'below ' if numbers.max_open else ''}{high}"
+    default = parameter and parameter.default
+    return f"{what}{bounds}" + (f", such as {default:g}" if default and isinstance(default, int | float) else "")
+
+
 class Whole(click.IntRange):
     """A whole number that libraries can count with."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        number = super().convert(value, parameter, context)
+        try:
+            number = super().convert(value, parameter, context)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not {_allowed('a whole number', self, parameter)}", parameter, context)
         if number > LARGEST:
             self.fail(f"it is larger than {LARGEST:,}", parameter, context)
         return number
@@ -47,7 +63,10 @@ class Real(click.FloatRange):
     """A finite number."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        number = super().convert(value, parameter, context)
+        try:
+            number = super().convert(value, parameter, context)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not {_allowed('a number', self, parameter)}", parameter, context)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", parameter, context)
         return number

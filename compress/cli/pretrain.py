@@ -18,7 +18,7 @@ from compress.errors import CompressError
 @click.option("--rows", type=options.Whole(min=1), help="Use only so many rows, spread evenly over the text.")
 @click.option(
     "--epochs",
-    type=options.Real(min=0),
+    type=options.Real(min=0, min_open=True),
     help="Passes over the text. Default: the part of the recipe's for these phases.",
 )
 @options.output

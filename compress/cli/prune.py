@@ -23,15 +23,13 @@ _DEFAULT = Pruning()
 )
 @click.option(
     "--max-accuracy-drop",
-    type=options.Real(min=0),
-    default=0.0,
+    type=options.Real(min=0, min_open=True),
     metavar="POINTS",
     help="Remove as many heads and neurons as the interval on --validation allows, before recovery.",
 )
 @click.option(
     "--speedup",
-    type=options.Real(min=0),
-    default=0.0,
+    type=options.Real(min=1, min_open=True),
     metavar="TIMES",
     help="Remove heads and neurons until the model is so many times as fast on this host.",
 )
@@ -56,7 +54,7 @@ _DEFAULT = Pruning()
 )
 @click.option(
     "--step",
-    type=options.Real(min=0),
+    type=options.Real(min=0, max=1, min_open=True),
     default=_DEFAULT.step,
     show_default=True,
     help="Share of units to remove at a time.",
@@ -79,7 +77,7 @@ _DEFAULT = Pruning()
 )
 @click.option(
     "--keep-heads",
-    type=options.Whole(min=0),
+    type=options.Whole(min=1),
     default=_DEFAULT.keep_heads,
     show_default=True,
     help="Heads that every layer keeps.",
@@ -137,7 +135,8 @@ def command(
     Amounts are what is removed. A report in the new directory lists speed-up and accuracy after each removal, with the
     metric after every step as a table and a chart.
     """
-    pruning = Pruning(**{field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)})
+    given = {field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)}
+    pruning = Pruning(**{name: value for name, value in given.items() if value is not None})
     pruning.check()
     options.check_idle("a data file", train or validation or vocabulary, *options.COLUMNS)
     labelled = options.labelled_data(train, validation, columns, **checks)

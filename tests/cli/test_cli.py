@@ -235,7 +235,10 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "a long study": (lambda d: ["run", "quickstart", "-o", "o" * 256], "give a name of at most 255"),
     "no option": (lambda d: ["label", "--teacher", str(d.teacher), "-o", str(d.out)], "Missing option '--unlabeled'"),
     "an unknown option": (lambda d: [*d.command("label"), "--batchsize", "3"], "No such option"),
-    "a number that is none": (lambda d: [*d.command("label"), "--threads", "two"], "'two' is not a valid integer"),
+    "a number that is none": (
+        lambda d: [*d.command("label"), "--threads", "two"],
+        "'two' is not a whole number from 0 to 1024",
+    ),
     "an unknown command": (lambda d: ["distil"], "unknown command 'distil'; see 'compress --help'. Did you mean 'dist"),
     "an unknown list": (lambda d: ["list", "student"], "Did you mean 'students'?"),
     "nothing of that name": (lambda d: ["show", "bilstn"], "Did you mean 'bilstm'?"),

@@ -81,6 +81,38 @@ def test_what_takes_several_values_and_flags_are_repeated(tmp_path: Path, capsys
     assert execute(["distill", "--train", "a", "--train", "b", "--help"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("distill --seed=abc", "'--seed': 'abc' is not a whole number, 0 or more"),
+        ("distill --rows=1.5", "'--rows': '1.5' is not a whole number, 0 or more"),
+        ("benchmark --rounds=2", "'--rounds': '2' is not a whole number, 3 or more, such as 100"),
+        ("benchmark --time-limit=2m", "'--time-limit': '2m' is not a number, 1 or more, such as 120"),
+        ("benchmark --half-width=5%", "'--half-width': '5%' is not a number from 0.025 to 1, such as 0.05"),
+        ("search --max-size-mb=5MB", "'--max-size-mb': '5MB' is not a number above 0"),
+        ("labels import --smoothing=1", "'--smoothing': '1' is not a number from 0 to below 1"),
+        ("prune --step=0", "'--step': '0' is not a number above 0 and at most 1, such as 0.1"),
+        ("heads --step=2", "'--step': '2' is not a number above 0 and at most 1, such as 0.1"),
+        ("prune --speedup=0.5", "'--speedup': '0.5' is not a number above 1"),
+        ("prune --max-accuracy-drop=0", "'--max-accuracy-drop': '0' is not a number above 0"),
+        ("prune --keep-heads=0", "'--keep-heads': '0' is not a whole number, 1 or more, such as 1"),
+        ("pretrain --epochs=0", "'--epochs': '0' is not a number above 0"),
+        ("check --min-metric=88", "'--min-metric': '88' is not a metric as a fraction, such as 0.88 for 88%"),
+        ("check --min-speedup=5x", "'--min-speedup': '5x' is not a ratio above 0, such as 5 for five times as fast"),
+        (
+            "check --max-size=7XB",
+            "'--max-size': '7XB' is not a size above 0, such as \"30MB\", \"512 KiB\" or a number",
+        ),
+        ("check --max-memory=0", "'--max-memory': '0' is not a size above 0"),
+        ("check --max-baseline-slowdown=1", "'--max-baseline-slowdown': '1' is not a number from 0 to below 1"),
+    ],
+)
+def test_a_wrong_number_is_told_what_is_allowed(option: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(option.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"Error: Invalid value for {sentence}") and "budget" not in said
+
+
 @pytest.mark.parametrize("value", ["9" * 5000, "nan", "inf", "1e400", "x\x1b[31m", ""])
 @pytest.mark.parametrize(("name", "option"), NUMBERS, ids=lambda one: one if isinstance(one, str) else one.name)
 def test_a_number_that_nothing_can_work_with_is_refused(
@@ -125,7 +157,7 @@ def test_a_list_of_numbers_and_an_amount_have_bounds(name: str, capsys: pytest.C
         (["\udcff\x1b]0;x\x07"], "unknown command '\\udcff\\x1b]0;x\\x07'"),
         (["show", "\udcff"], "\\udcff"),
         (["predict", "--model", "x", "caf\udce9"], "the text 'caf\\udce9' is not UTF-8"),
-        (["predict", "--model", "x", "--threads", "2000", "a"], "2000 is not in the range 0<=x<=1024"),
+        (["predict", "--model", "x", "--threads", "2000", "a"], "'2000' is not a whole number from 0 to 1024"),
         (["check", "x" * 250 + "/" * 5000, "--min-speedup", "1"], "x"),
         (["check", "/dev/null/x", "--min-speedup", "nan"], "'nan' is not a ratio above 0"),
     ],
