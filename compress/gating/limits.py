@@ -6,7 +6,7 @@ from operator import attrgetter
 from compress.benchmarking.results import verdict
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.files import results_of
-from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, times
+from compress.benchmarking.results.formatting import in_percent, in_points, megabytes, milliseconds, plural, times
 from compress.benchmarking.results.schema import Measurement
 from compress.gating.budgets import GateBudget
 from compress.gating.gate_verdict import (
@@ -83,7 +83,8 @@ def _exact(limit: Limit, line: Measurement) -> Judgement:
     what, value = ("size", line.size_bytes) if limit.gate == "max_size" else ("memory", line.model_memory_bytes)
     outcome = HOLDS if value <= limit.value else BROKEN
     why = f"{megabytes(value)} ({value:,} bytes, n = 1, no interval)"
-    what = f"the {what} of at most {megabytes(limit.value)}"
+    most = megabytes(limit.value) if limit.value >= 1000 else plural(int(limit.value), "byte")
+    what = f"the {what} of at most {most}"
     return limit.because(what, outcome, why, value, value, value, 1, "measurement")
 
 

@@ -251,6 +251,12 @@ def test_quality_is_checked_once_per_model(results: Results) -> None:
     assert len(check([path], max_accuracy_drop=1, min_metric=0.5, max_size=10**9).judgements) == 3
 
 
+@pytest.mark.parametrize(("limit", "shown"), [(1, "1 byte"), (7, "7 bytes"), (1200, "1.2 kB"), ("30MB", "30 MB")])
+def test_a_limit_of_size_is_never_shown_as_nothing(results: Results, limit: str | int, shown: str) -> None:
+    (sentence,) = check([results(student())], max_size=limit).sentences
+    assert f": the size of at most {shown} " in sentence
+
+
 def test_the_same_name_from_two_seeds_is_judged_twice(results: Results) -> None:
     one = student(training_seed=1, model_sha256="1" * 64)
     two = student(training_seed=2, model_sha256="2" * 64, difference_low=-9.0, difference_high=-8.0)
