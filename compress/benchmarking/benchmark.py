@@ -90,7 +90,7 @@ class BenchmarkOutput:
     @property
     def files(self) -> tuple[Path, ...]:
         """The result file and its lock; none where nothing is written."""
-        return () if self.path is None else _with_lock(output_path(self.path, added=LOCK_SUFFIX))
+        return () if self.path is None else _with_lock(output_path(self.path, added=LOCK_SUFFIX, file=True))
 
     def check(self) -> None:
         """Refuse before the measurement files that could not, or must not, be written after it."""

@@ -21,14 +21,15 @@ REQUEST_NAME = "request.json"  # in the work folder: what was asked for, which e
 _LONGEST_NAME = 255
 
 
-def output_path(output: str | Path, option: str = "-o", *, added: str = "") -> Path:
+def output_path(output: str | Path, option: str = "-o", *, added: str = "", file: bool = False) -> Path:
     """Return the path of a directory or file to write, if it has a name that can be one.
 
     Args:
         added: what the longest name has that is made of it.
+        file: it shall be a file, so that a slash at its end is a mistake.
 
     Raises:
-        CompressError: it is empty, ``.``, ``..`` or ``/``, a URI, too long, or not UTF-8.
+        CompressError: it is empty, ``.``, ``..`` or ``/``, a URI, too long, or not UTF-8; or a directory for a file.
     """
     text = os.fspath(output)
     if is_uri(text):
@@ -43,6 +44,10 @@ def output_path(output: str | Path, option: str = "-o", *, added: str = "") -> P
     path = Path(text)
     if not valid or path.name in {"", ".."}:
         raise CompressError(f"{option} {ascii(text)} is no name of a new file or directory; give one, such as result")
+    if file and os.path.basename(text) in {"", "."}:
+        raise CompressError(
+            f"{option} {text} names a directory; give a file, such as {path} or {os.path.join(text, 'new')}"
+        )
     longest = _LONGEST_NAME - len(added)
     if (size := len(path.name.encode("utf-8"))) > longest:
         raise CompressError(f"{option} {path.name[:20]}... has {size} bytes; give a name of at most {longest}")
@@ -117,7 +122,7 @@ def check_file(
     Raises:
         CompressError: for each of these.
     """
-    target = output_path(path, option)
+    target = output_path(path, option, file=True)
     found = entry(target, option)
     if found and stat.S_ISDIR(found.st_mode):
         raise CompressError(f"{option} {path} is a directory; give a file in it, such as {path}/new")

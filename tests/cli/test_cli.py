@@ -224,6 +224,10 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
         lambda d: [*d.command("benchmark", output=d.file("n.lock.json", "{}").with_name("n.jsonl")), "--force"],
         "n.lock.json exists and is not a lock of compress",
     ),
+    "a directory for results": (
+        lambda d: d.command("benchmark", output=f"{d.out}/"),
+        "/out/ names a directory; give a",
+    ),
     "no output": (lambda d: d.command("label", output=""), "it is empty"),
     "the root as output": (lambda d: d.command("label", output="/"), "-o '/' is no name"),
     "a directory above as output": (lambda d: d.command("export", output=".."), "-o '..' is no name"),

@@ -76,6 +76,7 @@ def test_exit_codes(results: Results, capsys: Any, limits: dict[str, float], cod
         (["--min-speedup", "5", "--json", "b.toml"], "--json b.toml exists and is not a verdict of compress"),
         (["--min-speedup", "5", "--json", "linked"], "--json linked is a link or a device"),
         (["--min-speedup", "5", "--json", ""], "it is empty"),
+        (["--min-speedup", "5", "--json", "v/"], "--json v/ names a directory; give a file, such as v or v/new"),
         (["--min-speedup", "5", "--json", "v", "--junit", "./v"], "--junit and --json are both v; name two files"),
         (["--baseline", "taken", "--json", "taken/v.json"], "--json taken/v.json lies in taken, which this command"),
     ],
