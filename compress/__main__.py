@@ -1,6 +1,17 @@
 """The command line, as ``python -m compress`` and as the script ``compress``."""
 
+import os
 import sys
+
+
+def forget_current_folder() -> None:
+    """Import nothing of the folder that ``python -m compress`` was typed in, unless this package itself lies there.
+
+    Libraries try to import what may not be installed, such as z3, and would find a folder of that name.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()] and sys.path[0] != home:
+        del sys.path[0]
 
 
 def command_line() -> None:
@@ -14,4 +25,5 @@ def command_line() -> None:
 
 
 if __name__ == "__main__":
+    forget_current_folder()
     command_line()

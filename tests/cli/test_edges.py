@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+import compress
 from compress.cli import COMMANDS, Command, cli, execute
 from compress.cli.options import Real, Whole
 from compress.escaping.terminal import terminal_text
@@ -252,6 +253,21 @@ def test_a_stream_that_cannot_encode_gets_escapes() -> None:
         [sys.executable, "-c", script % text], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True
     )
     assert done.stdout.isascii() and json.loads(done.stdout) == text
+
+
+def test_nothing_of_the_current_folder_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise SystemExit('imported')\n")
+    command = [sys.executable, "-m", "compress", "list", "losses"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_a_checkout_is_run_without_being_installed(tmp_path: Path) -> None:
+    (tmp_path / "compress").symlink_to(Path(compress.__file__).parent)
+    command = [sys.executable, "-S", "-m", "compress", "list", "losses"]
+    installed = os.environ | {"PYTHONPATH": str(Path(click.__file__).parents[1])}  # without what points to a checkout
+    done = subprocess.run(command, cwd=tmp_path, env=installed, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
 
 
 def test_an_interruption_while_the_command_line_is_imported_is_one_sentence(tmp_path: Path) -> None:
