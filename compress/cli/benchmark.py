@@ -162,11 +162,10 @@ def command(
     source = open_source(data, role="test", labelled=True, **columns)
     train = None
     if fitted:
-        check_roles(
-            {"train": options.open_pool(fitted, columns, beside=data), "test": source}, drop_overlap=drop_overlap
-        )
-        if chosen["competitors"] or not no_baselines:
-            train = labelled_rows(fitted, columns)
+        reads = bool(chosen["competitors"]) or not no_baselines
+        texts = options.open_pool(fitted, columns, beside=data, role=None if reads else "train")
+        check_roles({"train": texts, "test": source}, drop_overlap=drop_overlap)
+        train = labelled_rows(fitted, columns) if reads else None
         if train and drop_overlap:
             train = [*check_roles({"train": train, "test": source}, drop_overlap=True).sets["train"]]
     lines = benchmark(

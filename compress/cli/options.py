@@ -250,8 +250,15 @@ def labelled_data(train: str | None, validation: str | None, columns: Names, **c
     )
 
 
-def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None, beside: object = None) -> TextSource:
-    """Open unlabelled files as one stream, cut to ``rows`` spread evenly.
+def open_pool(
+    paths: Sequence[str],
+    columns: Names,
+    *,
+    rows: int | None = None,
+    beside: object = None,
+    role: str | None = "unlabeled",
+) -> TextSource:
+    """Open files for their text alone, as one stream, cut to ``rows`` spread evenly, and say how, unless without a role.
 
     ``beside`` labelled files columns and format are theirs: an unlabelled one needs no label. Beside other files a
     ``.txt`` has no columns to choose, unless it is a table of tabs.
@@ -265,7 +272,8 @@ def open_pool(paths: Sequence[str], columns: Names, *, rows: int | None = None, 
         if apart and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
             source = open_source(path, role="unlabeled", labelled=False, **{**named, "format": None})
         sources.append(source)
-        logger.info("unlabeled: %s", sources[-1].describe())
+        if role:
+            logger.info("%s: %s", role, source.describe())
     pool = join_sources(sources)
     return pool.sample(rows) if rows else pool
 

@@ -58,7 +58,7 @@ def command(
     options.keep_inputs(written.files)
     rows = options.read_labelled(data, "test", columns)
     if train:
-        options.open_pool(train, columns, beside=data)  # refuses what cannot be read at all
+        options.open_pool(train, columns, beside=data, role=None)  # refuses what cannot be read at all
     made = replay(lock, rows, roots=roots, train=labelled_rows(train, columns), output=written)
     _show(made)
     say(f"{made.agreement.verdict}: {_reason(made)}")

@@ -500,6 +500,18 @@ def test_quiet_says_nothing(desk: Desk, capsys: pytest.CaptureFixture[str]) -> N
     assert captured.out == "" and captured.err == ""
 
 
+@pytest.mark.parametrize("rest", [[], ["--no-baselines"]])
+def test_training_rows_of_a_benchmark_are_not_called_unlabelled(
+    rest: list[str], desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute([*desk.command("benchmark", train=desk.train, metric="bleu"), *rest]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("train: train.csv: CSV, text = text") and "unlabeled" not in said
+    replayed = ["replay", "gone.json", "--data", str(desk.validation), "--train", str(desk.train), "-o", str(desk.out)]
+    assert execute(replayed) == 2
+    assert "unlabeled" not in capsys.readouterr().err
+
+
 def test_columns_are_shown_to_the_user(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(desk.command("prune")) == 0
     said = capsys.readouterr().err
