@@ -113,9 +113,10 @@ repeated: `--model a --model b`; any other is given once.
 | code | meaning |
 |---:|---|
 | 0 | done |
-| 1 | a gate is broken (`compress check`), or no student met the budget (`compress search`) |
+| 1 | a gate is broken (`compress check`), no student met the budget (`compress search`), or a figure differs \
+(`compress replay`) |
 | 2 | a mistake in what was asked: one sentence on standard error says what, and what to type next |
-| 3 | the gate cannot decide: the interval of a measurement contains the budget (`compress check`) |
+| 3 | undecided: an interval contains the budget (`compress check`), or figures cannot be compared (`compress replay`) |
 | 130 | interrupted; a sentence says what the same command will resume |
 
 ## Environment
