@@ -121,14 +121,14 @@ def _held(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
 
 
 def _missed(found: Mapping[str, Any]) -> str:
-    near, fastest = _row(found, "closest"), _row(found, "fastest")
-    if near is not None:
+    near = _row(found, "closest")
+    if near is not None and near["rungs"]:
         return (
             f"No student met it. The closest is {near['name']}: {_difference(near)} to the teacher on validation rows, "
             f"{with_span(_speed(near), times)} as fast, {megabytes(near['size_bytes'])}."
         )
-    if fastest is not None:
-        return f"None was trained. The fastest shape is {fastest['name']}: {fastest['ended']}."
+    if near is not None:
+        return f"None was trained. In speed and size the closest is {near['name']}: {near['ended']}."
     first = next(iter(found["trials"]), None)
     return (
         f"No shape could be timed. The first {first['ended']}."

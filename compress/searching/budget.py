@@ -61,6 +61,10 @@ class SearchBudget:
         asked = {name: pair for name, pair in limits.items() if name in self.asked}
         return {name: math.log2(more / less) for name, (more, less) in asked.items() if more and less}
 
+    def beyond(self, timing: ShapeTiming) -> float:
+        """Return by how many doublings a shape is beyond its limits of speed and size, all together."""
+        return sum(max(0.0, excess) for excess in self.excess(timing).values())
+
     def faults(self, timing: ShapeTiming) -> list[str]:
         """Return in words which limits of speed and size a shape does not meet, by its measured figures."""
         said = {
@@ -107,7 +111,7 @@ class SearchBudget:
             "" if latency is None else f"at most {latency:g} ms a row",
             ""
             if speedup is None
-            else f"at least ×{speedup:g} as fast as {'it' if drop is not None else 'the teacher'}",
+            else f"at least {times(speedup)} as fast as {'it' if drop is not None else 'the teacher'}",
             "" if size is None else f"at most {size:g} MB",
         ]
         return ", ".join(filter(None, said)) or "nothing"

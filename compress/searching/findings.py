@@ -19,7 +19,7 @@ from compress.searching.exploration import Exploration
 from compress.searching.halving import RUNGS
 from compress.searching.joining import Joined
 from compress.searching.making import quiet_stages
-from compress.searching.selection import closest, front_of
+from compress.searching.selection import closest, closest_shape, front_of
 from compress.searching.trials import Trial
 
 MEASURING_S = 60.0
@@ -31,8 +31,7 @@ def content_of(
     """Return what was found, as JSON values that the page is made of; ``rows`` are counts by role."""
     budget, judged, trials, trainer = explored.budget, explored.judged, explored.trials, explored.trainer
     timed = [trial for trial in trials if not trial.timing.fault]
-    near = None if winner else closest(judged, budget)
-    fastest = max(timed, key=lambda trial: trial.timing.speedup, default=None)
+    near = None if winner else closest(judged, budget) or closest_shape(timed, budget)
     return {
         "teacher": trainer.teacher.name,
         "metric": trainer.validation.metric.name,
@@ -50,7 +49,6 @@ def content_of(
         "rungs": list(RUNGS),
         "winner": winner.number if winner else None,
         "closest": near.number if near else None,
-        "fastest": fastest.number if fastest else None,
         "cascade": joined and joined.row,
         "certainty": budget.certainty(winner.score, rows["validation"]) if winner else "",
         "test": None,

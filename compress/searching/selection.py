@@ -20,17 +20,22 @@ from compress.searching.pareto import knee, non_dominated
 from compress.searching.shapes import ShapeTiming
 
 
-class Judged(Protocol):
-    """A candidate: what it costs, and what it is worth on validation rows."""
+class Timed(Protocol):
+    """A shape that may never have been trained: what it costs."""
 
     @property
     def timing(self) -> ShapeTiming: ...
+
+
+class Judged(Timed, Protocol):
+    """A candidate: what it costs, and what it is worth on validation rows."""
 
     @property
     def score(self) -> ValidationScore: ...
 
 
 One = TypeVar("One", bound=Judged)
+Shaped = TypeVar("Shaped", bound=Timed)
 
 
 def objectives(one: Judged) -> tuple[float, float]:
@@ -56,8 +61,9 @@ def choose(judged: Sequence[One], budget: SearchBudget) -> One | None:
 
 def closest(judged: Sequence[One], budget: SearchBudget) -> One | None:
     """Return the candidate that lacks least: first in points, then in doublings of speed and size."""
+    return min(judged, key=lambda one: (budget.shortfall(one.score), budget.beyond(one.timing)), default=None)
 
-    def lacking(one: One) -> tuple[float, float]:
-        return budget.shortfall(one.score), sum(max(0.0, e) for e in budget.excess(one.timing).values())
 
-    return min(judged, key=lacking, default=None)
+def closest_shape(shapes: Sequence[Shaped], budget: SearchBudget) -> Shaped | None:
+    """Return the shape that lacks least in doublings of speed and size, of equal ones the fastest."""
+    return min(shapes, key=lambda one: (budget.beyond(one.timing), -one.timing.speedup), default=None)

@@ -48,7 +48,6 @@ FOUND: dict[str, Any] = {
     "rungs": [1 / 9, 1 / 3, 1.0],
     "winner": 1,
     "closest": None,
-    "fastest": 1,
     "certainty": "within 1 point, not certain with 872 rows",
     "again": "compress distill --teacher minilm && compress quantize",
     "met": True,
@@ -141,13 +140,14 @@ def test_a_cascade_that_won_is_told_as_such() -> None:
 
 def test_what_came_closest() -> None:
     assert "The closest is ngram int8, buckets 2: +0.10 points" in verdict(found(winner=None, closest=2))[-1]
-    only = found(winner=None, fastest=3, trials=FOUND["trials"][2:])
+    only = found(winner=None, closest=3, trials=FOUND["trials"][2:])
     assert verdict(only)[-1] == (
-        "None was trained. The fastest shape is ngram int8, buckets 3: too slow: ×12.0 where ×20.0 was asked."
+        "None was trained. In speed and size the closest is ngram int8, buckets 3: "
+        "too slow: ×12.0 where ×20.0 was asked."
     )
-    nothing = found(winner=None, fastest=None, trials=[row(1, 0.0, None, "cannot be built: no tokenizer")])
+    nothing = found(winner=None, trials=[row(1, 0.0, None, "cannot be built: no tokenizer")])
     assert verdict(nothing)[-1] == "No shape could be timed. The first cannot be built: no tokenizer."
-    assert verdict(found(winner=None, fastest=None, trials=[]))[-1] == "No shape was timed: the time was over before."
+    assert verdict(found(winner=None, trials=[]))[-1] == "No shape was timed: the time was over before."
 
 
 def test_a_winner_of_a_lower_rung_is_told_as_such() -> None:

@@ -280,10 +280,11 @@ def test_a_shape_that_misses_the_budget_is_never_trained(
     command = ["search", "--teacher", str(teacher), *files, "--trials", "1", "--min-speedup", "1e7"]
     assert execute([*command, "--device", "cpu", "--threads", "1", "-o", str(tmp_path / "found")]) == 1
     said = capsys.readouterr().out
-    assert "None was trained. The fastest shape is " in said and "where ×10,000,000 was asked" in said
+    assert "None was trained. In speed and size the closest is " in said and "where ×10,000,000 was asked" in said
     assert not calls["distill"] and not (tmp_path / "found" / "best").exists()
     found = json.loads((tmp_path / "found" / "search.json").read_text())
     assert found["winner"] is None and not found["front"] and len(found["trials"]) == 10
+    assert found["closest"] == max(found["trials"], key=lambda row: row["speedup"])["trial"]
     assert all(row["ended"].startswith("too slow: ×") for row in found["trials"])
 
 

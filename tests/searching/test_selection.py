@@ -10,7 +10,7 @@ import pytest
 from compress.errors import CompressError
 from compress.searching.budget import DEFAULT_TIME_LIMIT_S, SearchBudget, SearchSettings
 from compress.searching.judging import ValidationScore
-from compress.searching.selection import choose, closest, front_of
+from compress.searching.selection import choose, closest, closest_shape, front_of
 from compress.searching.shapes import ShapeTiming
 
 
@@ -64,6 +64,26 @@ def test_the_front_is_by_speed_and_metric() -> None:
 def test_the_closest_lacks_least(budget: dict[str, float], expected: int) -> None:
     assert closest(CANDIDATES, SearchBudget(**budget)) is CANDIDATES[expected]
     assert closest([], SearchBudget()) is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        ({"max_size_mb": 1.0}, 1),
+        ({"min_speedup": 5000.0}, 2),
+        ({"max_size_mb": 1.0, "min_speedup": 800.0}, 0),
+        ({"max_accuracy_drop": 1.0}, 2),
+    ],
+)
+def test_the_closest_shape_lacks_least_in_speed_and_size(budget: dict[str, float], expected: int) -> None:
+    shapes = [
+        candidate(278, 0, megabytes=1.3),
+        candidate(64, 0, megabytes=1.1),
+        candidate(401, 0, megabytes=14.8),
+        candidate(10, 0, megabytes=17.7),
+    ]
+    assert closest_shape(shapes, SearchBudget(**budget)) is shapes[expected]
+    assert closest_shape([], SearchBudget()) is None
 
 
 @pytest.mark.parametrize(
@@ -121,9 +141,10 @@ def test_three_of_300_rows_are_one_point() -> None:
     ("budget", "said"),
     [
         ({}, "nothing"),
+        ({"min_speedup": 100_000}, "at least ×100,000 as fast as the teacher"),
         (
             {"max_accuracy_drop": 1.0, "min_speedup": 20},
-            "at most 1 point below the teacher, at least ×20 as fast as it",
+            "at most 1 point below the teacher, at least ×20.0 as fast as it",
         ),
         ({"max_accuracy_drop": 0.5, "max_latency_ms": 2}, "at most 0.5 points below the teacher, at most 2 ms a row"),
         ({"max_size_mb": 10}, "at most 10 MB"),
