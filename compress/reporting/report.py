@@ -54,7 +54,8 @@ def report(
             beside the rows that changed. They are written to the page only.
 
     Raises:
-        CompressError: a file is missing or not what it should be, or the output exists.
+        CompressError: a file is missing or not what it should be, the output exists, or is no report that ``force``
+            may replace.
     """
     target = output_path(output)
     if target.is_file():
@@ -99,6 +100,14 @@ def _curve_files(given: Path) -> list[Path]:
 
 
 def _check_files(target: Path, force: bool) -> None:
+    """Refuse a directory with other files than hidden ones and a report, and pages that are not to be replaced."""
+    there = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
+    if foreign := [name for name in there if name not in _READERS and not name.startswith(".")]:
+        more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
+        raise CompressError(
+            f"{target} holds {foreign[0]}{more}, no part of a report, and a report is not mixed with other files; "
+            "give -o a new or empty directory, or that of an older report with --force"
+        )
     for name, read in _READERS.items():
         check_file(target / name, read, "as 'compress report' wrote it", force=force)
 
