@@ -86,4 +86,4 @@ def test_charts_are_xml_that_shows_names(text: str) -> None:
     series = [Series(text, [(0, 1), (1, 2)]), Series("b", [(0, 1)])]
     drawn = line_chart(series, title=text, x_label=text, y_label=text).wide
     tags = {element.tag.partition("}")[2] for element in ElementTree.fromstring(drawn).iter()}
-    assert tags == {"svg", "style", "rect", "g", "line", "polyline", "circle", "title", "text"}
+    assert tags == {"svg", "style", "rect", "g", "line", "polyline", "path", "title", "text"}

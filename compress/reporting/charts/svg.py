@@ -25,10 +25,20 @@ font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:13px}
 .chart .line{fill:none;stroke-width:2.5;stroke-linejoin:round}.chart .paper{fill:var(--paper)}
 .chart .s0{stroke:var(--c0);--own:var(--c0)}.chart .s1{stroke:var(--c1);--own:var(--c1)}
 .chart .s2{stroke:var(--c2);--own:var(--c2)}.chart .s3{stroke:var(--c3);--own:var(--c3)}
-.chart .s1.line{stroke-dasharray:9 4}.chart .s2.line{stroke-dasharray:2 4}.chart .s3.line{stroke-dasharray:10 3 2 3}
+.chart .s4{stroke:var(--c4);--own:var(--c4)}
+.chart .line.d1{stroke-dasharray:9 4}.chart .line.d2{stroke-dasharray:2 4}.chart .line.d3{stroke-dasharray:10 3 2 3}
+.chart .line.d4{stroke-dasharray:14 3 2 3 2 3}
 .chart .bar{stroke-width:1.5;opacity:.55}
 .chart .dot{fill:var(--own);stroke:var(--paper);stroke-width:1.5}.chart .key{fill:var(--own);stroke:none}
 """
+# Outlines of dots: circle, square, triangle, diamond and triangle on its tip.
+DOTS = (
+    "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z",
+    "M-4-4h8v8h-8z",
+    "M0-5.5 5.5 4.5h-11z",
+    "M0-6 6 0 0 6-6 0z",
+    "M0 5.5 5.5-4.5h-11z",
+)
 
 
 @dataclass(frozen=True)
@@ -155,7 +165,7 @@ def line_chart(
 ) -> str:
     """Draw a line chart as a standalone SVG document; a series of one point is a single dot.
 
-    Lines are told apart by their dashes and by the legend above them, not by colour only.
+    Series are told apart by dashes, by the shapes of dots and by the legend above them, not by colour only.
 
     Args:
         log: the axes that are logarithmic, of values above 0: ``x``, ``y`` or ``xy``. Few x are their own ticks there.
@@ -181,7 +191,7 @@ def line_chart(
     at = measured if "x" in log and len(measured) <= 8 else None
     parts += [*horizontal_ticks(canvas, y), *vertical_ticks(canvas, x, at=at)]
     for index, one in enumerate(series):
-        style = f"s{index % 4}"
+        style, dash, dot = _look(index)
         placed = [(x.place(a), y.place(b)) for a, b in one.points]
         for (a, _), (low, high) in zip(placed, one.bars, strict=bool(one.bars)):
             parts.append(f'<line class="bar {style}" x1="{a}" x2="{a}" y1="{y.place(low)}" y2="{y.place(high)}"/>')
@@ -190,12 +200,13 @@ def line_chart(
             parts.append(f'<line class="axis" stroke-dasharray="3 3" {across}/>')
         for own in _parted(one) if lines else ():
             line = " ".join(f"{x.place(a)},{y.place(b)}" for a, b in own)
-            parts.append(f'<polyline class="line {style}" points="{line}"/>')
+            parts.append(f'<polyline class="line {style} {dash}" points="{line}"/>')
         for position, ((a, b), (value, result)) in enumerate(zip(placed, one.points, strict=True)):
             if one.dots is not None and position not in one.dots:
                 continue
             says = markup_text(f"{one.name}: {number(round(value, 2))} → {number(round(result, 2))}")
-            parts.append(f'<circle class="dot {style}" cx="{a}" cy="{b}" r="4.5"><title>{says}</title></circle>')
+            at_point = f'd="{dot}" transform="translate({a} {b})"'
+            parts.append(f'<path class="dot {style}" {at_point}><title>{says}</title></path>')
     return document(canvas, title, parts, description=_in_words(series, x_label, y_label))
 
 
@@ -245,6 +256,12 @@ def vertical_ticks(
     return [f'<g class="{group}">', *marks, f'<line class="axis" {ends}/>', "</g>"]
 
 
+def _look(index: int) -> tuple[str, str, str]:
+    """Return the classes of colour and dash, and the outline of dots, of a series: no two of 25 have all the same."""
+    form = (index + index // len(DOTS)) % len(DOTS)
+    return f"s{index % len(DOTS)}", f"d{form}", DOTS[form]
+
+
 def _parted(series: Series) -> list[list[tuple[float, float]]]:
     """Return the points of each part of a line; a part of a single point is none."""
     parts = itertools.groupby(series.points, lambda point: bisect.bisect_left(series.breaks, point[0]))
@@ -255,10 +272,11 @@ def _legend(canvas: Canvas, series: Sequence[Series]) -> list[str]:
     """Return one line of the legend for every series, between the title and the plot."""
     left, lines = canvas.left if canvas.width > 500 else 12, []
     for index, one in enumerate(series):
-        y, style = 44 + LEGEND_STEP * index, f"s{index % 4}"
-        dot = f'<circle class="dot {style}" cx="{left + 17}" cy="{y - 4}" r="4.5"/>' if one.dots != () else ""
+        y, (style, dash, outline) = 44 + LEGEND_STEP * index, _look(index)
+        at_line = f'd="{outline}" transform="translate({left + 17} {y - 4})"'
+        dot = f'<path class="dot {style}" {at_line}/>' if one.dots != () else ""
         lines.append(
-            f'<g><line class="line {style}" x1="{left}" x2="{left + 34}" y1="{y - 4}" y2="{y - 4}"/>{dot}'
+            f'<g><line class="line {style} {dash}" x1="{left}" x2="{left + 34}" y1="{y - 4}" y2="{y - 4}"/>{dot}'
             f'<text x="{left + 42}" y="{y}">{markup_text(one.name)}</text></g>'
         )
     return lines

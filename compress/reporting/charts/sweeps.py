@@ -12,7 +12,7 @@ from compress.reporting.charts.svg import Picture
 from compress.reporting.tables.cells import EMPTY, Cell, name, number, setting_text, speed
 
 TITLES = {"threads": ("Threads", "Threads"), "length": ("Length of rows", "Tokens")}  # of the chart and the column
-LINES = 4  # more cannot be told apart by their dashes
+LINES = 4  # more are hard to tell apart
 
 
 @dataclass(frozen=True)

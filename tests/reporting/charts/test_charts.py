@@ -29,6 +29,24 @@ def test_line_chart_is_standalone_svg() -> None:
         svg_module.line_chart([], title="t", x_label="x", y_label="y")
 
 
+def test_series_differ_in_colour_dash_and_shape() -> None:
+    series = [svg_module.Series(str(number), [(1, number), (2, number)]) for number in range(25)]
+    svg = svg_module.line_chart(series, title="t", x_label="x", y_label="y").wide
+    root = ElementTree.fromstring(svg)
+    lines = [line.attrib["class"].split()[1:] for line in root.findall(f".//{SVG}polyline")]
+    dots = [dot.attrib["d"] for dot in root.findall(f".//{SVG}path") if dot.find(f"{SVG}title") is not None][::2]
+    looks = [(*line, dot) for line, dot in zip(lines, dots, strict=True)]
+    assert len(set(looks)) == 25 and all(len(set(part)) == 5 for part in zip(*looks[:5], strict=True))
+    legend = [group for group in root.iter(f"{SVG}g") if group.find(f"{SVG}text") is not None][:25]
+    marks = [(group.find(f"{SVG}line"), group.find(f"{SVG}path")) for group in legend]
+    assert [(*line.attrib["class"].split()[1:], dot.attrib["d"]) for line, dot in marks] == looks  # type: ignore[union-attr]
+    rules = [
+        svg[svg.index(f"{rule}{{") :].split("}")[0]
+        for rule in (*(f".s{n}" for n in range(5)), *(f".d{n}" for n in range(1, 5)))
+    ]
+    assert len({rule.partition("{")[2] for rule in rules}) == 9
+
+
 def test_bars_reach_from_low_to_high_and_stay_inside() -> None:
     series = [svg_module.Series("a", [(0, 90), (50, 80)], [(88, 92), (70, 85)]), svg_module.Series("b", [(0, 89)])]
     root = ElementTree.fromstring(svg_module.line_chart(series, title="t", x_label="x", y_label="y", lines=False).wide)

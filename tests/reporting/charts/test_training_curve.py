@@ -93,10 +93,10 @@ def test_the_dot_is_the_checkpoint_that_is_kept() -> None:
     found = trainings_of([log("small", 20)], [])
     assert found is not None
     root, _ = drawn(found.pictures[0][0])
-    (dot,) = root.findall(f".//{SVG}circle")
+    (dot,) = root.findall(f".//{SVG}path")
     title = dot.find(f"{SVG}title")
     assert title is not None and title.text == "small: 4 → 52.4" and found.rows[0][3].text == "4"
-    assert not drawn(found.pictures[0][1])[0].findall(f".//{SVG}circle")
+    assert not drawn(found.pictures[0][1])[0].findall(f".//{SVG}path")
 
 
 def test_scores_of_other_rows_are_not_compared() -> None:
