@@ -121,6 +121,18 @@ def test_only_tables_scroll_sideways(opened: Any, screen: str) -> None:
     assert page.evaluate("document.querySelector('.results .scroll').scrollWidth") > 1280
 
 
+@pytest.mark.parametrize("screen", SCREENS)
+def test_names_of_rows_stay_in_their_column(opened: Any, screen: str) -> None:
+    beyond = """() => {
+      const right = (one) => one.getBoundingClientRect().right;
+      const found = [...document.querySelectorAll("th.first small")];
+      return found.filter((one) => right(one) > right(one.parentElement)).map((one) => one.innerText);
+    }"""
+    page = opened(screen)
+    assert "teacher, torch, padded to 128" in page.locator("th.first small").all_inner_texts()
+    assert page.evaluate(beyond) == []
+
+
 def test_each_screen_has_the_picture_for_it(opened: Any) -> None:
     for screen, shown in (("light", "wide"), ("phone", "narrow")):
         page = opened(screen)
