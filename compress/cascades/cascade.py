@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compress.benchmarking.results.formatting import points, times
+from compress.benchmarking.results.formatting import in_points, points, times
 from compress.cascades.thresholds import CascadePlan, MemberResult, best_plans, fastest_within, plans, simulate
 from compress.data import Example, LabelledData, check_roles, describe_rows, encode_gold
 from compress.data.tokenization import one_column
@@ -114,7 +114,7 @@ def cascade(
             raise CompressError(_none_within(tried, judge, max_accuracy_drop))
         if len(plan.members) == 1:
             raise CompressError(
-                f"{names[plan.members[0]]} alone is within {max_accuracy_drop:g} points of {names[-1]}, and "
+                f"{names[plan.members[0]]} alone is within {in_points(max_accuracy_drop)} of {names[-1]}, and "
                 "no cascade is faster: use it, or give a smaller --max-accuracy-drop"
             )
         content: dict[str, Any] = {
@@ -229,7 +229,7 @@ def _none_within(tried: Sequence[CascadePlan], judge: CascadeJudge, max_drop: fl
     last = judge.models[-1]
     candidates = (plan for plan in tried if plan.latency_ms < last.latency_ms)
     faster = [judge.of(plan) for plan in best_plans(candidates, judge.gold, judge.metric)]
-    said = f"no cascade is faster than {last.name} and, by the 95% interval, within {max_drop:g} points"
+    said = f"no cascade is faster than {last.name} and, by the 95% interval, within {in_points(max_drop)}"
     if not faster:
         return f"{said}: it is the fastest of them alone; give models from fast to accurate"
     best = max(faster, key=lambda one: (one["low"], one["speedup"]))

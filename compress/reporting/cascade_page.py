@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compress.benchmarking.results.formatting import milliseconds, plural, points, shown, span, times
+from compress.benchmarking.results.formatting import in_points, milliseconds, plural, points, shown, span, times
 from compress.reporting.charts import svg
 from compress.reporting.figure_page import Figure, FigurePage, quality
 from compress.reporting.tables.cells import Cell
@@ -31,7 +31,8 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
     )
     told.append(
         f"{_loss(found, 'validation')} It is the fastest of {found['tried']:,} cascades whose interval on these rows "
-        f"is within {found['max_accuracy_drop']:g} points. The rows chose it, so that on others it loses a little more."
+        f"is within {in_points(found['max_accuracy_drop'])}. The rows chose it, so that on others it loses a little "
+        "more."
     )
     told.append(
         f"{_loss(found, 'test')} These rows took no part in the choice." + _held(found)
@@ -45,10 +46,10 @@ def _held(found: Mapping[str, Any]) -> str:
     """Say what test rows tell of the budget."""
     allowed, test = found["max_accuracy_drop"], found["test"]
     if test["low"] >= -allowed:
-        return f" They confirm that it loses at most {allowed:g} points."
+        return f" They confirm that it loses at most {in_points(allowed)}."
     if test["high"] < -allowed:
-        return f" They refute that it loses at most {allowed:g} points."
-    return f" That it loses at most {allowed:g} points they neither confirm nor refute."
+        return f" They refute that it loses at most {in_points(allowed)}."
+    return f" That it loses at most {in_points(allowed)} they neither confirm nor refute."
 
 
 def _loss(found: Mapping[str, Any], role: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from compress.benchmarking.results.formatting import (
     NONE,
     count,
+    in_points,
     metric_title,
     milliseconds,
     plural,
@@ -78,8 +79,8 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
         )
     if drop := found.get("max_accuracy_drop"):
         told.append(
-            f"As many heads and neurons went, in steps, as leave the whole interval above −{drop:g} points before any "
-            "recovery."
+            f"As many heads and neurons went, in steps, as leave the whole interval above −{in_points(drop)} before "
+            "any recovery."
         )
     if target := found.get("target"):
         told.append(

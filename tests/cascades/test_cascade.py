@@ -117,7 +117,8 @@ def test_what_it_says_is_what_it_does(made: CascadeDir, models: list[ModelDir]) 
     assert (
         "These rows took no part in the choice" in told
         and "The rows chose it" in told
-        and "they neither confirm nor refute" in told
+        and "interval on these rows is within 1 point. The rows" in told
+        and "loses at most 1 point they neither confirm nor refute" in told
     )
     page = (made.path / stage.FOLDER / "report.md").read_text()
     assert "What speed costs" in page and "what is left" in page
@@ -228,7 +229,7 @@ def test_no_cascade_within_the_budget_writes_nothing(models: list[ModelDir], tmp
             max_accuracy_drop=0.1,
             compute=CPU,
         )
-    with pytest.raises(CompressError, match="it is the fastest of them alone"):
+    with pytest.raises(CompressError, match="within 1 point: it is the fastest of them alone"):
         cascade(models[::-1], tmp_path / "out", data=CascadeData(LabelledData((), rows)), compute=CPU)
     assert not [*tmp_path.iterdir()]
 
