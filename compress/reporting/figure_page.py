@@ -30,7 +30,7 @@ class Figure:
 
     @property
     def markdown(self) -> Markdown:
-        return table(self.headings, [[" ".join(filter(None, (c.text, c.small))) for c in row] for row in self.rows])
+        return table(self.headings, self.rows)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ def test_every_speed_is_shown_with_its_interval(teacher: Path, tmp_path: Path) -
     assert any(sentence.startswith(told) for sentence in page.verdict)
     figure = page.figures[0]
     assert [row[3].text for row in figure.rows] == ["×1.00", "×1.30", "×1.80"]
+    assert "| ×1.30 (2.00 ms, ×1.00 to ×1.90" in figure.markdown and "| heads (" in figure.markdown
     assert "×1.00 to ×1.90" in figure.rows[1][3].small and "×1.30" in figure.picture.wide
 
 
