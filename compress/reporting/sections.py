@@ -253,8 +253,9 @@ def _notes(rows: Sequence[Result]) -> list[str]:
     models = sum(line.is_compressed for line in lines)
     if models > 1:
         found.append(
-            f"The model named first was chosen among {models} rows on these examples, so that its figures "
-            "are a little lucky: for a decision that matters, measure it on examples of its own."
+            f"The model named first was chosen among {models} combinations of a compressed model and a runtime on "
+            "these examples, so that its figures are a little lucky: for a decision that matters, measure it on "
+            "examples of its own."
         )
     found += [note for kind, note in _KIND_NOTES.items() if kind in kinds]
     found += [_tail(line) for line in lines if line.kind == "cascade"]
@@ -264,5 +265,5 @@ def _notes(rows: Sequence[Result]) -> list[str]:
             f"Of {', '.join(inside)} the tokenisation cannot be told from the rest; it is in every speed of theirs."
         )
     if len({line.created for line in lines}) > 1:
-        found.append("The rows come from more than one run on this host; each speed-up is within its own run.")
+        found.append("The results come from more than one run on this host; each speed-up is within its own run.")
     return found
