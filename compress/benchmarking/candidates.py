@@ -205,7 +205,9 @@ def _shown(model: ModelDir) -> str:
 
 
 def _recipe(model: ModelDir) -> str:
-    return str(model.manifest.recipe.get("name") or model.manifest.stage)
+    """Return the recipe that made a model, or the stage without one; what is derived has only that of its source."""
+    manifest = model.manifest
+    return "" if manifest.stage in DERIVED_STAGES else str(manifest.recipe.get("name") or manifest.stage)
 
 
 def _like_its_source(candidate: Candidate, candidates: Sequence[Candidate]) -> Candidate:

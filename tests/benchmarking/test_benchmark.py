@@ -315,6 +315,8 @@ def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: 
     found = open_candidates(torch_directory("bert"), [again, int8, student], [])
     kind = "control" if control else "model"
     assert [(c.recipe, c.kind) for c in found[1:]] == [("bilstm", kind)] * 3
+    without_source = open_candidates(torch_directory("bert"), [again, int8], [])
+    assert [c.recipe for c in without_source[1:]] == ["", ""]
 
 
 def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[Measurement]]) -> None:
