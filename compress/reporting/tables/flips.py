@@ -20,8 +20,8 @@ WORST_SHOWN = 10
 class Flip:
     """A row of the test set, counted from 0 without a header; ``change`` is of the gold label's probability, in points.
 
-    ``text`` is empty unless the report was given the texts. For tagging ``row`` is a sentence; its text begins with the
-    word.
+    The page counts rows from 1, as messages do. ``text`` is empty unless the report was given the texts. For tagging
+    ``row`` is a sentence; its text begins with the word.
     """
 
     row: int
@@ -94,7 +94,7 @@ def _flip(one: Mapping[str, Any], labels: Sequence[str], texts: Sequence[str]) -
         words = Example(text).words
         if one["word"] >= len(words):
             raise CompressError(
-                f"a flip is of word {one['word']} of row {row}, which has {len(words)}; run the benchmark again"
+                f"a flip is of word {one['word'] + 1} of row {row + 1}, which has {len(words)}; run the benchmark again"
             )
         text = f"{words[one['word']]}: {text}"
     return Flip(row, _label(one["gold"], labels), _label(one["predicted"], labels), one["change"], text)

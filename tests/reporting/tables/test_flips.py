@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_model_once_and_the_worst_rows_first() -> None:
 def test_a_word_that_its_sentence_does_not_have_is_refused() -> None:
     flips = [{"row": 0, "word": 3, "gold": 0, "predicted": 1, "change": -1.0}]
     for texts, refused in (({}, False), ({SHA256: ["a dull film"]}, True)):
-        with pytest.raises(CompressError, match="word 3 of row 0, which has") if refused else nullcontext():
+        with pytest.raises(CompressError, match="word 4 of row 1, which has 3") if refused else nullcontext():
             flips_of([LINES[0], replace(STUDENT, flips_lost=flips)], texts)
 
 
@@ -105,6 +106,13 @@ def test_texts_are_escaped_and_on_the_page_only(tmp_path: Path) -> None:
     html, markdown, machine = made(tmp_path, texts=[data(tmp_path)])
     assert "a &lt;b&gt;bright&lt;/b&gt; film" in html and "a dull film" in html and "no idea" not in html
     assert "bright" not in markdown + machine
+
+
+def test_the_page_counts_rows_from_one_and_programs_from_zero(tmp_path: Path) -> None:
+    html, _, machine = made(tmp_path, texts=[data(tmp_path)])
+    assert '<th scope="row">2</th><td class="text">positive</td>' in html and "counted from 1, without a header" in html
+    (flips,) = json.loads(machine)["sections"][0]["flips"]
+    assert [flips[which][0]["row"] for which in ("lost", "won")] == [1, 0]
 
 
 def test_other_texts_are_refused(tmp_path: Path) -> None:
