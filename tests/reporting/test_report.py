@@ -215,9 +215,17 @@ def test_the_step_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.Mon
 def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     results = write_lines(tmp_path / "r.jsonl", usual())
     bad = tmp_path / "bad.csv"
-    bad.write_text("a,b\n1,2\n")
-    with pytest.raises(CompressError, match="cannot be read as a pruning curve"):
-        report([results], tmp_path / "out", curves=[bad])
+    for content, lacks in (
+        ("a,b\n1,2\n", "share_removed, value"),
+        ("", "share_removed, value"),
+        ("share_removed\n1\n", "value"),
+    ):
+        bad.write_text(content)
+        said = (
+            f"cannot be read as a pruning curve: it has no column {lacks}; give the pruning_curve.csv .*metrics.jsonl"
+        )
+        with pytest.raises(CompressError, match=said):
+            report([results], tmp_path / "out", curves=[bad])
     (tmp_path / "model").mkdir()
     with pytest.raises(CompressError, match=r"there is no .*pruning_curve.csv: 'compress prune' writes it where"):
         report([results], tmp_path / "out", curves=[tmp_path / "model"])

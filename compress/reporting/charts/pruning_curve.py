@@ -15,6 +15,7 @@ from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
 
 CURVE_NAME = "pruning_curve.csv"
+_ADVICE = "give the pruning_curve.csv of 'compress prune', the metrics.jsonl of a training, or the directory of a model"
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,19 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
             f"there is no {file}: 'compress prune' writes it where heads or neurons go step by step before any "
             "training, and every training writes metrics.jsonl; leave --curve out"
         )
-    with faults_of(file, "a pruning curve", "give the pruning_curve.csv of 'compress prune'"):
-        rows = list(csv.DictReader(io.StringIO(read_text(file), newline="")))
-        names = ("share_removed", "value", *(("points", "low", "high") if rows and "low" in rows[0] else ()))
+    with faults_of(file, "a pruning curve", _ADVICE):
+        reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
+        rows, columns = list(reader), reader.fieldnames or ()
+        names = ("share_removed", "value", *(("points", "low", "high") if "low" in columns else ()))
+        if missing := [name for name in names if name not in columns]:
+            raise CompressError(
+                f"{file} cannot be read as a pruning curve: it has no column {', '.join(missing)}; {_ADVICE}"
+            )
         for row in rows:
             if not all(math.isfinite(float(row[name])) for name in names):
                 raise ValueError(f"{', '.join(row[name] for name in names)} are not all finite numbers")
     if not rows:
-        raise CompressError(f"{file} has no rows; give the pruning_curve.csv of 'compress prune'")
+        raise CompressError(f"{file} has no rows; {_ADVICE}")
     return file.resolve().parent.name, rows[0].get("metric", "metric"), rows
 
 
