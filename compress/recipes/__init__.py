@@ -77,6 +77,11 @@ PROSE = frozenset(("description", "paper", "missing", "limits", "published", "su
 # Keys that recipes did not have before: where they are empty a study that was begun then goes on.
 LATER = frozenset(("beyond", "package_graph", "package_like"))
 RECIPE_SINGULAR: Mapping[str, str] = {"teachers": "teacher", "students": "student", "benchmarks": "study"}
+RECIPE_COMMANDS: Mapping[str, str] = {
+    "teachers": "compress finetune --teacher",
+    "students": "compress distill --student",
+    "benchmarks": "compress run",
+}
 
 
 def folder(kind: Kind) -> Path:
@@ -113,7 +118,23 @@ def load_recipe(kind: Kind, name_or_path: str) -> Any:
     if kind == "benchmarks" and "like" in table:
         table = {**_study_like(table["like"], path.name), **table}
         del table["like"]
+    if other := _other_kind(kind, table):
+        raise CompressError(
+            f"{path.name} is the recipe of a {RECIPE_SINGULAR[other]}, which '{RECIPE_COMMANDS[other]}' takes; give "
+            f"that of a {RECIPE_SINGULAR[kind]} here"
+        )
     return parse(RECIPE_KINDS[kind], {**table, "name": path.stem}, source=path.name)
+
+
+def _other_kind(kind: Kind, table: Mapping[str, Any]) -> str | None:
+    """Return which other kind's recipe a table is, by its keys, if they are not those of this kind."""
+    fitting = []
+    for other, recipe_type in RECIPE_KINDS.items():
+        known = dataclasses.fields(recipe_type)
+        needed = {f.name for f in known if f.default is f.default_factory is dataclasses.MISSING}
+        if needed <= set(table) <= {f.name for f in known}:
+            fitting.append(other)
+    return fitting[0] if fitting and kind not in fitting else None
 
 
 def _study_like(name: Any, source: str) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
     prefix = f"{where}." if where else ""
     known = {f.name: f for f in dataclasses.fields(kind)}
     table = {_current(key, known): value for key, value in table.items()}
-    faults += [f"unknown key {prefix}{key!s}.{did_you_mean(key, known)}" for key in table if key not in known]
+    unknown = {key: did_you_mean(key, known) for key in table if key not in known}
+    faults += [f"unknown key {prefix}{key!s}{'.' * bool(hint)}{hint}" for key, hint in unknown.items()]
     before = len(faults)
     values = {name: _build(hints[name], table[name], f"{prefix}{name}", faults) for name in known if name in table}
     faults += [

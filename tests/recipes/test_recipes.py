@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,14 @@ def test_all_faults_come_at_once() -> None:
         StudentRecipe,
         {
             "descripton": "typo",
+            "zzz": 1,
             "architecture": {"name": "bilstn"},
             "phases": [{"losses": [{"name": "kl", "temprature": 2.0}, {"weight": 1.0}]}],
             "training": {"epochs": "three", "schedule": "exponential"},
         },
     )
-    assert message.startswith("mine.toml has 7 faults: ")
+    assert message.startswith("mine.toml has 8 faults: ")
+    assert "unknown key descripton. Did you mean 'description'?; unknown key zzz; unknown architecture" in message
     for fault in (
         "unknown key descripton. Did you mean 'description'?",
         "description is missing",
@@ -234,6 +237,22 @@ def test_a_study_that_is_like_no_other(like: Any, message: str, tmp_path: Path) 
     path.write_text(f"like = {like!r}\n", encoding="utf-8")
     with pytest.raises(CompressError, match=message):
         recipes.load_recipe("benchmarks", str(path))
+
+
+@pytest.mark.parametrize("kind", ["teachers", "students", "benchmarks"])
+def test_a_recipe_of_another_kind_is_called_by_its_kind(kind: recipes.Kind, tmp_path: Path) -> None:
+    commands = {"minilm-l6": ("teacher", "finetune --teacher"), "cnn": ("student", "distill --student")}
+    commands["quickstart"] = ("study", "run")
+    for folder, name in (("teachers", "minilm-l6"), ("students", "cnn"), ("benchmarks", "quickstart")):
+        path = tmp_path / f"{name}.toml"
+        path.write_text((recipes.folder(folder) / path.name).read_text(encoding="utf-8"), encoding="utf-8")  # type: ignore[arg-type]
+        if folder == kind:
+            assert recipes.load_recipe(kind, str(path)).name == name
+            continue
+        called, command = commands[name]
+        said = f"{path.name} is the recipe of a {called}, which 'compress {command}' takes; give that of a "
+        with pytest.raises(CompressError, match=re.escape(said)):
+            recipes.load_recipe(kind, str(path))
 
 
 def test_replaced_training_values_are_checked() -> None:
