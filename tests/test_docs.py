@@ -85,6 +85,11 @@ def test_every_page_is_there() -> None:
     assert [name for name in WRITTEN if not (ROOT / name).is_file()] == []
 
 
+def test_lines_of_commands_go_on_after_one_backslash() -> None:
+    ends = {path: re.findall(r".*(?:\\\\|\\[ \t])$", path.read_text(encoding="utf-8"), re.M) for path in PAGES}
+    assert {path.name: lines for path, lines in ends.items() if lines} == {}
+
+
 def test_methods_describe_every_student_and_no_other() -> None:
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     table = text.partition("## What this project does")[2].partition("\n## ")[0]
