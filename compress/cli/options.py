@@ -258,7 +258,7 @@ def open_pool(
     beside: object = None,
     role: str | None = "unlabeled",
 ) -> TextSource:
-    """Open files for their text alone, as one stream, cut to ``rows`` spread evenly, and say how, unless without a role.
+    """Open files for their text alone, as one stream, cut to ``rows`` spread evenly; say how if there is a role.
 
     ``beside`` labelled files columns and format are theirs: an unlabelled one needs no label. Beside other files a
     ``.txt`` has no columns to choose, unless it is a table of tabs.
