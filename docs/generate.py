@@ -370,7 +370,7 @@ def _gain_cell(gain: str) -> str:
 
 
 def repeats_table(said: str) -> str:
-    """Return what several seeds of each student of a study say, the best first.
+    """Return what one or several seeds of each student of a study say, the best first.
 
     Args:
         said: the study, and after a comma the recipe that the others are compared with seed by seed, if any.
@@ -382,7 +382,7 @@ def repeats_table(said: str) -> str:
     lines = read_results([path])
     teacher = next(line for line in lines if line.is_reference)
     kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
-    rows = sorted(seeds_table.repeats(lines), key=lambda row: -float(row[METRIC].value or 0))
+    rows = sorted(seeds_table.recipe_rows(lines), key=lambda row: -float(row[METRIC].value or 0))
     headings = [seeds_table.HEADINGS[index] for index in kept]
     text = [[str(row[index]) for index in kept] for row in rows]
     if base:

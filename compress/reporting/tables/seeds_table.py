@@ -28,6 +28,11 @@ def repeats(lines: Sequence[Measurement]) -> list[list[Cell]]:
     repeated = grouped(trained, attrgetter("recipe", "kind")).values()
     if len(data_sets) < 2 and all(len({line.training_seed for line in same}) < 2 for same in repeated):
         return []
+    return recipe_rows(lines)
+
+
+def recipe_rows(lines: Sequence[Measurement]) -> list[list[Cell]]:
+    """Return a row a recipe under :data:`HEADINGS`, of one seed or several."""
     return [_row(one) for one in aggregate(lines) if one.kind != "teacher" or one.data_sets > 1]
 
 
