@@ -104,7 +104,7 @@ class Classifier:
             probabilities: add ``"probabilities"``, those of all labels of a classifier.
 
         Raises:
-            CompressError: it is a single text, or texts and pairs are mixed.
+            CompressError: it is a single text, or one is no text, or texts and pairs are mixed.
         """
         if isinstance(texts, str):
             raise CompressError("predict takes a list of texts; for one text type predict([text])")
@@ -113,6 +113,8 @@ class Classifier:
         examples = [_example(text) for text in texts]
         if not examples:
             return []
+        if self.task == "tagging" and any(example.text_pair is not None for example in examples):
+            raise CompressError("a tagger reads one text, words with spaces between, and these rows are pairs of texts")
         if len({example.text_pair is None for example in examples}) > 1:
             raise CompressError("some of these rows are texts and some are pairs; predict them apart")
 
@@ -150,7 +152,10 @@ def load(model: ModelDir | str | Path, *, compute: Compute = Compute()) -> Class
 def _example(text: Text) -> Example:
     if isinstance(text, Example):
         return text
-    return Example(text) if isinstance(text, str) else Example(*text)
+    parts = (text,) if isinstance(text, str) else text if isinstance(text, tuple) and len(text) == 2 else (None,)
+    if not all(isinstance(part, str) and part == part.encode(errors="ignore").decode() for part in parts):
+        raise CompressError(f"{ascii(text)[:80]} is neither a text nor a tuple of two texts that are UTF-8")
+    return Example(*parts)
 
 
 def _tagged(example: Example, probabilities: np.ndarray, labels: Sequence[str]) -> Prediction:

@@ -123,6 +123,8 @@ class Stages:
                     f"{path} was made from other data or settings than the study now names; make it again with --force "
                     "or choose another -o"
                 )
+            if gathers:
+                logger.info("%s: made again, from other models or settings than before", name)
         if self.force:
             if (path / MANIFEST_NAME).is_file():
                 discard(path)

@@ -97,10 +97,11 @@ def pruned_name(plan: StudyPrune) -> str:
     return plan.name or f"pruned-{plan.heads.replace('%', '')}"
 
 
-def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], only: Sequence[str] = ()) -> str:
+def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], settings: StudySettings) -> str:
     """Return what a study will make, in order, and how long that takes where the study says it."""
+    only = settings.only
     controls = control_names(students)
-    models = [f"teacher ({recipe.teacher.recipe or recipe.teacher.model})"]
+    models = [] if settings.teacher else [f"teacher ({recipe.teacher.recipe or recipe.teacher.model})"]
     models += ["its int8"] if recipe.teacher.quantize else []
     for student in students:
         if only and student.name not in only:
@@ -116,8 +117,8 @@ def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], only: 
     corpus = f"the corpus {recipe.data.corpus}; " if recipe.data.corpus else ""
     duration = f" It takes {recipe.duration}." if recipe.duration else ""
     return (
-        f"{recipe.title}\nTo be made: {corpus}{', '.join(models)}. All of them are then measured against the teacher, "
-        f"and a report is written.{duration}"
+        f"{recipe.title}\nTo be made: {corpus}{', '.join(models)}. All of them are then measured against the teacher"
+        f"{f' {settings.teacher}' if settings.teacher else ''}, and a report is written.{duration}"
     )
 
 

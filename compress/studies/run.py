@@ -105,7 +105,7 @@ def _make(
     progress: Progress,
 ) -> None:
     """Make what a study names, measure it and write the report."""
-    logger.info("%s", announcement(recipe, students, settings.only))
+    logger.info("%s", announcement(recipe, students, settings))
     with stages.making():
         rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
         work = Study(recipe, stages, rows, settings, compute, progress, control_names(students))
@@ -181,6 +181,12 @@ class Study:
         if given and not (wanted.recipe and wanted.model):
             return ModelDir.open(given), []
         base = recipes.load_recipe("teachers", wanted.recipe)
+        done = self.stages.done()
+        if "labels" in done and not {"teacher", "finetuned"} & set(done) and not self.stages.force:
+            raise CompressError(
+                f"{self.stages.directory} was begun with another teacher, --teacher DIR: give it again, or choose "
+                "another -o"
+            )
         source = f"{self.recipe.name}: teacher {wanted.recipe}"
         training = replace_training(base.training, wanted.training, source=source)
         made = self.stages.make(

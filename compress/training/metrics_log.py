@@ -40,11 +40,10 @@ class MetricsLog(TrainerCallback):
     Args:
         path: file to write.
         losses: of the training, in their order.
-        batch_size: rows a step, of all processes.
     """
 
-    def __init__(self, path: Path, losses: Sequence[Choice], batch_size: int) -> None:
-        self.path, self.batch_size = path, batch_size
+    def __init__(self, path: Path, losses: Sequence[Choice]) -> None:
+        self.path = path
         self.names = [loss.name for loss in losses]
         if len({*self.names}) < len(self.names):
             self.names = [f"{number}-{name}" for number, name in enumerate(self.names, 1)]
@@ -52,10 +51,11 @@ class MetricsLog(TrainerCallback):
 
     def _begin(self) -> None:
         self.terms: Tensor | None = None
-        self.steps, self.seconds = 0, 0.0
+        self.steps, self.rows, self.seconds = 0, 0, 0.0
 
-    def add(self, terms: Sequence[Tensor]) -> None:
-        """Add the weighted terms of a step; they stay on their device until a line is due."""
+    def add(self, terms: Sequence[Tensor], rows: int) -> None:
+        """Add a step's weighted terms, which stay on their device until a line is due, and its rows in this process."""
+        self.rows += rows
         values = torch.stack([term.detach().float() for term in terms])
         self.terms = values if self.terms is None else self.terms + values
 
@@ -68,9 +68,11 @@ class MetricsLog(TrainerCallback):
 
     def since_last(self) -> dict[str, Any]:
         """Return the mean terms, and the rows a second of steps alone, without evaluations and checkpoints."""
-        found: dict[str, Any] = {"rows_per_second": self.batch_size * self.steps / max(self.seconds, 1e-9)}
+        found: dict[str, Any] = {}
         if self.terms is not None:
+            rows = processes.total(self.terms.new_tensor(self.rows, dtype=torch.float64)).item()
             means = (processes.total(self.terms) / processes.active() / max(self.steps, 1)).tolist()
+            found = {"rows_per_second": rows / max(self.seconds, 1e-9)}
             found |= {f"{_TERM}{name}": mean for name, mean in zip(self.names, means, strict=True)}
         self._begin()
         return found

@@ -60,7 +60,10 @@ def evaluations_for(steps: int, training: Training, rows: int) -> int:
 def described(steps: int, rows: int, training: Training) -> str:
     """Say what is planned and why."""
     passes = steps / max(1, math.ceil(rows / training.batch_size))  # the last batch of a pass has what rows are left
-    said = f"{steps:,} steps of {training.batch_size} rows, {passes:.3g} passes over {rows:,}"
+    said = (
+        f"{steps:,} step{'s' * (steps != 1)} of {min(training.batch_size, max(rows, 1))} rows, "
+        f"{passes:.3g} pass{'es' * (f'{passes:.3g}' != '1')} over {rows:,}"
+    )
     if steps == training.max_steps:
         return f"{said} (max_steps = {training.max_steps})"
     if steps == _steps(training.epochs, rows, training):

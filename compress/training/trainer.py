@@ -243,7 +243,7 @@ class DistillationTrainer(Trainer):
             sparse_gradients(model, on=True)
             self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
         self.remove_callback(PrinterCallback)
-        self.metrics = MetricsLog(run.folder / METRICS_NAME, objective.losses, training.batch_size)
+        self.metrics = MetricsLog(run.folder / METRICS_NAME, objective.losses)
         self.add_callback(self.metrics)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         # Modifiers look at the activations of a pass, or draw at random in each: they see the batch as a whole.
@@ -289,7 +289,7 @@ class DistillationTrainer(Trainer):
                 sizes = {"batch_size": self.args.train_batch_size, "rows": len(self.train_dataset)}  # type: ignore[arg-type]
                 share_of = shares(batch, step=self.state.global_step, **sizes)
                 weighted = [share_of[one.mean_over] * loss for one, loss in zip(self.losses, weighted, strict=True)]
-            self.metrics.add(weighted)
+            self.metrics.add(weighted, len(batch.input_ids))
             total = 0.0 * self.anchor.sum() + sum(weighted)
         return (total, raw) if return_outputs else total
 

@@ -143,6 +143,23 @@ def test_the_first_message_says_what_will_be_made_and_how_long_it_takes(
     assert "made: teacher (tiny-bert), pruned-50. All" in caplog.messages[0]
 
 
+def test_a_given_teacher_is_not_said_to_be_made(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "compress")
+    case.run(teacher=case.teacher, only=["pruned-50"])
+    assert f"made: pruned-50. All of them are then measured against the teacher {case.teacher}" in caplog.messages[0]
+    assert "results.jsonl: made again, from other models or settings than before" not in caplog.messages
+    case.run(teacher=case.teacher, only=["first"])
+    assert "results.jsonl: made again, from other models or settings than before" in caplog.messages
+
+
+def test_a_study_of_a_given_teacher_makes_no_other_one(case: Case) -> None:
+    case.recipe.write_text(case.recipe.read_text().replace('model = "tiny-bert"', 'recipe = "minilm-l6"'))
+    case.run(teacher=case.teacher, only=["pruned-50"])
+    with pytest.raises(CompressError, match="was begun with another teacher, --teacher DIR: give it again"):
+        case.run(only=["pruned-50"])
+    assert not (case.out / "teacher").exists() and "teacher" not in json.loads((case.out / "study.json").read_text())
+
+
 # Controls
 
 

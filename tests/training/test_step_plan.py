@@ -19,11 +19,11 @@ TRAINING = Training(batch_size=16)
 @pytest.mark.parametrize(
     ("epochs", "few", "passes", "cap", "steps", "why"),
     [
-        (1.0, 0, 100.0, 0, 7, "7 steps of 16 rows, 1 passes over 100 (epochs = 1)"),
+        (1.0, 0, 100.0, 0, 7, "7 steps of 16 rows, 1 pass over 100 (epochs = 1)"),
         (2.5, 0, 100.0, 0, 16, "16 steps of 16 rows, 2.29 passes over 100 (epochs = 2.5)"),
-        (0.01, 0, 100.0, 0, 1, "1 steps of 16 rows, 0.143 passes over 100 (epochs = 0.01)"),
+        (0.01, 0, 100.0, 0, 1, "1 step of 16 rows, 0.143 passes over 100 (epochs = 0.01)"),
         (3.0, 0, 100.0, 5, 5, "5 steps of 16 rows, 0.714 passes over 100 (max_steps = 5)"),
-        (1.0, 0, 100.0, 9, 7, "7 steps of 16 rows, 1 passes over 100 (epochs = 1)"),
+        (1.0, 0, 100.0, 9, 7, "7 steps of 16 rows, 1 pass over 100 (epochs = 1)"),
         (2.0, 50, 100.0, 0, 50, "50 steps of 16 rows, 7.14 passes over 100 (few rows: min_steps = 50)"),
         (2.0, 50, 4.0, 0, 25, "25 steps of 16 rows, 3.57 passes over 100 (few rows: min_steps = 50, max_epochs = 4)"),
         (5.0, 50, 4.0, 0, 32, "32 steps of 16 rows, 4.57 passes over 100 (epochs = 5)"),
@@ -39,6 +39,7 @@ def test_how_many_steps(epochs: float, few: int, passes: float, cap: int, steps:
 def test_rows_below_a_batch_are_a_step_a_pass() -> None:
     assert steps_for(3, replace(TRAINING, epochs=4.0)) == 4
     assert steps_for(3, replace(TRAINING, epochs=4.0, min_steps=500)) == 100  # max_epochs
+    assert described(4, 3, replace(TRAINING, epochs=4.0)) == "4 steps of 3 rows, 4 passes over 3 (epochs = 4)"
 
 
 def test_more_steps_than_can_be_counted_are_refused() -> None:
