@@ -319,6 +319,7 @@ def test_a_full_disk_as_the_libraries_tell_it(
     from safetensors import SafetensorError
 
     import compress.models.saving
+    import compress.pruning.prune  # noqa: F401  # what is first imported now would keep the patched function
 
     def full(*given: Any, **named: Any) -> None:
         if error == "torch":
