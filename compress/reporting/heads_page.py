@@ -26,10 +26,10 @@ def view(study: Mapping[str, Any]) -> FigurePage:
     return FigurePage(f"The heads of {study['model']}", "compress heads", _verdict(study, significant), figures)
 
 
-def holm(p_values: Sequence[float | None], level: float) -> list[bool]:
-    """Return which of several tests are significant together (Holm 1979); a test without p is not."""
+def holm(p_values: Sequence[float | None], level: float) -> list[bool | None]:
+    """Return which of several tests are significant together (Holm 1979); None where no test was made."""
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    found = [False] * len(p_values)
+    found = [None if p is None else False for p in p_values]
     for rank, (p, index) in enumerate(order):
         if p > level / (len(order) - rank):
             break
@@ -37,16 +37,16 @@ def holm(p_values: Sequence[float | None], level: float) -> list[bool]:
     return found
 
 
-def _verdict(study: Mapping[str, Any], significant: Sequence[bool]) -> list[str]:
+def _verdict(study: Mapping[str, Any], significant: Sequence[bool | None]) -> list[str]:
     heads, metric = sum(study["heads_per_layer"]), study["metric"]
     told = [
         f"{metric.capitalize()} of the whole model: {shown(study['value'], metric)} on "
         f"{study['validation_rows']:,} rows; heads were scored on {study['scoring_rows']:,} others.",
     ]
-    if any(one["mcnemar_p"] is not None for one in study["ablation"]):
+    if _is_tested(significant):
         told.append(
-            f"{sum(significant)} of {heads} heads change the share of right answers for certain when they alone are "
-            f"removed (McNemar, Holm, p < {SIGNIFICANT:g})."
+            f"{significant.count(True)} of {heads} heads change the share of right answers for certain when they alone "
+            f"are removed (McNemar, Holm, p < {SIGNIFICANT:g})."
         )
     steps = [one for one in study["evolution"] if one["order"] == "gradient"]
     surely = list(takewhile(lambda one: one["low"] >= -BUDGET, steps))
@@ -91,16 +91,21 @@ def _importance(study: Mapping[str, Any], name: str) -> Figure:
     )
 
 
-def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
+def _is_tested(significant: Sequence[bool | None]) -> bool:
+    return any(certain is not None for certain in significant)
+
+
+def _ablation(study: Mapping[str, Any], significant: Sequence[bool | None]) -> Figure:
     found = list(zip(study["ablation"], significant, strict=True))
     series = [
         svg.Series(title, [(_place(study, one), one["points"]) for one, certain in found if certain is wanted])
-        for title, wanted in (("within chance", False), ("significant", True))
+        for title, wanted in (("not tested", None), ("within chance", False), ("significant", True))
     ]
+    test = " The p of McNemar's test is as it is; significance is after Holm's correction."
     return Figure(
         "One head removed",
         "Every head alone is removed, and all others stay: the difference to the whole model, by layer, the first head "
-        "of a layer on the left. The p of McNemar's test is as it is; significance is after Holm's correction.",
+        "of a layer on the left." + test * _is_tested(significant),
         "ablation",
         svg.line_chart(
             [one for one in series if one.points],
@@ -116,7 +121,7 @@ def _ablation(study: Mapping[str, Any], significant: Sequence[bool]) -> Figure:
                 Cell(str(one["head"] + 1)),
                 *quality(one, study["metric"]),
                 Cell(NONE if one["mcnemar_p"] is None else f"{one['mcnemar_p']:.2g}", "", one["mcnemar_p"]),
-                Cell("yes" if certain else "no"),
+                Cell(NONE if certain is None else "yes" if certain else "no"),
             ]
             for one, certain in found
         ],

@@ -255,8 +255,21 @@ def no_more_scoring(names: list[str]) -> Any:
     return looked_up
 
 
+def test_a_test_that_was_not_made_has_no_verdict(finished: Path) -> None:
+    study = content(finished)
+    page, tested = view(study), next(one for one in view(study).figures if one.title == "One head removed")
+    assert "Holm's correction" in tested.caption and "McNemar" in page.verdict[1]
+    assert {row[-1].text for row in tested.rows} <= {"yes", "no"}
+    for one in study["ablation"]:
+        one["mcnemar_p"] = None
+    page, untested = view(study), next(one for one in view(study).figures if one.title == "One head removed")
+    assert "McNemar" not in untested.caption + " ".join(page.verdict) and "Holm" not in untested.caption
+    assert {cell.text for row in untested.rows for cell in row[-2:]} == {"–"}
+    assert untested.picture and "not tested" in untested.picture.wide and "within chance" not in untested.picture.wide
+
+
 def test_holms_correction() -> None:
-    assert holm([0.001, 0.02, None, 0.004], 0.01) == [True, False, False, True]
+    assert holm([0.001, 0.02, None, 0.004], 0.01) == [True, False, None, True]
     assert holm([0.004, 0.004, 0.004], 0.01) == [False, False, False]
     assert holm([], 0.01) == []
 
