@@ -1,12 +1,13 @@
 """Provenance of results: runs with their commands, hosts and versions, models with their hashes, lock files."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 
 from compress import recipes
-from compress.benchmarking.lockfile import lock_path
+from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import NONE, plural
 from compress.benchmarking.results.schema import Measurement
@@ -40,10 +41,11 @@ class Known:
 
 @dataclass(frozen=True)
 class ShownLock:
-    """The lock file of a result file; ``text`` is empty where it is too long to show."""
+    """The lock file of a result file; ``text`` is empty where it is too long to show, ``replay`` runs it again."""
 
     name: str
     text: str = field(metadata={"page_only": True})
+    replay: str = field(metadata={"page_only": True})
 
 
 def origins(lines: Iterable[Measurement]) -> list[Origin]:
@@ -109,8 +111,18 @@ def locks_beside(results: Sequence[str | Path]) -> list[ShownLock]:
     for path in map(lock_path, map(Path, results)):
         if path.is_file():
             shown = path.stat().st_size <= _LARGEST_LOCK_SHOWN
-            found.append(ShownLock(path.name, read_text(path) if shown else ""))
+            found.append(ShownLock(path.name, read_text(path) if shown else "", _replay(path)))
     return found
+
+
+def _replay(path: Path) -> str:
+    """Return the command that runs a lock again, with ``--train`` if it names training rows."""
+    try:
+        names_train = read_lock(path).train is not None
+    except CompressError:  # a report of results does without their lock
+        names_train = False
+    train = ["--train", "FILE"] if names_train else []
+    return shlex.join(["compress", "replay", path.name, "--data", "FILE", *train, "--root", "DIR", "-o", "FILE"])
 
 
 def short(sha256: str) -> str:

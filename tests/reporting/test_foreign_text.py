@@ -52,7 +52,7 @@ def pages(text: str) -> tuple[str, str]:
     curve = (name, name, [{**row, "split": name} for row in CURVE])
     trained = [{"phase": phase, "step": step, "loss": 1.0 / step} for phase in (name, "b") for step in (1, 2)]
     log = TrainingLog(name, [*trained, {"phase": "b", "step": 2, "validation": 0.5}], name, name)
-    page = view(lines, [curve], [ShownLock(name, name)], Options(title=name, currency=name), [log])
+    page = view(lines, [curve], [ShownLock(name, name, name)], Options(title=name, currency=name), [log])
     return render("report.html.j2", page), render("report.md.j2", page)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from compress.benchmarking.lockfile import write_lock
 from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.formatting import (
     megabytes,
@@ -27,15 +28,19 @@ from compress.benchmarking.results.formatting import (
     times,
 )
 from compress.benchmarking.results.schema import Measurement
+from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.models.output_lock import alone
+from compress.recipes import BenchmarkSettings
 from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
 from compress.reporting.summary import results_table
 from compress.reporting.tables.cost import PriceList
 from tests.support.report_schema import shape
 from tests.support.report_study import study
 from tests.support.results import line, write_lines
+from tests.support.tiny import examples, torch_directory
 
 CURVE = """heads_removed,heads_kept,share_removed,metric,value,split,rows,recovered
 0,72,0.0,accuracy,0.89,validation,800,False
@@ -411,6 +416,17 @@ def test_locks_and_what_was_left_out_are_shown(made: Any, tmp_path: Path) -> Non
     assert "compress replay results.lock.json" in html and "compress replay results.lock.json" in markdown
     assert "{&#34;format_version&#34;: 1, &#34;odd&#34;: &#34;&lt;b&gt;&#34;}" in html
     assert "no wheel for this Python; &lt;pip&gt; says so" in html and "ctranslate2-int8" in markdown
+
+
+@pytest.mark.parametrize(("train", "option"), [(None, ""), (examples(2), "--train FILE ")])
+def test_a_lock_with_training_rows_is_run_again_with_them(
+    train: list[Example] | None, option: str, made: Any, tmp_path: Path
+) -> None:
+    teacher = torch_directory("bert")
+    lines = [line("bert", kind="teacher", model_sha256=teacher.sha256), line("small", kind="baseline")]
+    write_lock(tmp_path / "results.jsonl", lines, BenchmarkSettings(), Compute("cpu"), [teacher], train)
+    for page in made(lines):
+        assert f"compress replay results.lock.json --data FILE {option}--root DIR -o FILE" in page
 
 
 def test_several_seeds_are_taken_together(made: Any) -> None:
