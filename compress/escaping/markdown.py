@@ -20,6 +20,14 @@ class Markdown(str):
     """What is Markdown already."""
 
 
+def code_span(text: str) -> Markdown:
+    """Return text on one line as code, which is copied from the source as it is; no mark in it counts."""
+    line = one_line(text)
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    pad = " " * (line.startswith(("`", " ")) or line.endswith(("`", " ")))
+    return Markdown(f"{fence}{pad}{line}{pad}{fence}")
+
+
 def markdown_text(text: object) -> str:
     """Return text on one line for a paragraph, a list, a heading or a cell of a table; it renders as itself."""
     if isinstance(text, Markdown):

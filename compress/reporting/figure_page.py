@@ -35,12 +35,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class FigurePage:
-    """What the templates show; ``command`` made it."""
+    """What the templates show; ``command`` made it, and ``again`` makes again what it found."""
 
     title: str
     command: str
     verdict: Sequence[str]
     figures: Sequence[Figure]
+    again: str = ""
 
 
 def quality(one: Mapping[str, Any], metric: str) -> list[Cell]:

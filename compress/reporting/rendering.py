@@ -3,7 +3,7 @@
 from typing import Any
 
 from compress.benchmarking.results.formatting import exact, plural, points, table, times
-from compress.escaping.markdown import markdown_text
+from compress.escaping.markdown import code_span, markdown_text
 from compress.escaping.markup import visible_value
 from compress.reporting.charts.pareto import MARKERS, symbol
 from compress.reporting.provenance import short
@@ -32,6 +32,7 @@ def render(template: str, page: Any) -> str:
         times=times,
         exact=exact,
         short=short,
+        code_span=code_span,
         as_markdown=as_markdown,
         survey_markdown=survey_markdown,
     )

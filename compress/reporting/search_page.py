@@ -28,11 +28,10 @@ HEADINGS = ("Student", "Trial", "Speed-up", "Latency", "Size", "Metric", "Points
 
 def view(found: Mapping[str, Any]) -> FigurePage:
     """Return the page."""
-    told = [*verdict(found), *([f"To make the winner again: {found['again']}"] if found["again"] else [])]
     figures = [_front(found)] if found["front"] else []
     figures += [_tried(found)] if any(row["speedup"] for row in found["trials"]) else []
     title = f"Students of {found['teacher']} within a budget"
-    return FigurePage(title, found["command"] or "compress search", told, figures)
+    return FigurePage(title, found["command"] or "compress search", verdict(found), figures, found["again"])
 
 
 def verdict(found: Mapping[str, Any]) -> list[str]:

@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from markdown_it import MarkdownIt
 
 from compress.escaping.characters import one_line, visible
-from compress.escaping.markdown import Markdown, markdown_text
+from compress.escaping.markdown import Markdown, code_span, markdown_text
 from compress.escaping.markup import markup_text
 from compress.escaping.terminal import terminal_cell, terminal_text
 from tests.support.foreign import texts
@@ -73,6 +73,17 @@ def test_html_and_xml_have_no_further_element_or_attribute(text: str) -> None:
     assert found.elements == [("p", [("title", visible(text))])] and found.text == visible(text)
     root = ElementTree.fromstring(page)
     assert root.text in (visible(text), None) and not len(root) and list(root.attrib) == ["title"]
+
+
+@given(texts)
+@example("a && b --name 'x_y' `z` ```")
+@example("` `` ")
+def test_code_is_copied_from_markdown_as_it_is(text: str) -> None:
+    line = one_line(text)
+    assume(line.strip())
+    paragraph, inline, end = COMMONMARK.parse(code_span(text))
+    assert (paragraph.type, end.type) == ("paragraph_open", "paragraph_close") and line in code_span(text)
+    assert [(one.type, one.content) for one in inline.children or []] == [("code_inline", line)]
 
 
 def rendered(inline: list[str], kinds: set[str], page: str) -> None:

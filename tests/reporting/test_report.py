@@ -159,7 +159,7 @@ def test_every_name_is_escaped(made: Any, tmp_path: Path) -> None:
     Page(html)
     table = [row for row in markdown.splitlines() if row.startswith("| ")]
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table[:3]}) == 1
-    assert "<script" not in markdown
+    assert "<script" not in markdown.replace(f"\n`` {evil} ``\n", "")  # the command is a code span
 
 
 def test_trainings_are_shown_beside_their_controls(made: Any, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_trainings_are_shown_beside_their_controls(made: Any, tmp_path: Path) ->
 def test_a_second_command_in_markdown_ends_the_list(made: Any) -> None:
     later = line("s", created="2026-11-21T12:00:00+00:00", command="compress benchmark <b>@someone</b>")
     _, markdown = made([*usual(), later])
-    assert "\n<code>compress benchmark &lt;b>@&#8203;someone&lt;/b></code>\n" in markdown
+    assert "\n`compress benchmark <b>@someone</b>`\n" in markdown
 
 
 def test_hosts_are_never_compared(made: Any) -> None:

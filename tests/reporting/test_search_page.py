@@ -160,6 +160,8 @@ def test_the_page_has_the_front_and_all_trials(tmp_path: Path) -> None:
     write_page(view(FOUND), tmp_path)
     page, front = (tmp_path / "report.html").read_text(), (tmp_path / "front.csv").read_text().splitlines()
     assert "compress search &lt;b&gt;" in page and "too slow: ×12.0" in page and "compress quantize" in page
+    assert f"\nTo make the winner again: `{FOUND['again']}`\n" in (tmp_path / "report.md").read_text()
+    assert '<pre tabindex="0">compress distill --teacher minilm &amp;&amp; compress quantize</pre>' in page
     assert len(front) == 3 and len((tmp_path / "trials.csv").read_text().splitlines()) == 4
     assert (tmp_path / "front.svg").read_text().startswith("<svg")
 
