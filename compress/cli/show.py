@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def command(name: str) -> None:
     """Explain a recipe, a plug-in or a model directory.
 
-    Prints the method, its paper, and which parts of the paper's method are missing; of a directory what it was
-    made from, and how the validation score, the loss and its terms went, with plots.
+    Prints the method, its paper, and which parts of the paper's method are missing, also of a recipe of your own by
+    its .toml file; of a directory what it was made from, and how the validation score, the loss and its terms went,
+    with plots.
     """
     if os.path.isdir(name):
         from compress.models.cascade_dir import open_model

@@ -62,6 +62,7 @@ __all__ = [
     "deciding",
     "folder",
     "in_phases",
+    "load_file",
     "load_recipe",
     "recipe_names",
     "needs_of",
@@ -124,6 +125,19 @@ def load_recipe(kind: Kind, name_or_path: str) -> Any:
             f"that of a {RECIPE_SINGULAR[kind]} here"
         )
     return parse(RECIPE_KINDS[kind], {**table, "name": path.stem}, source=path.name)
+
+
+def load_file(path: str) -> Any:
+    """Read a recipe file of any kind: that of which it has most keys. The recipe is called what the file is.
+
+    Raises:
+        CompressError: there is no such file, or as :func:`load_recipe`.
+    """
+    keys = set(read_toml(Path(path)))
+    known = {kind: {f.name for f in dataclasses.fields(of)} for kind, of in RECIPE_KINDS.items()}
+    known["benchmarks"].add("like")
+    kind = max(known, key=lambda one: len(known[one] & keys))
+    return dataclasses.replace(load_recipe(typing.cast(Kind, kind), path), name=path)
 
 
 def _other_kind(kind: Kind, table: Mapping[str, Any]) -> str | None:

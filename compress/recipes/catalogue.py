@@ -4,6 +4,7 @@ Figures of our own are texts in ``measured.json`` beside the recipes, which ``do
 results.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -49,19 +50,21 @@ def students() -> list[StudentRecipe]:
 
 
 def describe(name: str) -> str:
-    """Return everything that is known of a name, in words.
+    """Return everything that is known of a name, or of a recipe in a ``.toml`` file, in words.
 
     Raises:
-        CompressError: nothing has that name (with a did-you-mean).
+        CompressError: nothing has that name (with a did-you-mean), or the file is no recipe.
     """
-    if name.endswith(".toml"):
-        raise CompressError(f"{name} names a file, and show explains what 'compress list' names: leave .toml out")
+    if name.endswith(".toml") and os.path.exists(name):
+        return explain(recipes.load_file(name))
     key, folders = name.replace("_", "-"), RECIPE_KINDS.values()
     found = [explain(recipes.load_recipe(folder, key)) for folder in folders if key in recipes.recipe_names(folder)]
     found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in PLUGIN_KINDS if key in plugins.names(kind)]
     if not found:
         every = [other for kind in LISTED_KINDS for other, _ in entries(kind)]
-        raise CompressError(f"nothing is called {name!r}; see 'compress list students'.{did_you_mean(key, every)}")
+        what = f"{name} does not exist" if name.endswith(".toml") else f"nothing is called {name!r}"
+        hint = did_you_mean(key.removesuffix(".toml"), every)
+        raise CompressError(f"{what}; see 'compress list students', or give a .toml file.{hint}")
     return "\n\n".join(found)
 
 

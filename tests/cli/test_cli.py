@@ -24,7 +24,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
-from compress.recipes import catalogue
+from compress.recipes import RECIPE_SINGULAR, Kind, catalogue, folder, recipe_names
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
 
@@ -557,9 +557,31 @@ def test_show_says_what_a_recipe_does_not_do_yet(capsys: pytest.CaptureFixture[s
     assert "arXiv:1909.10351" in said and "a label, not a threshold" in said
 
 
-def test_a_recipe_file_is_not_shown_as_something_else(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["show", "bilstm.toml"]) == 2
-    assert "bilstm.toml names a file" in capsys.readouterr().err
+@pytest.mark.parametrize("kind", ["students", "teachers", "benchmarks"])
+def test_a_recipe_file_of_ones_own_is_shown(kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in recipe_names(kind):
+        own = shutil.copy(folder(kind) / f"{name}.toml", tmp_path)
+        assert execute(["show", own]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"{own} ({RECIPE_SINGULAR[kind]})") and "Measured here" not in said  # that is of ours
+        assert kind == "teachers" or f" {own} " in said.splitlines()[-1] + "".join(said.splitlines()[-2:])
+
+
+def test_a_study_like_another_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('like = "quickstart"\ntitle = "Ours"\n')
+    assert execute(["show", str(own)]) == 0
+    assert capsys.readouterr().out.startswith(f"{own} (study): Ours\n")
+
+
+def test_a_recipe_file_with_faults_or_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text((folder("students") / "bilstm.toml").read_text().replace("[training]", "[trainign]"))
+    assert execute(["show", str(own)]) == 2
+    assert "Did you mean 'training'?" in capsys.readouterr().err
+    assert execute(["show", "bilstn.toml"]) == 2
+    said = capsys.readouterr().err
+    assert "bilstn.toml does not exist" in said and "Did you mean 'bilstm'?" in said
 
 
 def test_rows_without_text_are_counted(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
