@@ -41,9 +41,14 @@ def command(name: str) -> None:
 
 def _facts(manifest: "Manifest") -> Iterator[str]:
     """Yield a line for each thing that a manifest says in few words."""
+    from compress.benchmarking.results.formatting import plural
+
     yield f"{manifest.name or 'a model'}, made by compress {manifest.stage}" if manifest.stage else "made elsewhere"
-    yield f"task: {manifest.task}" + (f", {len(manifest.labels):,} labels" if manifest.labels else "")
+    yield f"task: {manifest.task}" + (f", {plural(len(manifest.labels), 'label')}" if manifest.labels else "")
+    noted = manifest.notes.get("labels_of")
+    taught = noted if isinstance(noted, list) else ()
+    yield from (f"learned from: {one.get('name')}" for one in taught if isinstance(one, dict))
     yield from (f"{parent['role']}: {parent['name']}" for parent in manifest.parents)
-    yield from (f"data, {one['role']}: {one['name']}, {one['rows']:,} rows" for one in manifest.data)
+    yield from (f"data, {one['role']}: {one['name']}, {plural(one['rows'], 'row')}" for one in manifest.data)
     yield from (f"{one['name']} on {one['split']}: {one['value']:.4f}, n = {one['rows']:,}" for one in manifest.metrics)
     yield from (f"{note}: {value}" for note, value in manifest.notes.items() if isinstance(value, str | int | float))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from transformers import AutoModel
 
+from compress.cli import execute
 from compress.data import Example, open_source
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
@@ -185,7 +186,7 @@ def test_the_pool_has_the_mapped_logits(teacher: Path, tmp_path: Path) -> None:
 # Several teachers
 
 
-def test_the_mean_of_a_teacher_and_of_others(teacher: Path, tmp_path: Path) -> None:
+def test_the_mean_of_a_teacher_and_of_others(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [Example(text) for text, _ in rows()]
     source = pool_file(tmp_path / "pool.txt", texts)
     other = write(tmp_path / "other", classifier("bert", seed=5))
@@ -197,6 +198,8 @@ def test_the_mean_of_a_teacher_and_of_others(teacher: Path, tmp_path: Path) -> N
     assert agreed > 0.9
     (noted,) = made.manifest.notes["labels_of"]
     assert noted["name"] == "the mean of tiny-bert, other, probabilities of votes.jsonl"
+    assert execute(["show", str(made.path)]) == 0
+    assert f"\nlearned from: {noted['name']}\n" in capsys.readouterr().out
     assert [part["weight"] for part in noted["mean_of"]] == [1.0, 1.0, 50.0]
     assert noted["mean_of"][0]["sha256"] == ModelDir.open(teacher).sha256
     assert [(entry["role"], entry["rows"]) for entry in made.manifest.data] == [("unlabeled", 90)]
