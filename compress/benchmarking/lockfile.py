@@ -15,7 +15,7 @@ from compress.benchmarking.results.files import EARLIER_KINDS
 from compress.benchmarking.results.schema import Measurement, WithIntervals
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
-from compress.files import read_json
+from compress.files import parse_json, read_text
 from compress.inference.compute import Compute
 from compress.models.cascade_dir import open_model
 from compress.models.model_dir import ModelDir
@@ -209,10 +209,14 @@ def read_lock(path: str | Path) -> Lock:
     """
     if not Path(path).exists():
         raise CompressError(f"{path} does not exist; 'compress benchmark -o results.jsonl' writes its lock")
+    text = read_text(Path(path), LARGEST_BYTES)
     try:
-        content = read_json(Path(path), LARGEST_BYTES)
+        content = parse_json(text, "it")
     except CompressError as error:
-        raise CompressError(f"{path} cannot be read as a lock ({error}); give the .lock.json of a benchmark") from None
+        fault = str(error).rpartition(";")[0]  # without its advice, which is for files of any kind
+        raise CompressError(
+            f"{path} cannot be read as a lock: {fault}; give the whole .lock.json of a benchmark"
+        ) from None
     if not isinstance(content, dict):
         raise CompressError(f"{path} is not a lock of compress benchmark: it is not an object")
     if (version := content.pop("format_version", None)) != LOCK_VERSION:

@@ -133,6 +133,15 @@ def changed(path: tuple[str | int, ...], value: Any) -> Callable[[Any], Any]:
     return change
 
 
+def test_a_lock_that_was_cut_is_answered_with_one_advice(tmp_path: Path) -> None:
+    path = made(tmp_path)
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(
+        CompressError, match=r"is not valid JSON \([^;]*\); give the whole \.lock\.json of a benchmark$"
+    ):
+        read_lock(path)
+
+
 HOSTILE = {
     "no object": (lambda content: [content], "it is not an object"),
     "another version": (changed(("format_version",), 2), "format 2; this compress reads 1"),
@@ -206,7 +215,7 @@ def test_what_no_benchmark_writes_is_refused(fault: str, tmp_path: Path) -> None
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ("null", "not an object"),
-        ("\x00\xff", "cannot be read"),
+        ("\x00\xff", "not UTF-8"),
     ],
 )
 def test_what_is_no_json_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -227,7 +236,7 @@ def test_a_number_that_is_none_is_refused(number: str, tmp_path: Path) -> None:
 def test_a_file_that_is_missing_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompressError, match="does not exist.*compress benchmark"):
         read_lock(tmp_path / "none.lock.json")
-    with pytest.raises(CompressError, match="cannot be read"):
+    with pytest.raises(CompressError, match="is a directory"):
         read_lock(tmp_path)
     path = made(tmp_path)
     monkeypatch.setattr("compress.benchmarking.lockfile.LARGEST_BYTES", 100)
