@@ -76,6 +76,7 @@ def command(
             f"{'--workers' if workers else '--ray-address'} is for Ray; add --engine ray or leave it out"
         )
     pool = options.open_pool(unlabeled, columns, rows=rows)
+    from compress.benchmarking.results.formatting import plural
     from compress.labelling.label import Engine, LabelOptions, label
     from compress.labelling.ray_engine import RayEngine
     from compress.labelling.shards import Part
@@ -87,5 +88,5 @@ def command(
     part_of = f"part {own.number} of {own.of} of " if own else ""
     tell(
         f"{without_secrets(output)}: {part_of}{made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, "
-        f"{plan['threads']} threads, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
+        f"{plural(plan['threads'], 'thread')}, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
     )

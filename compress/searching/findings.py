@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
+from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
 from compress.data import Example
 from compress.inference.compute import Compute
@@ -62,8 +63,8 @@ def deploy(source: Path, best: Path, trial: Trial, content: Mapping[str, Any]) -
     shutil.copytree(source, best, ignore=shutil.ignore_patterns(".*"))
     manifest = Manifest.read(best / MANIFEST_NAME)
     notes = {key: value for key, value in manifest.notes.items() if key != "warning"}  # the search has checked it
-    candidates = sum(bool(row["rungs"]) for row in content["trials"])
-    notes |= {"checked": True, "chosen": f"among {candidates} candidates on validation rows", "trial": trial.number}
+    candidates = plural(sum(bool(row["rungs"]) for row in content["trials"]), "candidate")
+    notes |= {"checked": True, "chosen": f"among {candidates} on validation rows", "trial": trial.number}
     rows = content["rows"]["validation"]
     metric = {"name": content["metric"], "value": trial.score.value, "split": "validation", "rows": rows}
     finish(best, replace(manifest, name=BEST, notes=notes, metrics=(metric,)))

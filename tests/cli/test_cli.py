@@ -557,6 +557,19 @@ def test_show_says_what_a_recipe_does_not_do_yet(capsys: pytest.CaptureFixture[s
     assert "arXiv:1909.10351" in said and "a label, not a threshold" in said
 
 
+def test_what_there_is_one_of_is_shown_as_one(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    described = Manifest(
+        stage="finetune",
+        task="regression",
+        labels=("score",),
+        data=({"role": "train", "name": "a.csv", "rows": 1, "sha256": "a" * 64},),
+        notes={"labels_of": "what nobody writes"},
+    )
+    path = desk.damaged(lambda path: finish(path, described))
+    assert execute(["show", str(path)]) == 0
+    assert "\ntask: regression, 1 label\ndata, train: a.csv, 1 row\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["students", "teachers", "benchmarks"])
 def test_a_recipe_file_of_ones_own_is_shown(kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in recipe_names(kind):

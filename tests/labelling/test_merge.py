@@ -333,7 +333,7 @@ def test_the_commands(
     for number in (1, 2):
         given = ["--teacher", str(teacher), "--unlabeled", "pool.txt", "--threads", "1"]
         assert execute(["label", *given, "--shard", f"{number}/2", "-o", f"part-{number}"]) == 0
-    assert "part-1: part 1 of 2 of 40 rows labelled on torch (cpu, 1 threads, float32)" in capsys.readouterr().out
+    assert "part-1: part 1 of 2 of 40 rows labelled on torch (cpu, 1 thread, float32)" in capsys.readouterr().out
     distilled = [
         "--teacher",
         str(teacher),

@@ -309,7 +309,7 @@ def test_the_command_says_nothing_of_ray(
     given = ["--teacher", str(teacher), "--unlabeled", "pool.txt", "--engine", "ray", "--workers", "2"]
     assert execute(["label", *given, "-o", "labels"]) == 0
     said = capfd.readouterr()
-    assert said.out == "labels: 100 rows labelled on torch (cpu, 1 threads, float32)\n"
+    assert said.out == "labels: 100 rows labelled on torch (cpu, 1 thread, float32)\n"
     assert said.err.splitlines() == [
         "unlabeled: pool.txt: plain text",
         "Labelling ...",
