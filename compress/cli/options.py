@@ -101,9 +101,6 @@ class Share(click.ParamType[tuple[int, int]]):
         return number, of
 
 
-output_folder = click.option(
-    "-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist."
-)
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
 seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
 metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
@@ -281,7 +278,7 @@ def open_pool(
 def output(function: Function) -> Function:
     """``-o DIR`` of a stage, which overlaps nothing that the command reads, and exists only with ``--force``."""
 
-    @output_folder
+    @click.option("-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist.")
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
         _check_output(named["output"], named["force"])

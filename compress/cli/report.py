@@ -43,7 +43,7 @@ from compress.progress import Progress
     help="The test data, to show the texts of flipped rows in the page; may be repeated.",
 )
 @options.columns
-@options.output_folder
+@click.option("-o", "--output", required=True, metavar="DIR", help="Directory to write the pages to; no model.")
 @options.force
 @options.verbosity
 def command(

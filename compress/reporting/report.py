@@ -12,7 +12,7 @@ from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
 from compress.escaping.characters import visible
 from compress.files import read_json_table, read_text
-from compress.models.manifest import METRICS_NAME
+from compress.models.manifest import MANIFEST_NAME, METRICS_NAME
 from compress.models.output_dir import write_atomically
 from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
@@ -54,8 +54,8 @@ def report(
             beside the rows that changed. They are written to the page only.
 
     Raises:
-        CompressError: a file is missing or not what it should be, the output exists, or is no report that ``force``
-            may replace.
+        CompressError: a file is missing or not what it should be, or the output exists, as a report or as
+            a model.
     """
     target = output_path(output)
     if target.is_file():
@@ -100,13 +100,10 @@ def _curve_files(given: Path) -> list[Path]:
 
 
 def _check_files(target: Path, force: bool) -> None:
-    """Refuse a directory with other files than hidden ones and a report, and pages that are not to be replaced."""
-    there = sorted(path.name for path in target.iterdir()) if target.is_dir() else []
-    if foreign := [name for name in there if name not in _READERS and not name.startswith(".")]:
-        more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
+    """Refuse a directory that another command made, and pages that are not to be replaced."""
+    if made := [name for name in (MANIFEST_NAME, "config.json") if (target / name).exists()]:
         raise CompressError(
-            f"{target} holds {foreign[0]}{more}, no part of a report, and a report is not mixed with other files; "
-            "give -o a new or empty directory, or that of an older report with --force"
+            f"{target} holds {made[0]}, so that it is a model or another output; give -o a directory for the report"
         )
     for name, read in _READERS.items():
         check_file(target / name, read, "as 'compress report' wrote it", force=force)

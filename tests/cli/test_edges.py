@@ -219,14 +219,14 @@ def test_the_cause_of_a_damaged_file_is_shown_where_it_is_asked_for(
     (tmp_path / "r.jsonl").write_text("{")
     (tmp_path / "student.toml").write_text("a = ")
     (tmp_path / "b.jsonl").write_bytes(b"\xff")
-    (tmp_path / "c.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "c.csv").write_text("share_removed,value\n0.5,high\n")
     write_lines(tmp_path / "good.jsonl", [line("teacher", kind="teacher")])
     with_curve = ["report", str(tmp_path / "good.jsonl"), "--curve", str(tmp_path / "c.csv"), "-o", str(tmp_path / "o")]
     for words, cause in (
         (["check", str(tmp_path / "r.jsonl"), "--min-speedup", "1"], "json.decoder.JSONDecodeError: "),
         (["check", str(tmp_path / "b.jsonl"), "--min-speedup", "1"], "UnicodeDecodeError: "),
         (["run", str(tmp_path / "student.toml"), "-o", str(tmp_path / "s")], "tomllib.TOMLDecodeError: "),
-        (with_curve, "KeyError: "),
+        (with_curve, "ValueError: "),
     ):
         assert execute(words) == 2
         said = capsys.readouterr().err
