@@ -31,8 +31,10 @@ from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.models.model_dir import ModelDir
 from compress.recipes import BenchmarkSettings
+from tests.support.results import line as result_line
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
+LINES = [result_line("big", kind="teacher")]  # of a benchmark that does not run
 QUICK = BenchmarkSettings(rounds=3, batch_sizes=(1, 8))
 ROWS = [*examples(38), Example("good", None, "positive"), Example("bad " * 90, None, "negative")]
 
@@ -533,7 +535,7 @@ def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
 def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[BenchmarkSettings, BenchmarkOutput]] = []
     monkeypatch.setattr(
-        benchmark_module, "benchmark", lambda *given, **named: asked.append((given[3], named["output"])) or []
+        benchmark_module, "benchmark", lambda *given, **named: asked.append((given[3], named["output"])) or LINES
     )
     monkeypatch.setattr(cores, "available_cores", lambda: [3, 5])
     monkeypatch.setenv("HOME", "/home/ann")
@@ -548,7 +550,7 @@ def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest
 
 def test_rows_of_the_test_are_left_out_where_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[Example]] = []
-    monkeypatch.setattr(benchmark_module, "benchmark", lambda *given, **named: asked.append(named["train"]) or [])
+    monkeypatch.setattr(benchmark_module, "benchmark", lambda *given, **named: asked.append(named["train"]) or LINES)
     data, train = tmp_path / "test.csv", tmp_path / "train.csv"
     data.write_text("text,label\nfine,good\npoor,bad\n")
     train.write_text("text,label\nFine,good\nlong,bad\nshort,good\n")
