@@ -45,14 +45,15 @@ def complain(text: str) -> None:
 
 def show(table: "Table", width_in_a_log: int) -> None:
     """Print a table of texts that are escaped already, unless messages are off."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
     from rich.console import Console
 
     # A pipe has no width: cut columns would make a log useless.
     console = Console() if sys.stdout.isatty() else Console(width=width_in_a_log)
     with console.capture() as drawn:  # rich itself ends the program where nobody reads
         console.print(table)
-    if logger.isEnabledFor(logging.INFO):
-        print(drawn.get(), end="")
+    print(drawn.get(), end="")
 
 
 class MessageFormatter(logging.Formatter):

@@ -158,6 +158,9 @@ def test_columns_without_text_are_left_out(tmp_path: Path) -> None:
     assert texts(path) == ["a b"]
     with pytest.raises(CompressError, match="no column 'image'; it has text"):
         open_source(path, role="unlabeled", labelled=False, text_column="image")
+    images = [pa.array([b"\xff"]), pa.array([b"\xfe"]), pa.array(["a b"])]
+    pq.write_table(pa.Table.from_arrays(images, names=["image", "image", "text"]), path)
+    assert texts(path) == ["a b"]
 
 
 def test_text_in_bytes_is_text(tmp_path: Path) -> None:

@@ -220,7 +220,8 @@ def read_parquet(path: Path) -> Table:
     # Some writers, such as Hive, store strings as bytes.
     binary = [field.name for field in file.schema_arrow if _is_binary(field.type)]
     first = next(file.iter_batches(batch_size=size, columns=binary), None) if binary else None
-    texts = {column for column in binary if first and _decoded(first.column(column)) is not None}
+    read = zip(first.schema.names, first.columns, strict=True) if first else ()
+    texts = {title for title, column in read if _decoded(column) is not None}
     columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type) or field.name in texts)
     if len(set(columns)) < len(columns):
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
