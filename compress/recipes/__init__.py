@@ -116,14 +116,14 @@ def load_recipe(kind: Kind, name_or_path: str) -> Any:
             f"{name_or_path} does not exist; {RECIPE_SINGULAR[kind]} recipes here: {', '.join(recipe_names(kind))}"
         )
     table = read_toml(path)
-    if kind == "benchmarks" and "like" in table:
-        table = {**_study_like(table["like"], path.name), **table}
-        del table["like"]
-    if other := _other_kind(kind, table):
+    if (other := _kind_of(table, kind)) != kind:
         raise CompressError(
             f"{path.name} is the recipe of a {RECIPE_SINGULAR[other]}, which '{RECIPE_COMMANDS[other]}' takes; give "
             f"that of a {RECIPE_SINGULAR[kind]} here"
         )
+    if kind == "benchmarks" and "like" in table:
+        table = {**_study_like(table["like"], path.name), **table}
+        del table["like"]
     return parse(RECIPE_KINDS[kind], {**table, "name": path.stem}, source=path.name)
 
 
@@ -133,22 +133,15 @@ def load_file(path: str) -> Any:
     Raises:
         CompressError: there is no such file, or as :func:`load_recipe`.
     """
-    keys = set(read_toml(Path(path)))
-    known = {kind: {f.name for f in dataclasses.fields(of)} for kind, of in RECIPE_KINDS.items()}
-    known["benchmarks"].add("like")
-    kind = max(known, key=lambda one: len(known[one] & keys))
+    kind = _kind_of(read_toml(Path(path)))
     return dataclasses.replace(load_recipe(typing.cast(Kind, kind), path), name=path)
 
 
-def _other_kind(kind: Kind, table: Mapping[str, Any]) -> str | None:
-    """Return which other kind's recipe a table is, by its keys, if they are not those of this kind."""
-    fitting = []
-    for other, recipe_type in RECIPE_KINDS.items():
-        known = dataclasses.fields(recipe_type)
-        needed = {f.name for f in known if f.default is f.default_factory is dataclasses.MISSING}
-        if needed <= set(table) <= {f.name for f in known}:
-            fitting.append(other)
-    return fitting[0] if fitting and kind not in fitting else None
+def _kind_of(table: Mapping[str, Any], likely: str = "") -> str:
+    """Return the kind of recipe of which a table has most keys, of several the likely one."""
+    known = {kind: {f.name for f in dataclasses.fields(of)} for kind, of in RECIPE_KINDS.items()}
+    known["benchmarks"].add("like")
+    return max(known, key=lambda kind: (len(known[kind] & set(table)), kind == likely))
 
 
 def _study_like(name: Any, source: str) -> dict[str, Any]:
