@@ -20,7 +20,7 @@ from compress.inference.compute import Compute
 )
 @click.option("--teacher", metavar="DIR", help="A fine-tuned teacher to use instead of the study's.")
 @click.option("--budget", default="", metavar="NAME", help="One of the study's budgets; default its first.")
-@click.option("--only", multiple=True, metavar="NAME", help="Make and measure this student or pruned model only.")
+@click.option("--only", multiple=True, metavar="NAME", help="Make this student or pruned model only.")
 @click.option(
     "-o", "--output", required=True, metavar="DIR", help="Directory of the study; the same command resumes it."
 )

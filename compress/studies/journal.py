@@ -3,8 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,8 +22,21 @@ from compress.recipes import parse
 JOURNAL_NAME = "study.json"
 
 
+class NotMade(CompressError):
+    """A stage is asked for that is not there, or was made from other inputs, and it is not to be made."""
+
+
 class OutOfDate(CompressError):
     """A stage was made from other inputs than are now named, and is not made again without being asked to."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A stage, by what it was made from; its ``seconds`` where it is finished. Old journals have no ``inputs``."""
+
+    fingerprint: str
+    seconds: float | None
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -37,11 +50,13 @@ class Stages:
 
     Args:
         waits: wait for a stage that another command makes; otherwise raise Busy.
+        makes: make what is missing; otherwise raise NotMade.
     """
 
     directory: Path
     force: bool
     waits: bool = True
+    makes: bool = True
     _asked: dict[str, str] = field(default_factory=dict)  # the fingerprints of this run
 
     @classmethod
@@ -65,8 +80,8 @@ class Stages:
             stages.done()  # a damaged journal shows before any work
             yield stages
 
-    def done(self) -> dict[str, dict[str, Any]]:
-        """Return what the journal says now of each stage: its fingerprint, and its seconds where it is finished."""
+    def done(self) -> dict[str, _Entry]:
+        """Return what the journal says now of each stage."""
         journal = self.directory / JOURNAL_NAME
         return _read_journal(journal) if entry(journal) else {}
 
@@ -79,8 +94,10 @@ class Stages:
         Raises:
             OutOfDate: it was made from other inputs, gathers nothing, and there is no ``force``.
             Busy: another command makes it, and this one does not wait.
+            NotMade: it would have to be made, and this one does not make.
         """
-        fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
+        fingerprint = _sha256(inputs)
+        given = {key: _sha256(value)[:16] for key, value in inputs.items()}
         if not gathers and self._asked.setdefault(name, fingerprint) != fingerprint:
             raise CompressError(f"two parts of the study are called {name}; give one of them another name")
         lock = self.directory / f"{name}.stage"
@@ -89,15 +106,15 @@ class Stages:
                 turn.enter_context(alone(lock))
             except Busy:
                 under_way = self.done().get(name)
-                if under_way and under_way["fingerprint"] != fingerprint and not gathers:
+                if under_way and under_way.fingerprint != fingerprint and not gathers:
                     raise OutOfDate(
-                        f"another command makes {self.directory / name} from other data or settings than the study now "
-                        "names; choose another -o"
+                        f"another command makes {self.directory / name} from {_others(under_way, given)}; choose "
+                        "another -o"
                     ) from None
                 if not self.waits:
                     raise
                 turn.enter_context(in_turn(lock, name))
-            return self._make(name, fingerprint, make, gathers)
+            return self._make(name, _Entry(fingerprint, None, given), make, gathers)
 
     def made(self, name: str) -> ModelDir:
         """Open the model of a stage.
@@ -110,18 +127,23 @@ class Stages:
             raise Busy(f"another command makes {path} now")
         return ModelDir.open(path)
 
-    def _make(self, name: str, fingerprint: str, make: Callable[[Path], Any], gathers: bool) -> Path:
+    def _make(self, name: str, asked: _Entry, make: Callable[[Path], Any], gathers: bool) -> Path:
         path = self.directory / name
         known = self.done().get(name)
         # A stage that ended just before the study was stopped has its manifest, but not yet its time.
-        if known and path.exists() and (known["seconds"] is not None or (path / MANIFEST_NAME).is_file()):
-            if known["fingerprint"] == fingerprint:
+        if not path.exists() or (known and known.seconds is None and not (path / MANIFEST_NAME).is_file()):
+            known = None
+        if known and known.fingerprint == asked.fingerprint:
+            if self.makes:
                 logger.info("%s: done before", name)
-                return path
+            return path
+        if not self.makes:
+            raise NotMade(f"{path} is not made")
+        if known:
             if not (self.force or gathers):
                 raise OutOfDate(
-                    f"{path} was made from other data or settings than the study now names; make it again with --force "
-                    "or choose another -o"
+                    f"{path} was made from {_others(known, asked.inputs)}; make it again with --force or choose "
+                    "another -o"
                 )
             if gathers:
                 logger.info("%s: made again, from other models or settings than before", name)
@@ -130,11 +152,11 @@ class Stages:
                 discard(path)
             discard_unfinished(path)
         logger.info("%s: started", name)
-        self._remember(name, fingerprint, None)
+        self._remember(name, asked)
         started = time.monotonic()
         make(path)
         seconds = round(time.monotonic() - started, 1)
-        self._remember(name, fingerprint, seconds)
+        self._remember(name, replace(asked, seconds=seconds))
         logger.info("%s: done in %.0f s", name, seconds)
         return path
 
@@ -147,9 +169,9 @@ class Stages:
         return in_turn(self.directory / "making", "measuring")
 
     def make_all(
-        self, plan: Callable[[Self], Mapping[str, Iterator[Callable[[], Path]]]]
-    ) -> tuple[dict[str, list[Path]], dict[str, Exception]]:
-        """Make all of a plan, and return the paths that were made for each name, and what a name failed with.
+        self, plan: Callable[[Self], Mapping[str, Iterator[Callable[[], Path]]]], only: Collection[str] = ()
+    ) -> dict[str, Exception]:
+        """Make all of a plan, and return what names failed with.
 
         What another command makes now is left for the end, in the order of the plan, so that commands share the work.
         What fails ends its name, and the other names are made; beside what another command made it is tried once more.
@@ -157,21 +179,20 @@ class Stages:
         Args:
             plan: returns, by name, calls that make a path each, with the stages that it is given. Where one raises
                 Busy, the next ones are made nevertheless.
+            only: names of the plan to make; by default all.
         """
-        made: dict[str, list[Path]] = {}
         failed: dict[str, Exception] = {}
-        busy = set(plan(self))
+        busy = set(only or plan(self))
         for waits in (False, True):
             left, busy = busy, set()
             for name, making in plan(replace(self, waits=waits)).items():
                 if name not in left:
                     continue
-                made[name] = []
                 failed.pop(name, None)
                 try:
                     for make in making:
                         try:
-                            made[name].append(make())
+                            make()
                         except Busy:
                             if waits:
                                 raise
@@ -186,19 +207,28 @@ class Stages:
                         continue
                     failed[name] = error
                     logger.warning("%s failed: %s", name, error)
-        return made, failed
+        return failed
 
-    def _remember(self, name: str, fingerprint: str, seconds: float | None) -> None:
+    def found(self, plan: Callable[[Self], Mapping[str, Iterator[Callable[[], Path]]]]) -> dict[str, list[Path]]:
+        """Return by name the paths of a plan that are made, and leave out names of which the first is not."""
+        found: dict[str, list[Path]] = {}
+        for name, making in plan(replace(self, makes=False)).items():
+            paths: list[Path] = []
+            with suppress(NotMade):  # labels that only these models read
+                for make in making:
+                    with suppress(NotMade, Busy):
+                        paths.append(make())
+                    if not paths:  # a student is the first: its control may be another's too
+                        break
+            if paths:
+                found[name] = paths
+        return found
+
+    def _remember(self, name: str, stage: _Entry) -> None:
         journal = self.directory / JOURNAL_NAME
         with in_turn(journal.with_suffix(".entry")):
-            done = {**self.done(), name: {"fingerprint": fingerprint, "seconds": seconds}}
+            done = {known: asdict(entry) for known, entry in {**self.done(), name: stage}.items()}
             write_atomically(journal, json.dumps(done, indent=1) + "\n")
-
-
-@dataclass(frozen=True)
-class _Entry:
-    fingerprint: str
-    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -206,11 +236,22 @@ class _Journal:
     stages: Mapping[str, _Entry]
 
 
-def _read_journal(path: Path) -> dict[str, dict[str, Any]]:
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _others(made: _Entry, asked: Mapping[str, str]) -> str:
+    """Say what a stage was made from that is not what is asked for."""
+    changed = sorted(key for key in {*made.inputs, *asked} if made.inputs.get(key) != asked.get(key))
+    which = f" (changed: {', '.join(changed)})" if made.inputs else ""
+    return f"other data or settings than the study now names{which}"
+
+
+def _read_journal(path: Path) -> dict[str, _Entry]:
     try:
         found = parse(_Journal, {"stages": read_json_table(path)}, source=str(path))
     except CompressError as error:
         raise CompressError(
             f"{path} is damaged, so that nobody knows what its stages were made from ({error}); choose another -o"
         ) from None
-    return {name: asdict(entry) for name, entry in found.stages.items()}
+    return {**found.stages}

@@ -1,6 +1,6 @@
 """Plan a study: apply a budget, resolve the student recipes, and name all models."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class StudySettings:
         model_root: directory of its fine-tuned teacher.
         teacher: a fine-tuned teacher to use instead of the study's.
         budget: one of the study's, by name; by default its first.
-        only: names of students and pruned models to make and measure; by default all.
+        only: names of students and pruned models to make; by default all. What was made before is measured with them.
     """
 
     data_root: str | Path | None = None
@@ -116,10 +116,20 @@ def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], settin
             models += [name, f"{name}'s int8"] if pruning.quantize else [name]
     corpus = f"the corpus {recipe.data.corpus}; " if recipe.data.corpus else ""
     duration = f" It takes {recipe.duration}." if recipe.duration else ""
+    measured = "They, and what was made here before, are" if only else "All of them are"
     return (
-        f"{recipe.title}\nTo be made: {corpus}{', '.join(models)}. All of them are then measured against the teacher"
+        f"{recipe.title}\nTo be made: {corpus}{', '.join(models)}. {measured} then measured against the teacher"
         f"{f' {settings.teacher}' if settings.teacher else ''}, and a report is written.{duration}"
     )
+
+
+def command(typed: str, study: StudyRecipe, settings: StudySettings, made: Collection[str]) -> str:
+    """Return the command that makes these students and pruned models, without directories."""
+    words = [typed]
+    words += [f"--budget {settings.budget}"] if settings.budget else []
+    words += [f"--teacher {Path(settings.teacher).name}"] if settings.teacher else []
+    everything = len(made) == len(study.students) + len(study.prune)
+    return " ".join([*words, *(f"--only {name}" for name in made if not everything)])
 
 
 def check_only(only: Sequence[str], recipe: StudyRecipe, students: Sequence[PlannedStudent]) -> None:

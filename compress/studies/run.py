@@ -41,6 +41,7 @@ from compress.studies.plan import (
     announcement,
     check_only,
     choose_budget,
+    command,
     control_names,
     planned_students,
     pruned_name,
@@ -92,11 +93,13 @@ def run(
         replace_training(RECOVERY, pruning.training, source=f"{recipe.name}: prune {pruned_name(pruning)}")
     settings = replace(settings, budget=budget)
     with Stages.open(output, force) as stages:
-        _make(recipe, students, stages, settings, replace(compute, seed=recipe.seed), progress)
+        typed = f"compress run {Path(study).name if isinstance(study, str) else study.name}"
+        _make(typed, recipe, students, stages, settings, replace(compute, seed=recipe.seed), progress)
     return stages.directory
 
 
 def _make(
+    typed: str,
     recipe: StudyRecipe,
     students: Sequence[PlannedStudent],
     stages: Stages,
@@ -104,7 +107,7 @@ def _make(
     compute: Compute,
     progress: Progress,
 ) -> None:
-    """Make what a study names, measure it and write the report."""
+    """Make what a study names, measure it with what was made before, and write the report."""
     logger.info("%s", announcement(recipe, students, settings))
     with stages.making():
         rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
@@ -113,13 +116,19 @@ def _make(
         labels = [work.labels(opened)]
         if recipe.teacher.quantize:
             models.append(work.quantized(opened, "teacher"))
-        made, failed = stages.make_all(lambda now: replace(work, stages=now).students(opened, labels, students))
+
+        def plan(stages: Stages) -> dict[str, Iterator[Callable[[], Path]]]:
+            return replace(work, stages=stages).students(opened, labels, students)
+
+        failed = stages.make_all(plan, settings.only)
     causes = ExceptionGroup("what failed", [*failed.values()]) if failed else None
-    if failed and len(failed) == len(made):
-        raise CompressError(_failures(failed, "nothing was measured")) from causes
-    models += dict.fromkeys(chain.from_iterable(made.values()))  # students share controls
     with stages.measuring():
-        results = work.measured(opened, [ModelDir.open(path) for path in models])
+        found = stages.found(plan)
+        if not found:
+            raise CompressError(_failures(failed, "nothing was measured")) from causes
+        models += dict.fromkeys(chain.from_iterable(found.values()))  # students share controls
+        said = command(typed, recipe, settings, found)
+        results = work.measured(opened, [ModelDir.open(path) for path in models], said)
         drawn = [path / name for path in (opened.path, *models) for name in (METRICS_NAME, CURVE_NAME)]
         curves = [file for file in drawn if file.is_file()]
         digest = hashlib.sha256(results.read_bytes()).hexdigest()
@@ -159,13 +168,6 @@ class Study:
     def spent(self) -> dict[str, str]:
         """What the budget adds to the inputs of a stage."""
         return {"budget": self.settings.budget} if self.settings.budget else {}
-
-    @property
-    def command(self) -> str:
-        """What was typed, without directories."""
-        words = ["compress run", self.recipe.name, *(f"--{key} {value}" for key, value in self.spent.items())]
-        words += [f"--teacher {Path(self.settings.teacher).name}"] if self.settings.teacher else []
-        return " ".join([*words, *(f"--only {name}" for name in self.settings.only)])
 
     def teacher(self) -> tuple[ModelDir, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
@@ -247,10 +249,9 @@ class Study:
     def students(
         self, teacher: ModelDir, labels: Sequence[LabelDir], students: Sequence[PlannedStudent]
     ) -> dict[str, Iterator[Callable[[], Path]]]:
-        """Return for each chosen student and pruned model what makes its directories, in their order."""
+        """Return for each student and pruned model what makes its directories, in their order."""
         planned = {student.name: self.student(teacher, labels, student) for student in students}
-        planned |= {pruned_name(plan): self.pruned(teacher, labels, plan) for plan in self.recipe.prune}
-        return {name: making for name, making in planned.items() if name in (self.settings.only or planned)}
+        return planned | {pruned_name(plan): self.pruned(teacher, labels, plan) for plan in self.recipe.prune}
 
     def student(
         self, teacher: ModelDir, labels: Sequence[LabelDir], student: PlannedStudent
@@ -350,8 +351,8 @@ class Study:
         )
         return self.stages.make(f"{name}-{'packed' if chosen == 'packed' else 'int8'}", inputs, make)
 
-    def measured(self, teacher: ModelDir, models: Sequence[ModelDir]) -> Path:
-        """Measure everything in one run and return the results file."""
+    def measured(self, teacher: ModelDir, models: Sequence[ModelDir], command: str) -> Path:
+        """Measure everything in one run and return the results file, which says the command."""
         settings = self.recipe.benchmark
         pruning_steps = settings.pruning_steps and any(len(removals_of(model)) > 1 for model in models)
         if settings.pruning_steps and not pruning_steps:  # with --only, or where a target took no more
@@ -381,7 +382,7 @@ class Study:
                     study=self.recipe.name,
                     budget=self.settings.budget,
                     data_name=self.rows.data_name,
-                    command=self.command,
+                    command=command,
                     progress=self.progress,
                 ),
             )

@@ -60,6 +60,7 @@ def test_a_command_waits_for_one_that_replaces_stages(tmp_path: Path) -> None:
 
 def test_commands_share_the_stages_of_a_study(tmp_path: Path) -> None:
     begun, goes_on = threading.Event(), threading.Event()
+    given = {"seed": 0, "data": "a"}
 
     def slowly(path: Path) -> None:
         assert not begun.is_set()
@@ -69,7 +70,7 @@ def test_commands_share_the_stages_of_a_study(tmp_path: Path) -> None:
 
     def first() -> None:
         with Stages.open(tmp_path / "study", False) as stages:
-            stages.make("folder/slow", {}, slowly)
+            stages.make("folder/slow", given, slowly)
 
     with ThreadPoolExecutor(1) as other:
         running = other.submit(first)
@@ -77,18 +78,18 @@ def test_commands_share_the_stages_of_a_study(tmp_path: Path) -> None:
         with Stages.open(tmp_path / "study", False) as stages:
             hasty = replace(stages, waits=False)
             with pytest.raises(Busy):
-                hasty.make("folder/slow", {}, slowly)
+                hasty.make("folder/slow", given, slowly)
             with pytest.raises(Busy, match="another command makes .*slow now"):
                 hasty.made("folder/slow")
             hasty = replace(stages, waits=False, _asked={})
-            with pytest.raises(OutOfDate, match="another command makes .*slow from other data or settings"):
-                hasty.make("folder/slow", {"of": "another"}, slowly)
+            with pytest.raises(OutOfDate, match=r"makes .*slow from other .* names \(changed: data, of\); choose"):
+                hasty.make("folder/slow", {"seed": 0, "of": "another"}, slowly)
             stages.make("quick", {}, Path.mkdir)
-            assert [stage["seconds"] is not None for stage in stages.done().values()] == [False, True]
+            assert [stage.seconds is not None for stage in stages.done().values()] == [False, True]
             threading.Timer(0.3, goes_on.set).start()
-            assert stages.make("folder/slow", {}, slowly) == tmp_path / "study" / "folder" / "slow"
+            assert stages.make("folder/slow", given, slowly) == tmp_path / "study" / "folder" / "slow"
             running.result(60)
-            assert all(stage["seconds"] is not None for stage in stages.done().values())
+            assert all(stage.seconds is not None for stage in stages.done().values())
     assert {path.name for path in (tmp_path / "study").rglob("*")} == {JOURNAL_NAME, "folder", "slow", "quick"}
 
 
@@ -109,9 +110,9 @@ def test_what_another_command_makes_comes_last(tmp_path: Path) -> None:
     with Stages.open(tmp_path / "study", False) as stages, ExitStack() as other:
         other.enter_context(alone(tmp_path / "study" / "busy.stage"))
         threading.Timer(0.5, other.close).start()
-        made, failed = stages.make_all(plan)
+        failed = stages.make_all(plan)
         busy, beside, free = (tmp_path / "study" / name for name in ("busy", "beside-it", "free"))
-        assert made == {"busy": [busy, beside], "free": [free], "written": []}
+        assert stages.found(plan) == {"busy": [busy, beside], "free": [free]}
         assert [*failed] == ["written"] and [*stages.done()] == ["beside-it", "free", "written", "busy"]
 
 
@@ -136,8 +137,12 @@ def test_what_is_left_for_the_end_is_all_of_what_it_needs(tmp_path: Path) -> Non
     with Stages.open(tmp_path / "study", False) as stages, ExitStack() as other:
         other.enter_context(alone(tmp_path / "study" / "busy.stage"))
         threading.Timer(0.5, other.close).start()
-        made, failed = stages.make_all(lambda now: {"needing": needing(now), "beside": beside(now)})
-    names = {name: [path.name for path in paths] for name, paths in made.items()}
+
+        def plan(now: Stages) -> dict[str, Iterator[Callable[[], Path]]]:
+            return {"needing": needing(now), "beside": beside(now)}
+
+        failed = stages.make_all(plan)
+        names = {name: [path.name for path in paths] for name, paths in stages.found(plan).items()}
     assert not failed and names == {"needing": ["of-it"], "beside": ["busy", "frail"]}
 
 

@@ -140,13 +140,16 @@ def test_the_first_message_says_what_will_be_made_and_how_long_it_takes(
     assert "third-seed-5: done in 0 s" in caplog.messages
     caplog.clear()
     case.run(only=["pruned-50"])
-    assert "made: teacher (tiny-bert), pruned-50. All" in caplog.messages[0]
+    assert (
+        "made: teacher (tiny-bert), pruned-50. They, and what was made here before, are then measured"
+        in caplog.messages[0]
+    )
 
 
 def test_a_given_teacher_is_not_said_to_be_made(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "compress")
     case.run(teacher=case.teacher, only=["pruned-50"])
-    assert f"made: pruned-50. All of them are then measured against the teacher {case.teacher}" in caplog.messages[0]
+    assert f"are then measured against the teacher {case.teacher}, and" in caplog.messages[0]
     assert "results.jsonl: made again, from other models or settings than before" not in caplog.messages
     case.run(teacher=case.teacher, only=["first"])
     assert "results.jsonl: made again, from other models or settings than before" in caplog.messages
@@ -231,14 +234,14 @@ def test_the_first_budget_is_the_default_and_a_plan_overrides_it(case: Case) -> 
     }
     assert LabelDir.open(case.out / "labels").rows == 20 + 40
     assert case.measured[0]["budget"] == "small" and case.measured[0]["together"] == 2
-    assert case.measured[0]["command"] == "compress run rows --budget small"
+    assert case.measured[0]["command"] == "compress run rows.toml --budget small"
 
 
 def test_another_budget_is_asked_for_by_name(case: Case) -> None:
     case.run(budget="paper", only=["first"])
     assert [recipe["training"]["max_steps"] for _, _, recipe in case.trained] == [0, 0]
     assert LabelDir.open(case.out / "labels").rows == 60 + 40
-    assert case.measured[0]["command"] == "compress run rows --budget paper --only first"
+    assert case.measured[0]["command"] == "compress run rows.toml --budget paper --only first"
 
 
 def test_one_directory_holds_one_budget(case: Case) -> None:
@@ -248,7 +251,10 @@ def test_one_directory_holds_one_budget(case: Case) -> None:
             "[budgets.paper]", "[budgets.same]\nrows = 20\ntraining = { max_steps = 3, batch_size = 16 }"
         )
     )
-    with pytest.raises(CompressError, match="first was made from other data or settings"):
+    with pytest.raises(
+        CompressError,
+        match=r"first was made from other data or .* \(changed: budget\); make it again",
+    ):
         case.run(budget="same", only=["first"])
 
 
@@ -295,8 +301,12 @@ def test_only_some_rows_and_then_the_others(case: Case) -> None:
     case.run(only=["second", "pruned-50"])
     assert case.measured[-1]["models"] == ["second", "second-control", "pruned-50"]
     case.trained.clear()
+    case.run(only=["first"])
+    assert case.names() == ["first", "first-control"]  # the others, which were made before, are measured with them
+    assert case.measured[-1]["models"] == ["first", "first-control", "second", "second-control", "pruned-50"]
+    assert case.measured[-1]["command"].endswith(" --only first --only second --only pruned-50")
     case.run()
-    assert case.names() == ["first", "first-control", "third", "third-seed-5", "third-seed-5-control"]
+    assert case.names()[2:] == ["third", "third-seed-5", "third-seed-5-control"]
     assert len(case.measured[-1]["models"]) == 8  # what gathers the others is made again without being forced
     with pytest.raises(CompressError, match="--only secnd is not in rows; it has first, .*. Did you mean 'sec"):
         case.run(only=["secnd"])

@@ -27,7 +27,7 @@ from compress.progress import silent
 from compress.studies import run as run_module
 from compress.studies.data import open_rows
 from compress.studies.journal import Stages
-from compress.studies.plan import StudySettings, control_names, planned_students
+from compress.studies.plan import StudySettings, command, control_names, planned_students
 from compress.studies.run import run
 from tests.support.training_data import (
     STUDY_HEAD,
@@ -287,7 +287,7 @@ def test_the_teacher_labels_in_the_precision_of_the_study(case: Case) -> None:
     plan = json.loads((case.out / "labels" / "compress.json").read_text())["notes"]
     assert (plan["runtime"], plan["precision"]) == ("torch", "bfloat16")
     case.rewrite("bfloat16", "float32")
-    with pytest.raises(CompressError, match="labels was made from other data or settings"):
+    with pytest.raises(CompressError, match=r"labels was made from other data or settings .* \(changed: precision\)"):
         case.run()
 
 
@@ -387,10 +387,11 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages(case.out, force=False)
     rows = open_rows(recipe, stages, case.data)
-    settings = StudySettings(teacher=case.models / "tiny-bert", only=["small"])
+    settings = StudySettings(teacher=case.models / "tiny-bert")
     study = run_module.Study(recipe, stages, rows, settings, Compute("cpu", 1), silent)
-    study.measured(ModelDir.open(case.models / "tiny-bert"), [])
-    assert given["output"].command == f"compress run {recipe.name} --teacher tiny-bert --only small"
+    said = command("compress run tiny", recipe, settings, ["small"])
+    study.measured(ModelDir.open(case.models / "tiny-bert"), [], said)
+    assert given["output"].command == said == "compress run tiny --teacher tiny-bert --only small"
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
     assert given["baselines"] is False and given["train"] is rows.train and given["pruning_steps"] is False
 
@@ -416,10 +417,10 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
     )
     teacher = ModelDir.open(case.models / "tiny-bert")
     shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]
-    study.measured(teacher, [ModelDir(teacher.path, Manifest(stage="prune", notes={"shapes": shapes}))])
+    study.measured(teacher, [ModelDir(teacher.path, Manifest(stage="prune", notes={"shapes": shapes}))], "")
     assert asked == [True] and "none of these models had two" not in caplog.text
     other = Manifest(stage="prune", notes={"shapes": shapes[:2]}, files={"other": {}})
-    study.measured(teacher, [ModelDir(teacher.path, other)])
+    study.measured(teacher, [ModelDir(teacher.path, other)], "")
     assert asked == [True, False] and "none of these models had two" in caplog.text
 
 
