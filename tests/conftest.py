@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from compress.benchmarking import worker
 from compress.inference import side_by_side
@@ -155,4 +157,31 @@ def one_operator_table() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_export_of_equal_models() -> Iterator[None]:
+    """Export tiny models of the same weights and config once: it takes seconds, and a quarter of them come again."""
+    import onnx
+    import torch
+
+    exports, done = torch.onnx.export, dict[str, bytes]()
+
+    def export(module: Any, *given: Any, **named: Any) -> Any:
+        model, key = module.model, hashlib.sha256()
+        for name, tensor in model.state_dict().items():
+            key.update(name.encode() + tensor.contiguous().numpy().tobytes())
+        replaced = [name for name, part in model.named_modules() if "forward" in vars(part)]
+        config = model.config.to_json_string(use_diff=False)
+        key.update(repr((type(model), config, model.config._attn_implementation, replaced, named)).encode())
+        if key.hexdigest() not in done:
+            program = exports(module, *given, **named)
+            if program.model_proto.ByteSize() > 2_000_000:
+                return program
+            done[key.hexdigest()] = program.model_proto.SerializeToString()
+        return SimpleNamespace(model_proto=onnx.ModelProto.FromString(done[key.hexdigest()]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.onnx, "export", export)
         yield
