@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("name")
 def command(name: str) -> None:
-    """Explain a recipe, a plug-in or a model directory.
+    """Explain a recipe, a plug-in, a model directory or a study.
 
     Prints the method, its paper, and which parts of the paper's method are missing, also of a recipe of your own by
     its .toml file; of a directory what it was made from, and how the validation score, the loss and its terms went,
-    with plots.
+    with plots; of a study what of it is made.
     """
     if os.path.isdir(name):
         from compress.models.cascade_dir import open_model
@@ -28,7 +29,12 @@ def command(name: str) -> None:
         from compress.models.training_log import read_training
         from compress.reporting.terminal_plot import BLOCKS, PLAIN
         from compress.reporting.training_text import as_text
+        from compress.studies.journal import JOURNAL_NAME, read_journal
 
+        if (journal := Path(name) / JOURNAL_NAME).is_file():
+            for stage, entry in read_journal(journal).items():
+                say(f"{stage}: {'begun' if entry.seconds is None else f'made in {entry.seconds:,.0f} s'}")
+            return
         model = open_model(name, classifier=False)
         say("\n".join(_facts(model.manifest)))
         if (model.path / METRICS_NAME).is_file():

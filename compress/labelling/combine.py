@@ -42,7 +42,9 @@ class CombinedLabels(LabelDir):
 
     @property
     def teacher_name(self) -> str:
-        return f"the mean of {', '.join(part.teacher_name for part in self.parts)}"
+        weighted = [f"{weight:g} x " if len(set(self.weights)) > 1 else "" for weight in self.weights]
+        names = [f"{weight}{part.teacher_name}" for weight, part in zip(weighted, self.parts, strict=True)]
+        return f"the mean of {', '.join(names)}"
 
     @property
     def has_zeros(self) -> bool:

@@ -31,7 +31,7 @@ class OutOfDate(CompressError):
 
 
 @dataclass(frozen=True)
-class _Entry:
+class StageEntry:
     """A stage, by what it was made from; its ``seconds`` where it is finished. Old journals have no ``inputs``."""
 
     fingerprint: str
@@ -80,10 +80,10 @@ class Stages:
             stages.done()  # a damaged journal shows before any work
             yield stages
 
-    def done(self) -> dict[str, _Entry]:
+    def done(self) -> dict[str, StageEntry]:
         """Return what the journal says now of each stage."""
         journal = self.directory / JOURNAL_NAME
-        return _read_journal(journal) if entry(journal) else {}
+        return read_journal(journal) if entry(journal) else {}
 
     def make(self, name: str, inputs: Mapping[str, Any], make: Callable[[Path], Any], *, gathers: bool = False) -> Path:
         """Make ``directory/name`` by ``make(path)`` unless it was made from the same inputs before.
@@ -114,7 +114,7 @@ class Stages:
                 if not self.waits:
                     raise
                 turn.enter_context(in_turn(lock, name))
-            return self._make(name, _Entry(fingerprint, None, given), make, gathers)
+            return self._make(name, StageEntry(fingerprint, None, given), make, gathers)
 
     def made(self, name: str) -> ModelDir:
         """Open the model of a stage.
@@ -127,7 +127,7 @@ class Stages:
             raise Busy(f"another command makes {path} now")
         return ModelDir.open(path)
 
-    def _make(self, name: str, asked: _Entry, make: Callable[[Path], Any], gathers: bool) -> Path:
+    def _make(self, name: str, asked: StageEntry, make: Callable[[Path], Any], gathers: bool) -> Path:
         path = self.directory / name
         known = self.done().get(name)
         # A stage that ended just before the study was stopped has its manifest, but not yet its time.
@@ -224,7 +224,7 @@ class Stages:
                 found[name] = paths
         return found
 
-    def _remember(self, name: str, stage: _Entry) -> None:
+    def _remember(self, name: str, stage: StageEntry) -> None:
         journal = self.directory / JOURNAL_NAME
         with in_turn(journal.with_suffix(".entry")):
             done = {known: asdict(entry) for known, entry in {**self.done(), name: stage}.items()}
@@ -233,21 +233,26 @@ class Stages:
 
 @dataclass(frozen=True)
 class _Journal:
-    stages: Mapping[str, _Entry]
+    stages: Mapping[str, StageEntry]
 
 
 def _sha256(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _others(made: _Entry, asked: Mapping[str, str]) -> str:
+def _others(made: StageEntry, asked: Mapping[str, str]) -> str:
     """Say what a stage was made from that is not what is asked for."""
     changed = sorted(key for key in {*made.inputs, *asked} if made.inputs.get(key) != asked.get(key))
     which = f" (changed: {', '.join(changed)})" if made.inputs else ""
     return f"other data or settings than the study now names{which}"
 
 
-def _read_journal(path: Path) -> dict[str, _Entry]:
+def read_journal(path: Path) -> dict[str, StageEntry]:
+    """Return the stages of a study, in the order in which they were begun.
+
+    Raises:
+        CompressError: the file is damaged.
+    """
     try:
         found = parse(_Journal, {"stages": read_json_table(path)}, source=str(path))
     except CompressError as error:

@@ -69,7 +69,7 @@ def test_the_mean_of_two_is_that_of_their_probabilities(
     np.testing.assert_allclose(logits.mean(axis=1), 0, atol=1e-6)
     assert logits.dtype == np.float32 and combined.rows == 5
     assert combined.origin == {
-        "name": "the mean of one, other",
+        "name": "the mean of 2 x one, 1 x other" if weights else "the mean of one, other",
         "mean_of": [
             {"name": "one", "sha256": "one", "weight": first},
             {"name": "other", "sha256": "other", "weight": second},

@@ -244,6 +244,23 @@ def test_another_budget_is_asked_for_by_name(case: Case) -> None:
     assert case.measured[0]["command"] == "compress run rows.toml --budget paper --only first"
 
 
+def test_a_study_is_shown_by_its_stages(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    case.failing["first-control"] = CompressError("no")
+    with pytest.raises(FailedRows):
+        case.run(only=["first", "pruned-50"])
+    capsys.readouterr()
+    assert execute(["show", str(case.out)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "labels: made in 0 s",
+        "first: made in 0 s",
+        "first-control: begun",
+        "pruned-50: made in 0 s",
+        "results.jsonl: made in 0 s",
+        "report: made in 0 s",
+    ]
+
+
 def test_one_directory_holds_one_budget(case: Case) -> None:
     case.run(only=["first"])
     case.recipe.write_text(
