@@ -4,7 +4,7 @@ Published figures are those of Rogers et al. 2020, "A Primer in BERTology" (arXi
 beside ours: another teacher, other data, another machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -85,15 +85,15 @@ class SurveyTable:
 class Student:
     """What was measured of a recipe: the model as trained, and what its row is about (that, or it made int8).
 
-    ``trained`` and ``judged`` are over all seeds; ``lines`` are those of all its models in all runtimes. ``control`` is
-    a line of the control of the first seed.
+    ``trained`` and ``judged`` are over all seeds; ``lines`` are those of all its models in all runtimes. ``controls``
+    are those of the study by name, a line of each.
     """
 
     recipe: StudentRecipe
     lines: list[Measurement]
     trained: Aggregate | None
     judged: Aggregate
-    control: Measurement | None
+    controls: Mapping[str, Measurement]
 
     def line(self, one: Aggregate) -> Measurement:
         """Return the line of the first seed of what was aggregated."""
@@ -180,8 +180,7 @@ def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> 
         own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
         trained = next((one for one in own if one.stage != "quantize"), None)
         rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
-        control = next((controls[line.control] for line in mine if line.control in controls), None)
-        students[name] = Student(recipe, mine, trained, rounded or trained or own[0], control)
+        students[name] = Student(recipe, mine, trained, rounded or trained or own[0], controls)
     return students
 
 
@@ -237,7 +236,7 @@ def _measured(student: Student | None) -> dict[str, Cell]:
         "speedup_torch": next(in_torch, EMPTY),
         "speedup_best": _fastest(student),
         **_control(student),
-        "validation": _validation(trained, student.control),
+        "validation": _validation(trained, student.controls.get(trained.control or "")),
         "steps": _steps(trained),
         "seeds": number(judged.seeds, str),
     }

@@ -156,6 +156,16 @@ def test_the_validation_stands_beside_the_controls_where_it_is_the_same_score() 
     assert validation(pearson, pearson).small == "▁▃▆█, +10.00 points in the last quarter, control 0.8000"
 
 
+def test_of_several_seeds_the_control_is_that_of_the_first() -> None:
+    """Lines come by speed, and the second seed may be the faster one."""
+    student, control = replace(STUDENT, **curve(0.75, 0.85)), replace(CONTROL, **curve(0.5, 0.8))
+    others = {"training_seed": 1, "speedup": 99.0, "model_sha256": "9" * 64}
+    second = replace(student, **{**others, "model": "second", "control": "second-control"})
+    beside = replace(control, **{**others, **curve(0.5, 0.9), "model": "second-control", "control_of": "second"})
+    cell = made(student, control, second, beside)["narrow"]["validation"]
+    assert cell.small == "▁█, control 80.00%"
+
+
 def test_a_long_course_has_as_many_characters_as_a_plot_is_wide() -> None:
     shown = sparkline([*range(200)])
     assert len(shown) <= COLUMNS and (shown[0], shown[-1]) == ("▁", "█")
