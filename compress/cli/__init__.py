@@ -50,7 +50,7 @@ COMMANDS = {
     "run": "Run a whole study, from data to report.",
     "predict": "Classify texts, one JSON line each.",
     "list": "List recipes and plug-ins.",
-    "show": "Explain a recipe, a plug-in or a model directory.",
+    "show": "Explain a recipe, a plug-in, a model directory or a study.",
 }
 
 # Those that several processes share: they train.

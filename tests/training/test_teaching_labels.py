@@ -197,7 +197,7 @@ def test_the_mean_of_a_teacher_and_of_others(teacher: Path, tmp_path: Path, caps
     agreed = np.mean([one == two for one, two in zip(answers(made, rows()), expected(rows()), strict=True)])
     assert agreed > 0.9
     (noted,) = made.manifest.notes["labels_of"]
-    assert noted["name"] == "the mean of tiny-bert, other, probabilities of votes.jsonl"
+    assert noted["name"] == "the mean of 1 x tiny-bert, 1 x other, 50 x probabilities of votes.jsonl"
     assert execute(["show", str(made.path)]) == 0
     assert f"\nlearned from: {noted['name']}\n" in capsys.readouterr().out
     assert [part["weight"] for part in noted["mean_of"]] == [1.0, 1.0, 50.0]
