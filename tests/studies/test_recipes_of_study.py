@@ -149,7 +149,8 @@ def test_the_first_message_says_what_will_be_made_and_how_long_it_takes(
 def test_a_given_teacher_is_not_said_to_be_made(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "compress")
     case.run(teacher=case.teacher, only=["pruned-50"])
-    assert f"are then measured against the teacher {case.teacher}, and" in caplog.messages[0]
+    assert "\nTo be made: pruned-50. They, and what was made here before, are then measured " in caplog.messages[0]
+    assert f" measured against the teacher {case.teacher}, and" in caplog.messages[0]
     assert "results.jsonl: made again, from other models or settings than before" not in caplog.messages
     case.run(teacher=case.teacher, only=["first"])
     assert "results.jsonl: made again, from other models or settings than before" in caplog.messages
