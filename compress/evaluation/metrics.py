@@ -297,7 +297,8 @@ def _at_least_bonett_price(resampled: tuple[float, float], won: int, lost: int, 
     low, high = resampled
     p_won, p_lost = (won + 1) / (rows + 2), (lost + 1) / (rows + 2)
     half = norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt((p_won + p_lost - (p_won - p_lost) ** 2) / (rows + 2))
-    return float(min(low, p_won - p_lost - half)), float(max(high, p_won - p_lost + half))
+    # Of few rows the interval would reach beyond all rows lost, or won.
+    return float(max(-1, min(low, p_won - p_lost - half))), float(min(1, max(high, p_won - p_lost + half)))
 
 
 def _rows(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array]:

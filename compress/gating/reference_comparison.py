@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.results import verdict
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import in_points, times
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import METRICS, paired_difference
@@ -111,7 +112,8 @@ class ReferenceComparison:
     def _note_what_is_gone(self) -> None:
         there = {(line.model, line.runtime) for line in self.lines}
         gone = [old for old in self.older if old.is_compressed and (old.model, old.runtime) not in there]
-        for (model, runtime), old in {(old.model, old.runtime): old for old in gone}.items():
+        for (model, runtime), lines in grouped(gone, lambda old: (old.model, old.runtime)).items():
+            old = _newest(lines)
             if not any(change.now is None and change.then is old for change in self.changes):
                 self.notes.append(f"{model} in {runtime} is in {self.name} and not in these results.")
                 self.changes.append(Change(f"{model} in {runtime}", old, None))

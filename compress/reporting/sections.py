@@ -264,6 +264,6 @@ def _notes(rows: Sequence[Result]) -> list[str]:
         found.append(
             f"Of {', '.join(inside)} the tokenisation cannot be told from the rest; it is in every speed of theirs."
         )
-    if len({line.created for line in lines}) > 1:
+    if len({line.created for row in rows for line in row.lines}) > 1:
         found.append("The results come from more than one run on this host; each speed-up is within its own run.")
     return found

@@ -23,6 +23,7 @@ _WORDS = {
     "prune": "pruning",
     "finetune": "fine-tuning",
     "export": "export",
+    "cascade": "cascade",
 }
 _REMOVED = {
     "vocabulary": "smaller vocabulary",
@@ -84,8 +85,8 @@ def waterfalls(best: Result, lines: Iterable[Measurement]) -> list[Waterfall]:
     ``lines`` are all that were measured; only those of the best row's own run, device, length and batch size are used.
     """
     lines = list(lines)
-    sizes = dict.fromkeys((best.small_batch.batch_size, best.large_batch.batch_size))
-    found = (_waterfall(_Run(best.small_batch, lines, size)) for size in sizes)
+    ends = {line.batch_size: line for line in (best.small_batch, best.large_batch)}  # of two runs, maybe
+    found = (_waterfall(_Run(line, lines, size)) for size, line in ends.items())
     return [one for one in found if one is not None]
 
 
@@ -176,10 +177,12 @@ def _chain(run: _Run) -> list[tuple[str, str]]:
     chain: list[tuple[str, str]] = []
     line = run.best
     while line.model_sha256 != run.teacher:
-        known = next((p for p in line.parents if p != line.model_sha256 and p in run.models), None)
+        # A cascade is made of its members, and of none of them in turn.
+        parents = () if line.members else line.parents
+        known = next((p for p in parents if p != line.model_sha256 and p in run.models), None)
         steps = _steps_to(line, run)
         name, model = steps[-1]
-        if name and line.parents[:1] != [known]:
+        if name and not line.members and line.parents[:1] != [known]:
             steps[-1] = (f"{name} and what came before", model)
         chain += steps
         if known is None or known in {sha for _, sha in chain}:

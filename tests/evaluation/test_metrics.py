@@ -156,6 +156,14 @@ def test_bonett_price_closed_form() -> None:
     assert found.low == pytest.approx(100 * (-0.06 - half), abs=0.7)
 
 
+def test_a_difference_of_few_rows_stays_within_all_of_them() -> None:
+    gold = np.zeros(3, int)
+    for won in (0, 3):
+        predicted = np.array([0] * won + [1] * (3 - won))
+        found = metrics.paired_difference(predicted, 1 - predicted, gold, metric=METRICS["accuracy"], classes=2)
+        assert -100 <= found.low <= found.points <= found.high <= 100 and abs(found.points) == 100
+
+
 def test_a_paired_difference_is_tighter_than_two_intervals() -> None:
     reference, gold = columns(1000, 2, seed=4)
     predicted = reference.copy()

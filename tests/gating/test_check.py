@@ -224,6 +224,13 @@ def test_a_selector_that_finds_nothing_is_the_users_mistake(
         check([results(student(), student(batch_size=32))], min_speedup=5, **selector)
 
 
+@pytest.mark.parametrize("selector", [{}, {"model": "student"}])
+def test_a_newer_run_of_fewer_batch_sizes_hides_no_broken_limit(results: Results, selector: dict[str, str]) -> None:
+    slow = student(batch_size=32, speedup_low=2.0, speedup_high=3.0, created="2026-11-20T12:00:00+00:00")
+    newer = results(student(created="2026-11-21T12:00:00+00:00"), name="newer.jsonl")
+    assert check([results(slow), newer], min_speedup=5, batch_size=32, **selector).exit_code == 1
+
+
 def test_the_batch_size_is_the_smallest_unless_given(results: Results) -> None:
     path = results(student(), student(batch_size=32, speedup_low=2.0, speedup_high=3.0))
     assert check([path], min_speedup=5).exit_code == 0

@@ -143,8 +143,10 @@ def test_other_data_cannot_be_compared_and_are_not_passed_over(results: Results)
 
 
 def test_models_that_came_and_went_are_noted(results: Results) -> None:
-    old = results(student(), student(model="gone"), name="old.jsonl")
+    old = results(student(), student(model="gone"), student(model="gone", batch_size=32), name="old.jsonl")
     verdict = check.check([results(student(), student(model="new"))], baseline=old)
+    (gone,) = [change.then for change in verdict.changes if change.then and not change.now]
+    assert gone.batch_size == 1  # as of the models beside it
     assert any("new in onnxruntime is not in" in note for note in verdict.notes)
     assert any("gone in onnxruntime is in" in note for note in verdict.notes)
     known = {change.subject: (change.then is not None, change.now is not None) for change in verdict.changes}

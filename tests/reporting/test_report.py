@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compress.benchmarking.lockfile import write_lock
-from compress.benchmarking.results.files import read_results, results_of
+from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.formatting import (
     megabytes,
     milliseconds,
@@ -198,15 +198,6 @@ def test_hosts_are_never_compared(made: Any) -> None:
     html, markdown = made(usual() + other)
     assert "2 different machines" in html and "2 different machines" in markdown
     assert html.count('<section id="section-') == 2 and "Other CPU" in html
-
-
-def test_the_newest_run_of_a_configuration_counts() -> None:
-    old = line("student", speedup=3.0, created="2026-01-01T00:00:00+00:00")
-    new = line("student", speedup=4.0, created="2026-02-01T00:00:00+00:00")
-    stale = line("student", batch_size=32, created="2026-01-01T00:00:00+00:00")
-    for order in ([old, stale, new], [new, stale, old]):
-        (row,) = results_of(order)
-        assert [x.speedup for x in row.lines] == [4.0]
 
 
 def test_the_step_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

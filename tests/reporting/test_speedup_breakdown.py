@@ -98,6 +98,12 @@ def test_a_parent_that_was_not_measured_is_said_to_be_inside() -> None:
     assert factors(fall(BASE, FAST, stranger, best=stranger))[1:] == [("another model", 5.0)]
 
 
+def test_a_cascade_is_one_step_and_not_made_of_its_first_member() -> None:
+    fields = {"kind": "cascade", "stage": "cascade", "members": ["s", "t"]}
+    both = replace(made("c", "onnxruntime", 2.0, **fields), parents=[sha256("s"), sha256("t")])
+    assert factors(fall(BASE, FAST, STUDENT, both, best=both))[1:] == [("cascade", 2.5)]
+
+
 def test_pruning_and_int8_of_it() -> None:
     pruned = made("p", "torch", 8.0, stage="prune", parent="t")
     best = made("p-int8", "torch", 4.0, stage="quantize", parent="p")
@@ -232,6 +238,9 @@ def test_one_for_each_end_of_the_batch_sizes() -> None:
     lines += [replace(one, batch_size=32, latency_cpu_ms=[[9.0] * 3] * ROUNDS) for one in lines]
     (best,) = [row for row in results_of(lines) if row.small_batch.model == "s-int8"]
     assert [found.batch_size for found in waterfalls(best, lines)] == [1, 32]
+    lines += [replace(one, created="2026-12-01T00:00:00+00:00") for one in lines if one.batch_size == 1]
+    (best,) = [row for row in results_of(lines) if row.small_batch.model == "s-int8"]
+    assert [found.batch_size for found in waterfalls(best, lines)] == [1, 32]  # of the newer run, and of the first
 
 
 def test_a_circle_of_parents_ends() -> None:

@@ -76,7 +76,9 @@ def largest_batch(rows: Iterable[Result]) -> int:
 
 
 def results_of(lines: Iterable[Measurement]) -> list[Result]:
-    """Gather lines into results in the order they come; of a configuration measured twice the newest run counts.
+    """Gather lines into results in the order they come; of a batch size that was measured twice the newest counts.
+
+    A newer run of fewer batch sizes leaves what is known of the others as it is, so that their limits are still judged.
 
     Pruning steps are no results: they only serve the breakdown of a speed-up.
     """
@@ -85,8 +87,7 @@ def results_of(lines: Iterable[Measurement]) -> list[Result]:
         (line for line in lines if line.kind != "pruning-step"),
         attrgetter(*KEY),
     ).values():
-        newest = max(line.created for line in group)
-        by_size = {line.batch_size: line for line in group if line.created == newest}
+        by_size = {line.batch_size: line for line in sorted(group, key=attrgetter("created"))}
         found.append(Result(tuple(by_size[size] for size in sorted(by_size))))
     return found
 

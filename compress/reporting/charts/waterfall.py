@@ -31,23 +31,27 @@ def waterfall_chart(
 ) -> str:
     """Draw the bars as a standalone SVG document: blue for what made it faster, orange for what made it slower."""
     left = 16
-    canvas = replace(canvas, left=left, top=34, height=34 + STEP * len(bars) + canvas.bottom_margin)
+    second_line = 0 if canvas.width > 500 else 17  # where names and factors do not fit beside each other
+    step = STEP + second_line
+    canvas = replace(canvas, left=left, top=34, height=34 + step * len(bars) + canvas.bottom_margin)
     x = Axis.over([1.0, *(bar.end for bar in bars)], left, canvas.right, log=True)
     parts = [*frame(canvas, title, label, ""), *vertical_ticks(canvas, x, prefix="×")]
     start = 1.0
     for index, bar in enumerate(bars):
-        top = canvas.top + STEP * index
+        top = canvas.top + step * index
+        bar_top = top + 22 + second_line
+        place = f'x="{x.start}" dy="{second_line}" ' if second_line else ""
         ends = sorted((x.place(1.0 if bar.is_total else start), x.place(bar.end)))
         style = "total" if bar.is_total else "slower" if bar.end < start else "faster"
         parts.append(
             f'<text class="step" x="{x.start}" y="{top + 16}">{markup_text(bar.name)}: '
-            f'<tspan font-weight="600">{markup_text(bar.says)}</tspan></text>'
-            f'<rect class="bar {style}" x="{ends[0]}" y="{top + 22}" width="{max(ends[1] - ends[0], 1.5):.1f}" '
+            f'<tspan {place}font-weight="600">{markup_text(bar.says)}</tspan></text>'
+            f'<rect class="bar {style}" x="{ends[0]}" y="{bar_top}" width="{max(ends[1] - ends[0], 1.5):.1f}" '
             f'height="{THICKNESS}"/>'
         )
         if index + 1 < len(bars) and not bar.is_total:
             at = x.place(bar.end)
-            ends_at = f'y1="{top + 22 + THICKNESS}" y2="{top + 22 + STEP}"'
+            ends_at = f'y1="{bar_top + THICKNESS}" y2="{bar_top + step}"'
             parts.append(f'<line class="link" x1="{at}" x2="{at}" {ends_at}/>')
         start = bar.end
     told = "; ".join(f"{bar.name}: {bar.says}" for bar in bars)

@@ -33,17 +33,19 @@ def test_bounds_are_called_as_files_call_them() -> None:
     assert list(interval_fields("difference_points", None))[1:] == ["difference_low", "difference_high"]
 
 
-def test_a_result_has_the_lines_of_its_newest_run_by_batch_size() -> None:
+def test_a_result_has_the_newest_line_of_each_batch_size() -> None:
     old, new = "2026-11-20T12:00:00+00:00", "2026-11-21T12:00:00+00:00"
     lines = [
         line("a", batch_size=32, created=new),
         line("a", batch_size=64, created=old),
         line("a", batch_size=1, created=new),
         line("b", created=old),
+        line("a", batch_size=32, created=old),
     ]
     first, second = results_of(lines)
-    assert [one.batch_size for one in first.lines] == [1, 32]
-    assert first.small_batch is lines[2] and first.large_batch is lines[0]
+    assert [one.batch_size for one in first.lines] == [1, 32, 64]
+    assert first.small_batch is lines[2] and first.large_batch is lines[1]
+    assert first.at(32) is lines[0]
     assert second.small_batch.title == "b in torch"
 
 

@@ -11,6 +11,7 @@ from compress.reporting.charts import heat_map
 from compress.reporting.charts import svg as svg_module
 from compress.reporting.charts.pareto import MARKERS, Point, front, pareto_chart
 from compress.reporting.charts.pareto_points import marks, published_figures
+from compress.reporting.charts.waterfall import Bar, waterfall_chart
 from tests.support.report_study import study
 from tests.support.results import line
 
@@ -45,6 +46,20 @@ def test_series_differ_in_colour_dash_and_shape() -> None:
         for rule in (*(f".s{n}" for n in range(5)), *(f".d{n}" for n in range(1, 5)))
     ]
     assert len({rule.partition("{")[2] for rule in rules}) == 9
+
+
+def test_a_narrow_waterfall_has_factors_below_the_names() -> None:
+    name, says = "feed-forward neurons removed and what came before", "×12.40 (×11.29 to ×13.51)"
+    picture = waterfall_chart([Bar(name, 12.4, says), Bar("all", 12.4, says, is_total=True)], title="t")
+    for svg, lines in ((picture.wide, [f"{name}: {says}"]), (picture.narrow, [f"{name}: ", says])):
+        root = ElementTree.fromstring(svg)
+        (text, _) = [one for one in root.iter(f"{SVG}text") if one.get("class") == "step"]
+        (factor,) = text
+        bar = next(one for one in root.iter(f"{SVG}rect") if "bar" in one.get("class", "").split())
+        below = float(factor.get("dy", 0))
+        assert ([text.text, factor.text] if below else [f"{text.text}{factor.text}"]) == lines
+        assert max(map(len, lines)) * 7 < float(root.attrib["viewBox"].split()[2]) - 16
+        assert float(bar.attrib["y"]) > float(text.attrib["y"]) + below
 
 
 def test_bars_reach_from_low_to_high_and_stay_inside() -> None:
