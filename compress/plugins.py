@@ -9,27 +9,48 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from compress.errors import CompressError, MissingPackage, did_you_mean
 
-# Kind of plug-in -> its folder in the package, and the function that every module in it defines.
-FOLDERS: Mapping[str, tuple[str, str]] = {
-    "losses": ("training/losses", "loss"),
-    "modifiers": ("training/modifiers", "attach"),
-    "augmenters": ("training/augmenters", "augmenter"),
-    "criteria": ("pruning/criteria", "importance"),
-    "quantizers": ("quantization/quantizers", "quantize"),
-    "runtimes": ("inference/runtimes", "start"),
-    "architectures": ("training/architectures", "build"),
-    "exporters": ("exporting/exporters", "export"),
-    "baselines": ("benchmarking/baselines", "fit"),
-    "competitors": ("benchmarking/competitors", "build"),
+
+class Kind(NamedTuple):
+    """A kind of plug-in: its folder in the package, its entry function, what else its modules must and may define."""
+
+    folder: str
+    entry: str
+    also: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = {
+    "losses": Kind("training/losses", "loss", ("NEEDS",), ("STUDENT_NEEDS", "MEAN_OVER")),
+    "modifiers": Kind("training/modifiers", "attach"),
+    "augmenters": Kind("training/augmenters", "augmenter"),
+    "criteria": Kind("pruning/criteria", "importance"),
+    "quantizers": Kind("quantization/quantizers", "quantize", ("WRITES",)),
+    "runtimes": Kind("inference/runtimes", "start", ("OPENS", "DEVICES")),
+    "architectures": Kind("training/architectures", "build"),
+    "exporters": Kind("exporting/exporters", "export", ("MODEL_TYPES",)),
+    "baselines": Kind("benchmarking/baselines", "fit", ("start", "RUNTIME", "TASKS")),
+    "competitors": Kind("benchmarking/competitors", "build", ("start", "DEVICES", "REQUIRES")),
+}
+
+# What the constants of plug-ins may name, where they are literals.
+CONSTANTS: Mapping[str, tuple[str, ...]] = {
+    "NEEDS": ("logits", "exact", "classes", "labels", "targets", "first", "hidden", "attention", "mixed"),
+    "STUDENT_NEEDS": ("hidden", "attention"),
+    "MEAN_OVER": ("answers", "texts", "tokens", "pairs", "labels", "targets"),
+    "WRITES": ("onnx", "torch"),
+    "OPENS": ("onnx", "torch"),
+    "DEVICES": ("cpu", "cuda"),
+    "TASKS": ("classification", "regression", "tagging"),
 }
 
 # Names that files of earlier versions use -> today's: keys of recipes and of locks.
@@ -43,7 +64,7 @@ RENAMED: Mapping[str, str] = {
     "intervention": "modifier",
 }
 
-SINGULAR: Mapping[str, str] = {name: name.removesuffix("s") for name in FOLDERS} | {
+SINGULAR: Mapping[str, str] = {name: name.removesuffix("s") for name in KINDS} | {
     "criteria": "criterion",
     "losses": "loss",
 }
@@ -76,21 +97,33 @@ class Plugin:
     def summary(self) -> str:
         return self.description.split("\n\n")[0].replace("\n", " ")
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is part of this package."""
+        return _is_own(self.module)
+
+    @property
+    def called(self) -> str:
+        """The plug-in as messages name it; one of another package with its module."""
+        return _called(self.folder, self.name, self.module)
+
     def load(self) -> ModuleType:
         try:
             return importlib.import_module(self.module)
         except ModuleNotFoundError as error:
-            raise MissingPackage(error) from None
+            if self.is_own:
+                raise MissingPackage(error) from None
+            raise CompressError(f"{self.called} needs the Python package {error.name}; install it") from None
 
     @property
     def function(self) -> Callable[..., Any]:
         """The plug-in's entry function; this imports the module."""
-        function: Callable[..., Any] = getattr(self.load(), FOLDERS[self.folder][1])
+        function: Callable[..., Any] = getattr(self.load(), KINDS[self.folder].entry)
         return function
 
     def check(self, options: Mapping[str, Any]) -> list[str]:
         """Return every fault of the options as a sentence; an empty list when they are right."""
-        called = f"{SINGULAR[self.folder]} {self.name!r}"
+        called = self.called
         faults = [
             f"{called} has no option {key!r}; it has {', '.join(self.parameters) or 'none'}."
             + did_you_mean(key, self.parameters)
@@ -132,7 +165,7 @@ def find(folder: str, name: str) -> Plugin:
 
 @cache
 def _modules(folder: str) -> dict[str, str]:
-    place = FOLDERS[folder][0]
+    place = KINDS[folder].folder
     found = {
         file.stem.replace("_", "-"): f"compress.{place.replace('/', '.')}.{file.stem}"
         for file in Path(__file__).parent.joinpath(place).glob("[!_]*.py")
@@ -149,46 +182,97 @@ def _modules(folder: str) -> dict[str, str]:
 
 @cache
 def _parse(folder: str, name: str, module: str) -> Plugin:
-    tree = ast.parse(_source(folder, name, module).read_text(encoding="utf-8"))
-    entry = FOLDERS[folder][1]
+    kind, called = KINDS[folder], _called(folder, name, module)
+    try:
+        tree = ast.parse(_source(called, module).read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise CompressError(f"{called} is no Python module: {error.msg} in line {error.lineno}") from None
+    except ValueError:
+        raise CompressError(f"{called} is no Python module: it is no text in UTF-8") from None
+    defined = _defined(tree)
+    if missing := [one for one in (kind.entry, *kind.also) if one not in defined]:
+        raise CompressError(f"{called} does not define {', '.join(missing)}; CONTRIBUTING.md says what it must")
+    for constant in (one for one in (*kind.also, *kind.optional) if one in defined):
+        allowed = CONSTANTS.get(constant)
+        if allowed and (wrong := sorted(_strings(defined[constant]).difference(allowed))):
+            raise CompressError(
+                f"{called}: {constant} names {', '.join(wrong)}; it may name {', '.join(allowed)}."
+                f"{did_you_mean(wrong[0], allowed)}"
+            )
+    entry = defined[kind.entry]
+    if not isinstance(entry, ast.FunctionDef):
+        raise CompressError(f"{called}: {kind.entry} is not a function of this module")
+    pairs = zip(entry.args.kwonlyargs, entry.args.kw_defaults, strict=True)
+    parameters = {
+        argument.arg: Parameter(
+            annotation=ast.unparse(argument.annotation) if argument.annotation else "Any",
+            required=default is None,
+            default=ast.unparse(default) if default is not None else "",
+        )
+        for argument, default in pairs
+    }
+    if isinstance(defined.get("NEEDS"), ast.ImportFrom):
+        raise CompressError(f"{called} imports NEEDS; write it out, as the file is read without importing it")
+    needs = _strings(defined["NEEDS"]) if "NEEDS" in defined else frozenset[str]()
+    return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters, needs)
+
+
+def _defined(tree: ast.Module) -> dict[str, ast.stmt]:
+    """Return what a module defines at its top, by name: functions, constants, and what it imports by name."""
+    found: dict[str, ast.stmt] = {}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == entry:
-            pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-            parameters = {
-                argument.arg: Parameter(
-                    annotation=ast.unparse(argument.annotation) if argument.annotation else "Any",
-                    required=default is None,
-                    default=ast.unparse(default) if default is not None else "",
-                )
-                for argument, default in pairs
-            }
-            return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters, _needs(tree))
-    raise CompressError(f"{SINGULAR[folder]} {name!r} ({module}) does not define {entry}()")
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name: node for alias in node.names}
+    return found
 
 
-def _needs(tree: ast.Module) -> frozenset[str]:
-    """Return the strings of a module's ``NEEDS = frozenset({...})``."""
-    values = (
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(node).startswith(("NEEDS =", "NEEDS:"))
-    )
-    return frozenset(
-        str(part.value) for value in values if value for part in ast.walk(value) if isinstance(part, ast.Constant)
-    )
+def _strings(node: ast.stmt) -> frozenset[str]:
+    """Return the strings of a constant such as ``NEEDS = frozenset({...})``."""
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    parts = ast.walk(value) if value else ()
+    return frozenset(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
 
 
-def _source(folder: str, name: str, module: str) -> Path:
+def _is_own(module: str) -> bool:
+    return module.startswith("compress.")
+
+
+def _called(folder: str, name: str, module: str) -> str:
+    return f"{SINGULAR[folder]} {name!r}" + ("" if _is_own(module) else f" ({module})")
+
+
+def _source(called: str, module: str) -> Path:
     """Return the file of a module. Python imports the packages around it, so that our own are found by their path."""
-    if module.startswith("compress."):
+    if _is_own(module):
         return Path(__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
     try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
+        spec = importlib.util.find_spec(module)  # imports the packages around it
+    except ModuleNotFoundError as error:
+        if error.name and not f"{module}.".startswith(f"{error.name}."):
+            raise CompressError(f"{called} needs the Python package {error.name}; install it") from None
         spec = None
+    except Exception as error:
+        raise CompressError(f"the package of {called} cannot be imported: {type(error).__name__}: {error}") from error
     if spec is None or spec.origin is None:
-        raise CompressError(f"{SINGULAR[folder]} {name!r} names the module {module}, which is not installed")
+        raise CompressError(f"{called} names the module {module}, which is not installed")
     return Path(spec.origin)
+
+
+def of_another_package(module: str) -> str:
+    """Return how the plug-in of a module is called, or one of its package; empty where no other package has any."""
+    for folder in () if _is_own(module) else KINDS:
+        with suppress(CompressError):  # two of one name
+            found = _modules(folder).items()
+            package = module.partition(".")[0]
+            alike = [(name, theirs) for name, theirs in found if theirs.partition(".")[0] == package]
+            for name, theirs in sorted(alike, key=lambda one: one[1] != module):
+                return _called(folder, name, theirs)
+    return ""
 
 
 def fits(value: Any, annotation: str) -> bool:

@@ -148,12 +148,13 @@ def example(folder: str, directory: Path, name: str = "") -> tuple[ModuleType, s
     """Import the example of a plug-in folder (of several the one of that name) from a directory that is not the
     package's.
     """
-    start = f"compress/{plugins.FOLDERS[folder][0]}/{name}"
+    start = f"compress/{plugins.KINDS[folder].folder}/{name}"
     ((path, source),) = ((path, text) for path, text in examples().items() if path.startswith(start))
     file = directory / Path(path).name
     file.write_text(source, encoding="utf-8")
     module = module_from(file)
-    assert module.__doc__ and callable(getattr(module, plugins.FOLDERS[folder][1]))
+    kind = plugins.KINDS[folder]
+    assert module.__doc__ and callable(getattr(module, kind.entry)) and set(kind.also) <= vars(module).keys()
     return module, file.stem.replace("_", "-")
 
 

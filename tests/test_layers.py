@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 import compress
-from compress.plugins import FOLDERS
+from compress.plugins import KINDS
 
 PACKAGE = Path(compress.__file__).parent
 # From the top down. Packages of one line do not import each other; the order is drawn in docs/design.md.
@@ -79,7 +79,7 @@ def _folder(module: str) -> str:
 
 
 def _is_plugin(module: str) -> bool:
-    folders = {f"compress.{folder.replace('/', '.')}" for folder, _ in FOLDERS.values()}
+    folders = {f"compress.{folder.replace('/', '.')}" for folder, *_ in KINDS.values()}
     return _folder(module) in folders and not module.rpartition(".")[2].startswith("_")
 
 
@@ -135,7 +135,7 @@ def test_no_public_function_has_more_than_8_parameters() -> None:
     """Plug-in entry functions, whose options are keys of recipes, and commands of click are their own schema."""
     found = []
     for module in SOURCES:
-        entries = {function for _, function in FOLDERS.values()} if _is_plugin(module) else set()
+        entries = {kind.entry for kind in KINDS.values()} if _is_plugin(module) else set()
         for node in definitions(module):
             methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
             for function in methods if isinstance(node, ast.ClassDef) else [node]:

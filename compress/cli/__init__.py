@@ -220,10 +220,23 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
         where = f" {os.fsdecode(name)}" if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
         return f"{(reason + where).rstrip(':')}; what was finished before stays. {_resumable(arguments)}"
     says = next(iter(str(error).split("\n")), "")
+    plugin = _plugin_at_fault(error)
     return (
-        f"{type(error).__name__}{': ' if says else ''}{says} (a fault of compress, not yours: "
-        "type 'compress -v' and the rest of the command to see where, and report it)"
+        f"{type(error).__name__}{': ' if says else ''}{says} (a fault of {plugin or 'compress'}, not "
+        f"{'of compress' if plugin else 'yours'}: type 'compress -v' and the rest of the command to see where"
+        f"{'' if plugin else ', and report it'})"
     )
+
+
+def _plugin_at_fault(error: BaseException) -> str:
+    """Name the plug-in of another package in which an error was raised, by it or by what it called."""
+    from compress import plugins
+
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+        found = plugins.of_another_package(module) or ("" if module.partition(".")[0] == "compress" else found)
+    return found
 
 
 # What the allocators of libraries say instead of a MemoryError.

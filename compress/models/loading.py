@@ -42,7 +42,7 @@ def check_foreign(directory: Path) -> None:
     """
     check_files(directory)
     raw = read_config(directory)
-    if raw.get("auto_map") and not _is_known(raw.get("model_type")):
+    if raw.get("auto_map") and not _knows(raw):
         raise CompressError(
             f"{directory} needs Python code of its own (auto_map in its config.json), which is never run; use a model "
             "type that transformers has, or an ONNX export"
@@ -56,13 +56,11 @@ def check_foreign(directory: Path) -> None:
         raise CompressError(f"{directory / CONFIG_NAME} names kernels to fetch for its attention; delete that entry")
 
 
-def _is_known(model_type: object) -> bool:
-    from transformers import CONFIG_MAPPING
+def _knows(raw: Mapping[str, Any]) -> bool:
+    """Tell whether transformers knows the model type of a config, now that all that it could know is registered."""
+    from compress.models.modeling.registration import is_known
 
-    from compress.models.modeling.registration import register_models
-
-    register_models()
-    return model_type in CONFIG_MAPPING
+    return is_known(raw.get("model_type"))
 
 
 def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
@@ -76,10 +74,8 @@ def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
     """
     from transformers import AutoConfig
 
-    from compress.models.modeling.registration import register_models
-
-    register_models()
     check_foreign(directory)
+    _knows(read_config(directory))
     with faults_of(directory, "a model"):
         config: PretrainedConfig = AutoConfig.from_pretrained(directory, **changes, **_TRUSTED)
     return config

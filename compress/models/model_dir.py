@@ -27,7 +27,7 @@ from compress.models.manifest import (
     verify_files,
 )
 from compress.models.model_files import PICKLES, check_files, count_weights, read_config, weight_files
-from compress.models.modeling import TAGGER, auto_class
+from compress.models.modeling import ENDINGS, TAGGER, auto_class
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -115,8 +115,7 @@ class ModelDir:
 
     @property
     def is_classifier(self) -> bool:
-        ends = ("ForSequenceClassification", TAGGER)
-        return any(name.endswith(ends) for name in self.config.get("architectures") or ())
+        return any(name.endswith(ENDINGS) for name in self.config.get("architectures") or ())
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from compress.recipes.pruning import AMOUNTS
 
 # What a user lists -> where it lies.
 RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
-PLUGIN_KINDS = tuple(plugins.FOLDERS)
+PLUGIN_KINDS = tuple(plugins.KINDS)
 LISTED_KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "study", "steps", "metric", "its control", "500 labels")
 FEW_LABELS = "table2"  # the study of the last column
@@ -41,7 +41,15 @@ def entries(kind: str) -> list[tuple[str, str]]:
     if kind in RECIPE_KINDS:
         loaded = (recipes.load_recipe(RECIPE_KINDS[kind], name) for name in recipes.recipe_names(RECIPE_KINDS[kind]))
         return [(r.name, r.title if isinstance(r, StudyRecipe) else r.description.strip()) for r in loaded]
-    return [(name, plugins.find(kind, name).summary) for name in plugins.names(kind)]
+    return [(name, _summary(kind, name)) for name in plugins.names(kind)]
+
+
+def _summary(kind: str, name: str) -> str:
+    """Return what a plug-in says of itself, or why it cannot be used: one of another package hides no others."""
+    try:
+        return plugins.find(kind, name).summary
+    except CompressError as error:
+        return f"cannot be used: {error}"
 
 
 def students() -> list[StudentRecipe]:

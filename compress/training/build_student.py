@@ -1,15 +1,32 @@
 """Build the untrained student of a recipe, with the tokenizer that it reads."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.data import Example
+from compress.data.tokenization import maximum_length
+from compress.errors import CompressError
+from compress.models.modeling import ENDINGS, auto_class, is_tagger
+from compress.models.modeling.registration import is_known
 from compress.progress import Progress, silent
-from compress.recipes import StudentRecipe
+from compress.recipes import StudentRecipe, needs_of
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
+from compress.training.masked_lm import Masker
+from compress.training.phases import modifying
+from compress.training.teacher_signal import ActivationRecorder, LiveTeacher, needs_of_student
+from compress.training.tokenized_dataset import batch_of, collator, mapped_rows
+from compress.training.tokenized_rows import TrainingRow, write_rows
+from compress.training.trainer import attach_losses, detach_loss_modules
+
+TRIED_ROWS, TRIED_LENGTH = 8, 32
 
 
 class BuiltStudent(NamedTuple):
@@ -47,5 +64,72 @@ def build_student(
         if any("mixed" in phase.needs for phase in recipe.phases):
             mixer = Mixer(tokenizer, learned, started.get_input_embeddings().num_embeddings, seed)
         started, tokenizer = re_embed(started, tokenizer, learned), learned
-    build = plugins.find("architectures", recipe.architecture.name).function
-    return BuiltStudent(build(started, tokenizer, texts(), **recipe.architecture.options), tokenizer, mixer)
+    plugin = plugins.find("architectures", recipe.architecture.name)
+    built = plugin.function(started, tokenizer, texts(), **recipe.architecture.options)
+    _check_opens(built, plugin.called)
+    return BuiltStudent(built, tokenizer, mixer)
+
+
+def try_student(
+    recipe: StudentRecipe,
+    teachers: Mapping[str, PreTrainedModel | None],
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Callable[[], Iterable[Example]],
+    task: str,
+) -> PreTrainedModel:
+    """Return a student that was built from a few texts, once the losses of its phases were computed on them.
+
+    What does not fit the teacher is known then before it labels text. The vocabulary is not learned, and losses that
+    read two are left out.
+
+    Args:
+        teachers: by the names in :class:`compress.recipes.Phase`; modifiers may change them.
+
+    Raises:
+        CompressError: options of the architecture, a modifier or a loss do not fit the teacher.
+    """
+    start = next(filter(None, teachers.values()))
+    few = [*islice(texts(), TRIED_ROWS)]
+    student = build_student(replace(recipe, vocabulary=None), start, tokenizer, lambda: few, seed=0).model
+    student.train(False)
+    length = min(TRIED_LENGTH, maximum_length(tokenizer, student.config.to_dict()))
+    with TemporaryDirectory() as folder:
+        tokenized = Path(folder) / "few.arrow"
+        write_rows(tokenized, map(TrainingRow, few), tokenizer, max_length=length, task=task)
+        rows = collator(tokenizer.pad_token_id or 0, task)([*mapped_rows(tokenized)])
+    for phase in recipe.phases:
+        losses = [choice for choice in phase.losses if "mixed" not in needs_of([choice])]
+        batch = Masker(tokenizer, phase.masking)(batch_of(rows)) if phase.masking else batch_of(rows)
+        teacher = teachers.get(phase.teacher)
+        with torch.no_grad(), modifying(student, teacher, phase):
+            _, ours = ActivationRecorder(student, needs_of_student(losses))(batch)
+            theirs = LiveTeacher(teacher, needs_of(losses))(batch, None) if teacher else ours
+            for loss in attach_losses(losses, teacher, student):
+                loss.function(ours, theirs, batch, *loss.trained)
+            detach_loss_modules(student)
+    return student
+
+
+def _check_opens(student: PreTrainedModel, architecture: str) -> None:
+    """Refuse a student that could not be opened after its training, as one of another package may be."""
+    name, config = type(student).__name__, type(student.config)
+    built = f"{architecture} builds a {name}"
+    if not name.endswith(ENDINGS):
+        raise CompressError(f"{built}; the name of the class must end with {' or '.join(ENDINGS)}")
+    opener = auto_class("tagging" if is_tagger(student) else "classification")
+    try:
+        with torch.device("meta"):
+            opened = type(opener.from_config(student.config)) if is_known(config.model_type) else None
+    except ValueError:  # transformers knows the config, and no model of this kind with it
+        opened = None
+    if opened is not type(student):
+        raise CompressError(
+            f"{built}, which transformers cannot open again: its module must call AutoConfig.register("
+            f"{config.model_type!r}, {config.__name__}) and {opener.__name__}.register({config.__name__}, {name})"
+        )
+    try:
+        student.get_input_embeddings()
+    except NotImplementedError:
+        raise CompressError(
+            f"{built} without get_input_embeddings(), which must return the nn.Embedding of its tokens"
+        ) from None

@@ -33,7 +33,7 @@ from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
 from compress.training.augmentation import augmented
-from compress.training.build_student import build_student
+from compress.training.build_student import build_student, try_student
 from compress.training.finetune import encoder_of
 from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
 from compress.training.teaching_labels import check_foreign_labels, foreign_labels, open_teacher
@@ -162,7 +162,17 @@ def distill(
     check_batch_sizes(*phase_batch_sizes(recipe.training, phases))
     if not options.control:
         check_foreign_labels(model, phases, foreign, recipe.name)
+    built_from = replace(recipe, phases=phases)
     encoder = encoder_of(model, options.encoder) if any(phase.teacher == "encoder" for phase in phases) else None
+
+    def teachers() -> dict[str, Any]:
+        general = load_classifier(encoder, model.labels, model.task) if encoder else None
+        return {"task": model.load(), "encoder": general}
+
+    tried = try_student(built_from, teachers(), tokenizer, lambda: chain(pool, train), model.task)
+    if pretrained:
+        load_body(tried, pretrained)  # refuses another shape
+    del tried
     with Stage.begin(
         "distill",
         output,
@@ -199,10 +209,10 @@ def distill(
         taught = None if options.control else pool
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
         set_seed(compute.seed)
-        source: Any = model.load()
+        networks = teachers()
         built, tokenizer, mixer = build_student(
-            replace(recipe, phases=phases),
-            source,
+            built_from,
+            networks["task"],
             tokenizer,
             lambda: chain(pool, train),
             seed=compute.seed,
@@ -216,10 +226,7 @@ def distill(
             TrainingPlan(training_data, selection, planned_rows),
             TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling"),
             phases=phases,
-            teachers={
-                "task": source,
-                "encoder": load_classifier(encoder, model.labels, model.task) if encoder else None,
-            },
+            teachers=networks,
             mixer=mixer,
         )
         labelled_by = pool.labels if isinstance(pool, LabelledPool) else ()
@@ -346,7 +353,8 @@ def _check_request(
                 f"not begin at the same subword tokens, and {model.name} tags words; use a student without that loss"
             )
     if encoder is not None and not control and all(phase.teacher != "encoder" for phase in recipe.phases):
-        raise CompressError(f"no phase of the student {recipe.name!r} reads the encoder; leave --encoder out")
+        left = " that --start leaves" if options.start else ""
+        raise CompressError(f"no phase of the student {recipe.name!r}{left} reads the encoder; leave --encoder out")
     if control and not train:
         raise CompressError("--control trains on gold labels alone, and there are none; give them with --train FILE")
     for directory in cast("Sequence[LabelDir]", (*data.labels, *data.variants)):

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
-from compress import plugins, recipes
+from compress import recipes
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
@@ -25,6 +25,7 @@ from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, quiet_libraries, silent
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
+from compress.training.build_student import build_student, try_student
 from compress.training.distill import summary
 from compress.training.finetune import open_encoder
 from compress.training.loss_modules import VocabularyHead, masked_tokens
@@ -94,6 +95,8 @@ def pretrain(
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(unlabeled, text.rows, recipe.phases, tokenizer)
+    encoders = {"encoder": load_classifier(source, NO_LABELS, TASK)}
+    try_student(recipe, encoders, tokenizer, lambda: unlabeled, TASK)
     with Stage.begin(
         "pretrain",
         output,
@@ -104,8 +107,7 @@ def pretrain(
     ) as stage:
         set_seed(compute.seed)
         teacher = load_classifier(source, NO_LABELS, TASK)
-        build = plugins.find("architectures", recipe.architecture.name).function
-        built = build(teacher, tokenizer, unlabeled, **recipe.architecture.options)
+        built = build_student(recipe, teacher, tokenizer, lambda: unlabeled, seed=compute.seed).model
         check_form(built, with_head="targets" in recipe.phases[-1].needs)
         run = TrainingRun(stage.working, recipe.training, TASK, compute, progress, "Pre-training")
         outcomes = fit(

@@ -132,18 +132,17 @@ class WeightedLoss(NamedTuple):
     mean_over: str
 
 
-def build_losses(objective: Objective, model: PreTrainedModel) -> list[WeightedLoss]:
-    """Return the losses of an objective.
-
-    These modules become a submodule of ``model`` until the end.
-    """
+def attach_losses(
+    chosen: Sequence[Choice], teacher: PreTrainedModel | None, model: PreTrainedModel
+) -> list[WeightedLoss]:
+    """Return losses as functions; their modules become a submodule of ``model`` until :func:`detach_loss_modules`."""
     losses: list[WeightedLoss] = []
     modules = nn.ModuleDict()
-    for number, choice in enumerate(objective.losses):
+    for number, choice in enumerate(chosen):
         plugin = plugins.find("losses", choice.name)
         trained: list[nn.Module] = []
         if hasattr(plugin.load(), "learned"):
-            trained = [plugin.load().learned(model, objective.teacher, **choice.options)]
+            trained = [plugin.load().learned(model, teacher, **choice.options)]
             modules[f"{number}_{choice.name.replace('-', '_')}"] = trained[0]
         mean_over = getattr(plugin.load(), "MEAN_OVER", "answers")
         losses.append(WeightedLoss(choice.weight, partial(plugin.function, **choice.options), trained, mean_over))
@@ -223,7 +222,8 @@ class DistillationTrainer(Trainer):
         # One process trains on one GPU: torchrun starts more. DataParallel would multiply the batch by their number.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         self.objective: Objective = objective
-        self.losses = build_losses(objective, model)  # before the optimiser: it trains their modules too
+        # Before the optimiser, which trains their modules too.
+        self.losses = attach_losses(objective.losses, objective.teacher, model)
         super().__init__(
             model=model,
             args=arguments,

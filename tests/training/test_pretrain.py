@@ -286,10 +286,11 @@ def test_a_student_starts_from_it(made: ModelDir, taught: Any, monkeypatch: pyte
     assert len(body) > 10 and all(torch.equal(begun[0][name], written[name]) for name in body)
 
 
-def test_another_shape_is_refused(made: ModelDir, taught: Any) -> None:
+def test_another_shape_is_refused(made: ModelDir, taught: Any, tmp_path: Path) -> None:
     deeper = replace(STUDENT, architecture=Choice("transformer", options={"depth": 2}))
     with pytest.raises(CompressError, match="another shape than this student .*layer.1.* is absent"):
         taught(deeper, start=made.path)
+    assert not [path for path in tmp_path.iterdir() if "student" in path.name]  # nothing was begun
 
 
 def test_another_family_is_refused(made: ModelDir, taught: Any) -> None:
@@ -301,6 +302,8 @@ def test_another_family_is_refused(made: ModelDir, taught: Any) -> None:
 def test_only_what_pretrain_made_is_a_start(made: ModelDir, teacher: Path, taught: Any) -> None:
     with pytest.raises(CompressError, match="was not made by 'compress pretrain'"):
         taught(STUDENT, start=teacher)
+    with pytest.raises(CompressError, match="no phase of the student .* that --start leaves reads the encoder"):
+        taught(STUDENT, start=made.path, encoder=teacher)
     with pytest.raises(CompressError, match="has gone through all phases"):
         taught(replace(STUDENT, phases=(MLM,)), start=made.path)
 

@@ -22,6 +22,7 @@ AUTO_CLASSES: Mapping[str, str] = {
 }
 CLASSIFIER = "AutoModelForSequenceClassification"
 TAGGER = "ForTokenClassification"  # how the names of classes end that answer every token
+ENDINGS = ("ForSequenceClassification", TAGGER)
 
 
 def is_tagger(model: "PreTrainedModel") -> bool:

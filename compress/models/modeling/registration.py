@@ -8,13 +8,16 @@ not touched.
 from functools import cache
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import CONFIG_MAPPING, AutoConfig
 
+from compress import plugins
+from compress.errors import CompressError
 from compress.models.modeling import TAGGER, auto_class
 from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
 from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification
 from compress.models.modeling.ngram import NGramForSequenceClassification
 from compress.models.modeling.pruned import MODEL_CLASSES, TAGGER_CLASSES
+from compress.progress import logger
 
 
 @cache
@@ -34,3 +37,22 @@ def register_models() -> None:
         opener.register(config_class, model_class, exist_ok=True)
         config_class.register_for_auto_class()
         model_class.register_for_auto_class(opener.__name__)
+
+
+def is_known(model_type: object) -> bool:
+    """Tell whether transformers can build a model type.
+
+    For one that it does not know, the architectures of other packages are imported, which may register it.
+    """
+    register_models()
+    faults = []
+    for name in plugins.names("architectures") if model_type not in CONFIG_MAPPING else ():
+        try:
+            plugin = plugins.find("architectures", name)
+            if not plugin.is_own:
+                plugin.load()
+        except CompressError as error:  # another may know it
+            faults.append(error)
+    if faults and model_type not in CONFIG_MAPPING:
+        logger.warning("%s", "; ".join(map(str, faults)))
+    return model_type in CONFIG_MAPPING
