@@ -49,7 +49,7 @@ class MissingPackage(CompressError, ImportError):
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string."""
     names = [name for name in allowed if max(len(name), len(value)) <= _LONGEST_NAME]  # it compares in squared time
-    close = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

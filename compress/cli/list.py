@@ -1,5 +1,8 @@
 """compress list"""
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
 
 import click
@@ -9,6 +12,7 @@ from compress.cli.printing import say
 from compress.errors import CompressError, did_you_mean
 from compress.recipes.catalogue import LISTED_KINDS, STUDENT_HEADINGS, behind, entries, in_short, students
 
+ENOUGH = 30  # characters
 ABOUT_STUDENTS = """
 Published: times smaller, performance kept, times as fast, by the survey of Rogers et al. 2020.
 Measured here: times smaller on disk (torch, or rounded as it was trained to be), kept of the teacher's metric, best
@@ -43,6 +47,11 @@ def command(kind: str) -> None:
 
 
 def _say_columns(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        say("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Print rows in columns; on a terminal the last one is wrapped, where there is room for some words of it."""
+    *widths, longest = (max(map(len, column)) for column in zip(*rows, strict=True))
+    left = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)
+    last_width = left if sys.stdout.isatty() and left > ENOUGH else longest
+    for *cells, last in rows:
+        first, *others = textwrap.wrap(last, last_width) or [""]
+        start = "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=True))
+        say("\n".join([(start + first).rstrip(), *(" " * len(start) + line for line in others)]))

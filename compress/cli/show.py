@@ -36,7 +36,7 @@ def command(name: str) -> None:
                 say(f"{stage}: {'begun' if entry.seconds is None else f'made in {entry.seconds:,.0f} s'}")
             return
         model = open_model(name, classifier=False)
-        say("\n".join(_facts(model.manifest)))
+        say("\n".join(dict.fromkeys(_facts(model.manifest))))
         if (model.path / METRICS_NAME).is_file():
             say(f"\n{as_text(read_training(model.path), BLOCKS if can_print(BLOCKS) else PLAIN)}")
         return
@@ -57,4 +57,6 @@ def _facts(manifest: "Manifest") -> Iterator[str]:
     yield from (f"{parent['role']}: {parent['name']}" for parent in manifest.parents)
     yield from (f"data, {one['role']}: {one['name']}, {plural(one['rows'], 'row')}" for one in manifest.data)
     yield from (f"{one['name']} on {one['split']}: {one['value']:.4f}, n = {one['rows']:,}" for one in manifest.metrics)
-    yield from (f"{note}: {value}" for note, value in manifest.notes.items() if isinstance(value, str | int | float))
+    for note, value in manifest.notes.items():
+        if isinstance(value, str | int | float):
+            yield f"{note}: {value:.6g}" if isinstance(value, float) else f"{note}: {value}"

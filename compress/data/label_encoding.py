@@ -11,6 +11,7 @@ from compress.data.examples import Example
 from compress.errors import CompressError, did_you_mean
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_SHOWN_CHARACTERS = 40
 _SHOWN_LABELS = 10
 
 
@@ -111,7 +112,7 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
     for row, example in enumerate(examples, start=1):
         position = None if example.label is None else index.get(example.label)
         if position is None:
-            raise _label_error(example.label, row, labels, name)
+            raise _label_error(example, row, labels, name)
         encoded.append(position)
     return encoded
 
@@ -135,13 +136,13 @@ def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str
     for row, example in enumerate(examples, start=1):
         if example.tags is None or len(example.tags) != len(example.words):
             raise CompressError(
-                f"Row {row} of {name} has {len(example.tags or ())} tags for {len(example.words)} words, but the model "
-                "tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
+                f"{_row(row, example, name)} has {len(example.tags or ())} tags for {len(example.words)} words, but "
+                "the model tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
             )
         unknown = next((tag for tag in example.tags if tag not in index), None)
         if unknown is not None:
             raise CompressError(
-                f"Row {row} of {name} has the tag {unknown!r}, which the model does not know: allowed are "
+                f"{_row(row, example, name)} has the tag {unknown!r}, which the model does not know: allowed are "
                 f"{_listed(labels)}; correct the file or give data of the same tag set.{did_you_mean(unknown, labels)}"
             )
         encoded.append([index[tag] for tag in example.tags])
@@ -155,25 +156,31 @@ def encode_scores(examples: Iterable[Example], *, name: str) -> list[float]:
         score = None if example.label is None else _number(example.label)
         if score is None:
             raise CompressError(
-                f"Row {row} of {name} has the label {example.label!r}, but regression needs a number: "
+                f"{_row(row, example, name)} has the label {example.label!r}, but regression needs a number: "
                 "correct the row or name another column with --label-column."
             )
         scores.append(score)
     return scores
 
 
-def _label_error(label: str | None, row: int, labels: Sequence[str], name: str) -> CompressError:
-    shown = _listed(labels)
+def _row(number: int, example: Example, name: str) -> str:
+    """Name a row by the start of its text too, as rows without text are not counted, nor a header."""
+    start = example.text[:_SHOWN_CHARACTERS]
+    return f"Row {number} of {name} ({start + ('...' if len(example.text) > len(start) else '')!r})"
+
+
+def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -> CompressError:
+    shown, label = _listed(labels), example.label
     if label is None:
         return CompressError(
-            f"Row {row} of {name} has no label, but one of {shown} is needed: remove the row or name another "
+            f"{_row(row, example, name)} has no label, but one of {shown} is needed: remove the row or name another "
             "column with --label-column."
         )
     folded = {key: known for known in labels for key in (known.casefold(), _identity(known))}
     same = folded.get(label.casefold()) or folded.get(_identity(label))
     hint = f" Did you mean {same!r}?" if same else did_you_mean(label, labels)
     return CompressError(
-        f"Row {row} of {name} has the label {label!r}, which the model does not know: allowed are {shown} "
+        f"{_row(row, example, name)} has the label {label!r}, which the model does not know: allowed are {shown} "
         f"(or an index where no name is a number); correct the file or name another column with "
         f"--label-column.{hint}"
     )

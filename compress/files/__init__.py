@@ -173,7 +173,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         CompressError: it is no regular file, too large, or not valid TOML.
     """
     try:
-        return tomllib.loads(read_text(path, TOML_LIMIT_BYTES))
+        return tomllib.loads(read_text(path, TOML_LIMIT_BYTES).removeprefix("\ufeff"))
     except RecursionError:
         raise CompressError(f"{path} is not valid TOML (nested too deeply): correct it") from None
     except ValueError as error:  # an integer of more digits than Python reads, too

@@ -260,8 +260,8 @@ def teacher_logits(
     if missing and complete:
         raise CompressError(
             f"{len(missing):,} of {len(rows):,} rows of train are not in the labels, and the logits of {model.name}, "
-            "which did not make these labels, would mix with them; label or import these rows too (their gold labels: "
-            "'compress labels import train.csv --label label'), or leave --train out"
+            "which did not make these labels, would mix with them; give labels of text that holds these rows too, or "
+            "leave --train out"
         )
     if missing:
         known |= zip(missing, _run_teacher(model, missing, compute, max_length, progress), strict=True)

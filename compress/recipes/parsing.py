@@ -89,7 +89,9 @@ def _build(kind: Any, value: Any, where: str, faults: list[str]) -> Any:
     if origin is Literal:
         wrong = "" if value in inner else f"one of {', '.join(map(repr, inner))}"
     elif origin is not None:
-        wrong = "a list" if origin is tuple else "a table"
+        is_one = origin is tuple and isinstance(value, Mapping)
+        form = f"[{where}] as [[{where}]]" if "[" not in where else "it in brackets, [ ]"
+        wrong = f"a list; write {form}" if is_one else "a list" if origin is tuple else "a table"
     else:
         wrong = "" if fits(value, kind.__name__) else f"of type {kind.__name__}"
     if wrong:
@@ -143,7 +145,8 @@ def _current(key: str, known: Collection[str]) -> str:
 
 def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
-        faults.append(f"{where} = {table!r} is not a table with a name")
+        example = table if isinstance(table, str) else "..."
+        faults.append(f"{where} = {table!r} is not a table with a name, such as {{ name = {example!r} }}")
         return None
     plugin_folder = CHOICE_FOLDERS[where.rpartition(".")[2].split("[")[0]]
     options = dict(table)

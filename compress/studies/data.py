@@ -193,7 +193,9 @@ def _pattern(names: list[str]) -> str | None:
 
 
 def _missing(root: Path, set_name: str) -> CompressError:
-    known = [path.name for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    if not root.is_dir():
+        return CompressError(f"The data root {root} is not a folder: check --data-root and COMPRESS_DATA.")
+    known = [path.name for path in root.iterdir() if path.is_dir()]
     hint = did_you_mean(set_name, known)
     return CompressError(
         f"There is no set {set_name!r} below the data root {root.name!r}: check the name, --data-root and "

@@ -529,6 +529,19 @@ def test_every_list_names_everything_of_its_kind(kind: str, capsys: pytest.Captu
     assert lines and all(len(line.split(maxsplit=1)[1]) > 10 for line in lines)
 
 
+def test_a_list_is_wrapped_on_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert execute(["list", "losses"]) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True)
+    assert execute(["list", "losses"]) == 0
+    wrapped = capsys.readouterr().out
+    assert max(map(len, whole.splitlines())) > 60 >= max(map(len, wrapped.splitlines()))
+    assert wrapped.split() == whole.split()
+
+
 def test_the_list_of_students_has_figures_steps_and_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["list", "students"]) == 0
     said = capsys.readouterr().out
@@ -562,12 +575,14 @@ def test_what_there_is_one_of_is_shown_as_one(desk: Desk, capsys: pytest.Capture
         stage="finetune",
         task="regression",
         labels=("score",),
-        data=({"role": "train", "name": "a.csv", "rows": 1, "sha256": "a" * 64},),
-        notes={"labels_of": "what nobody writes"},
+        data=({"role": "train", "name": "a.csv", "rows": 1, "sha256": "a" * 64},) * 2,
+        notes={"labels_of": "what nobody writes", "temperature": 1.9189859186282296},
     )
     path = desk.damaged(lambda path: finish(path, described))
     assert execute(["show", str(path)]) == 0
-    assert "\ntask: regression, 1 label\ndata, train: a.csv, 1 row\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "\ntask: regression, 1 label\ndata, train: a.csv, 1 row\nlabels_of: what nobody writes\n" in said
+    assert "\ntemperature: 1.91899\n" in said
 
 
 @pytest.mark.parametrize("kind", ["students", "teachers", "benchmarks"])

@@ -98,7 +98,7 @@ def test_encode_labels_takes_names_or_indices() -> None:
 @pytest.mark.parametrize(
     ("label", "known", "message"),
     [
-        ("negativ", ["negative", "positive"], "Row 2 of test has the label 'negativ'.*mean 'negative'"),
+        ("negativ", ["negative", "positive"], r"Row 2 of test \('[a-z ]*'\) has the label 'negativ'.*mean 'negative'"),
         ("POSITIVE", ["positive", "negative"], "mean 'positive'"),
         ("2", ["negative", "positive"], "label '2'"),
         ("0", ["1", "2"], "label '0'"),
@@ -113,12 +113,12 @@ def test_encode_labels_refuses(label: str, known: list[str], message: str) -> No
 
 @pytest.mark.parametrize("label", ["high", "nan", "inf"])
 def test_encode_scores_refuses(label: str) -> None:
-    with pytest.raises(CompressError, match=f"Row 1 of train has the label '{label}'"):
+    with pytest.raises(CompressError, match=rf"Row 1 of train \('.*'\) has the label '{label}'"):
         encode_scores(classes(label), name="train")
 
 
 def test_unlabelled_rows_cannot_be_encoded() -> None:
-    with pytest.raises(CompressError, match="Row 1 of train has no label"):
+    with pytest.raises(CompressError, match=r"Row 1 of train \('text'\) has no label"):
         encode_labels([Example("text")], ["a", "b"], name="train")
 
 
@@ -338,6 +338,8 @@ def test_find_set_refuses(data_root: Path, name: str, split: str, message: str) 
 
 
 def test_find_set_needs_a_root() -> None:
+    with pytest.raises(CompressError, match="The data root nowhere is not a folder: check --data-root"):
+        find_set(Path("nowhere"), "glue/SST-2", "dev")
     with pytest.raises(CompressError, match="--data-root or set COMPRESS_DATA"):
         find_set(None, "glue/SST-2", "dev")
 

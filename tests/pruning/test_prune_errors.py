@@ -127,5 +127,5 @@ def test_a_model_without_heads_and_an_onnx_model(tmp_path: Path) -> None:
 def test_an_unknown_label_is_named_with_its_row(role: str, teacher: Path, tmp_path: Path) -> None:
     rows = {"train": train_rows(), "validation": validation_rows()}[role]
     rows[6] = replace(rows[6], label="great")
-    with pytest.raises(CompressError, match=f"Row 7 of {role} has the label 'great', which the model does not know"):
+    with pytest.raises(CompressError, match=rf"Row 7 of {role} \(.*\) has the label 'great', which the model"):
         pruned(teacher, tmp_path / "out", "2", **{role: rows})

@@ -84,7 +84,7 @@ def test_all_faults_come_at_once() -> None:
         "description is missing",
         "unknown architecture 'bilstn'",
         "loss 'kl' has no option 'temprature'; it has temperature. Did you mean 'temperature'?",
-        "phases[0].losses[1] = {'weight': 1.0} is not a table with a name",
+        "phases[0].losses[1] = {'weight': 1.0} is not a table with a name, such as { name = '...' }",
         "training.epochs = 'three' is not of type float",
         "training.schedule = 'exponential' is not one of 'linear', 'cosine', 'constant'",
     ):
@@ -100,7 +100,9 @@ def test_all_faults_come_at_once() -> None:
         ({"training": {"batch_size": True}}, "training.batch_size = True is not of type int"),
         ({"training": 3}, "training = 3 is not a table"),
         ({"description": 3}, "description = 3 is not of type str"),
-        ({"phases": [{"losses": {"name": "kl"}}]}, "phases[0].losses = {'name': 'kl'} is not a list"),
+        ({"phases": [{"losses": {"name": "kl"}}]}, "losses = {'name': 'kl'} is not a list; write it in brackets"),
+        ({"phases": {"losses": [{"name": "kl"}]}}, "]} is not a list; write [phases] as [[phases]]"),
+        ({"architecture": "cnn"}, "architecture = 'cnn' is not a table with a name, such as { name = 'cnn' }"),
         ({"phases": []}, "phases is empty; a student needs at least one"),
         ({"phases": [{"losses": []}]}, "phases[0]: losses is empty; a phase needs at least one"),
         ({"phases": [{"losses": [{"name": "kl"}], "share": 0.0}]}, "phases[0]: share = 0.0 must be above 0"),
@@ -209,9 +211,9 @@ def test_a_file_that_is_no_recipe(tmp_path: Path, text: bytes | None, message: s
         recipes.load_recipe("students", str(path))
 
 
-def test_a_file_is_read_by_its_path_and_named_after_itself(tmp_path: Path) -> None:
+def test_a_file_with_a_byte_order_mark_is_read_by_its_path_and_named_after_itself(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text('description = "d"\nhub = "a/b"\n[training]\nepochs = 1\n')
+    path.write_text('\ufeffdescription = "d"\nhub = "a/b"\n[training]\nepochs = 1\n')
     recipe = recipes.load_recipe("teachers", str(path))
     assert (recipe.name, recipe.hub, recipe.training.epochs) == ("mine", "a/b", 1)
 
