@@ -267,11 +267,10 @@ def of_another_package(module: str) -> str:
     """Return how the plug-in of a module is called, or one of its package; empty where no other package has any."""
     for folder in () if _is_own(module) else KINDS:
         with suppress(CompressError):  # two of one name
-            found = _modules(folder).items()
             package = module.partition(".")[0]
-            alike = [(name, theirs) for name, theirs in found if theirs.partition(".")[0] == package]
-            for name, theirs in sorted(alike, key=lambda one: one[1] != module):
-                return _called(folder, name, theirs)
+            alike = [one for one in _modules(folder).items() if one[1].partition(".")[0] == package]
+            if alike:
+                return _called(folder, *min(alike, key=lambda one: one[1] != module))
     return ""
 
 

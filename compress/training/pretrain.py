@@ -95,8 +95,8 @@ def pretrain(
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(unlabeled, text.rows, recipe.phases, tokenizer)
-    encoders = {"encoder": load_classifier(source, NO_LABELS, TASK)}
-    try_student(recipe, encoders, tokenizer, lambda: unlabeled, TASK)
+    # Both models are freed at once: the encoder is loaded again for the training.
+    try_student(recipe, {"encoder": load_classifier(source, NO_LABELS, TASK)}, tokenizer, lambda: unlabeled, TASK)
     with Stage.begin(
         "pretrain",
         output,
