@@ -32,11 +32,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compress import recipes
 from compress.errors import CompressError
 from compress.models.output_dir import write_atomically
+from compress.models.output_lock import in_turn
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import DataSet, StudyRecipe
-from compress.studies.plan import StudySettings, check_only, choose_budget, planned_students, pruned_name, within_budget
+from compress.studies.plan import (
+    PlannedStudent,
+    StudySettings,
+    check_only,
+    choose_budget,
+    control_names,
+    planned_students,
+    pruned_name,
+    within_budget,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = ("datasets", "dill", "multiprocess", "torch-pruning")  # all in Python alone
 TEACHER_FILES = ("*.json", "*.txt", "*.model")  # beside the weights
 COMPARED_ROWS = 256
-CHECK_S, MEASURE_S = 120.0, 30.0  # at most, of the machine, and of each row's speed
+CHECK_S, MEASURE_S = 120.0, 10.0  # at most, of the machine, and of each row's speed
+RUNNING: set[int] = set()  # the processes of rows under way, each with those that it started as a group
 PACKED_NAME, RESULTS_NAME, ROWS_NAME = "packed.json", "results.jsonl", "rows.jsonl"
 SAME_LINE = ("data_sha256", "host_id", "model", "runtime", "device", "threads", "length", "padding", "batch_size")
 
@@ -78,6 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     running.add_argument("--out", required=True, type=Path, help="results so far, and those to come")
     running.add_argument("--minutes", type=float, default=9, help="for everything; default 9")
     running.add_argument("--only", action="append", default=[], metavar="NAME", help="even if it failed before")
+    running.add_argument(
+        "--at-once", type=int, default=1, metavar="ROWS", help="where one leaves the GPU idle; default 1"
+    )
     running.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tries it without a GPU")
     running.add_argument("--work", type=Path, default=ROOT / "runs" / "gpu-window", help="for models, while they last")
     running.add_argument("--row", help=argparse.SUPPRESS)  # what a window starts for each
@@ -230,7 +245,7 @@ def run_window(options: argparse.Namespace) -> None:
     recipe = planned(options.study, packed["budget"])
     students = planned_students(recipe)
     check_only(options.only, recipe, students)
-    names = options.only or [*(student.name for student in students), *map(pruned_name, recipe.prune)]
+    names = row_names(recipe, students, options.only)
     options.out.mkdir(parents=True, exist_ok=True)
     known = read_rows(options.out)
     if any(row["packed"] != packed["identity"] for row in known.values()):
@@ -240,23 +255,60 @@ def run_window(options: argparse.Namespace) -> None:
     if to_make:
         check_machine(options, recipe, packed)
     path = os.pathsep.join(filter(None, (str(ROOT), str(site), os.environ.get("PYTHONPATH"))))
-    made = [row["seconds"] for row in known.values() if row["status"] == "done"]
-    begun = False
-    for name in to_make:
-        left, had = end - time.monotonic(), known.get(name, {}).get("seconds", 0.0)
-        # A row that was stopped needs longer than it had then; the first of a window may have all of it.
-        if left <= 0 or begun and left < max(had, statistics.median(made) if made else 0.0):
-            continue
-        begun = True
-        print(f"== {name}: {left:.0f} s left", flush=True)
-        command = [sys.executable, __file__, *options.typed, "--row", name]
-        if problem := run_until(end, command, {**os.environ, "PYTHONPATH": path}):
-            status = "stopped" if time.monotonic() >= end else "failed"
-            record(options, name, packed, status, left - end + time.monotonic(), error=problem)
-        known = read_rows(options.out)
-        made += [known[name]["seconds"]] if known[name]["status"] == "done" else []
-        print(f"== {name}: {known[name]['status']} after {known[name]['seconds']:.0f} s", flush=True)
-    summarize(names, known, options)
+    queue = iter(to_make)
+
+    def make() -> None:
+        for number, name in enumerate(queue):
+            left, rows = end - time.monotonic(), read_rows(options.out)
+            made = [row["seconds"] for row in rows.values() if row["status"] == "done"]
+            # A row that was stopped needs longer than it had then; the first of a window may have all of it.
+            needs = max(rows.get(name, {}).get("seconds", 0.0), statistics.median(made) if made else 0.0)
+            if left <= 0 or number and left < needs:
+                continue
+            print(f"== {name}: {left:.0f} s left", flush=True)
+            command = [sys.executable, __file__, *options.typed, "--row", name]
+            if problem := run_until(end, command, {**os.environ, "PYTHONPATH": path}):
+                status = "stopped" if time.monotonic() >= end else "failed"
+                record(options, name, packed, status, left - end + time.monotonic(), error=problem)
+            row = read_rows(options.out)[name]
+            print(f"== {name}: {row['status']} after {row['seconds']:.0f} s", flush=True)
+
+    with ThreadPoolExecutor(options.at_once) as pool:
+        workers = [pool.submit(make) for _ in range(options.at_once)]
+        try:
+            for worker in workers:
+                worker.result()
+        except KeyboardInterrupt:
+            for group in RUNNING:
+                os.killpg(group, signal.SIGKILL)
+            os._exit(130)  # without waiting for the workers, which would make the next rows
+    summarize(names, read_rows(options.out), options)
+
+
+def row_names(recipe: StudyRecipe, students: Sequence[PlannedStudent], only: Collection[str]) -> list[str]:
+    """Return a name for every training of a student and every pruned model, the first seeds of all students first."""
+    trained = [
+        (number, name)
+        for student in students
+        for number, (name, _) in enumerate(student.trainings)
+        if not only or student.name in only
+    ]
+    pruned = [name for name in map(pruned_name, recipe.prune) if not only or name in only]
+    return [*(name for _, name in sorted(trained, key=itemgetter(0))), *pruned]
+
+
+def of_one_row(recipe: StudyRecipe, row: str) -> tuple[StudyRecipe, str, dict[str, str]]:
+    """Return a study that makes one row, by what name, and what its models are called in the whole study."""
+    students = planned_students(recipe)
+    for student, plan in zip(students, recipe.students, strict=True):
+        for name, seed in student.trainings:
+            if name == row:
+                alone = replace(plan, seeds=(seed,))
+                study = replace(recipe, students=tuple(alone if one is plan else one for one in recipe.students))
+                key = student.control_key(seed)
+                here, there = (control_names(made) for made in (planned_students(study), students))
+                return study, student.name, {student.name: name, **({here[key]: there[key]} if plan.control else {})}
+    return recipe, row, {}
 
 
 def read_packed(folder: Path) -> dict[str, Any]:
@@ -323,7 +375,7 @@ def in_order(
 
     def turn(name: str) -> int:
         work = options.work / packed["identity"]
-        return -1 if (work / name).exists() or (work / f".{name}.partial").exists() else name in known
+        return -1 if (work / name).exists() else name in known
 
     over = ("done",) if options.only else ("done", "failed")
     return sorted((name for name in names if known.get(name, {}).get("status") not in over), key=turn)
@@ -332,6 +384,7 @@ def in_order(
 def run_until(end: float, command: Sequence[str], environment: dict[str, str]) -> str:
     """Run a command and everything that it starts until a time at most; return what went wrong."""
     process = subprocess.Popen(command, env=environment, start_new_session=True)
+    RUNNING.add(process.pid)
     try:
         code = process.wait(max(0.0, end - time.monotonic()))
         return f"its process ended with code {code}" if code else ""
@@ -341,6 +394,7 @@ def run_until(end: float, command: Sequence[str], environment: dict[str, str]) -
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # its benchmark has processes of its own
         process.wait()
+        RUNNING.remove(process.pid)
 
 
 def make_row(options: argparse.Namespace) -> None:
@@ -353,29 +407,37 @@ def make_row(options: argparse.Namespace) -> None:
     set_up_messages(logging.INFO)
     begun = time.monotonic()
     packed = read_packed(options.packed)
-    recipe = planned(options.study, packed["budget"])
-    teacher = replace(recipe.teacher, recipe="", model=packed["teacher"]["name"], quantize=False)
-    beside = {"baselines": False, "competitors": (), "reference_models": (), "padded_teacher": False}
-    measuring = replace(recipe.benchmark, time_limit=min(MEASURE_S, recipe.benchmark.time_limit), **beside)
     folders = {"data_root": options.packed / "data", "model_root": teachers(options, packed)}
     how: dict[str, Any] = {"status": "done"}
     try:
+        recipe, name, names = of_one_row(planned(options.study, packed["budget"]), options.row)
+        teacher = replace(recipe.teacher, recipe="", model=packed["teacher"]["name"], quantize=False)
+        beside = {
+            "baselines": False,
+            "competitors": (),
+            "reference_models": (),
+            "padded_teacher": False,
+            "runtimes": ("torch",),
+        }
+        measuring = replace(recipe.benchmark, time_limit=min(MEASURE_S, recipe.benchmark.time_limit), **beside)
         study = run(
             replace(recipe, teacher=teacher, benchmark=measuring),
-            options.work / packed["identity"],
-            settings=StudySettings(**folders, budget=packed["budget"], only=(options.row,)),
+            options.work / packed["identity"] / options.row,
+            settings=StudySettings(**folders, budget=packed["budget"], only=(name,)),
             compute=Compute("cpu" if options.device == "cpu" else "auto"),
             progress=for_terminal(),
         )
-        how |= keep_results(study, options.out / RESULTS_NAME)
+        how |= keep_results(study, options.out / RESULTS_NAME, names)
     except Exception as error:  # whatever it is, the next row is still worth making
         traceback.print_exc()
         how |= {"status": "failed", "error": without_home(f"{type(error).__name__}: {error}")[:1000]}
     record(options, options.row, packed, seconds=time.monotonic() - begun, **how)
 
 
-def keep_results(study: Path, target: Path) -> dict[str, Any]:
+def keep_results(study: Path, target: Path, names: Mapping[str, str]) -> dict[str, Any]:
     """Add the lines of a study that are new, and return how its models' trainings went and what its stages took.
+
+    ``names`` are those of its models where they have another one in the results.
 
     Every row measures the teacher again, and perhaps a control that it shares: their first lines are kept.
     """
@@ -384,15 +446,18 @@ def keep_results(study: Path, target: Path) -> dict[str, Any]:
     from compress.studies.journal import JOURNAL_NAME
     from compress.studies.run import RESULTS_NAME as MADE_NAME
 
-    lines = read_results([target]) if target.is_file() else []
     same, made = attrgetter(*SAME_LINE), read_results([study / MADE_NAME])
-    there = set(map(same, lines))
-    write_results(target, [*lines, *(line for line in made if same(line) not in there)])
+    with in_turn(target):
+        lines = read_results([target]) if target.is_file() else []
+        there = set(map(same, lines))
+        renamed = [replace(line, model=names.get(line.model, line.model)) for line in made]
+        write_results(target, [*lines, *(line for line in renamed if same(line) not in there)])
     stages = json.loads((study / JOURNAL_NAME).read_text(encoding="utf-8"))
     files = {line.model: study / line.model / METRICS_NAME for line in made}
+    seconds = {name: stages[name]["seconds"] for name in ("labels", *files) if name in stages}
     return {
-        "stages": {name: stages[name]["seconds"] for name in ("labels", *files) if name in stages},
-        "metrics": {name: json_lines(file) for name, file in files.items() if file.is_file()},
+        "stages": {names.get(name, name): value for name, value in seconds.items()},
+        "metrics": {names.get(name, name): json_lines(file) for name, file in files.items() if file.is_file()},
     }
 
 
@@ -409,8 +474,9 @@ def record(
     options: argparse.Namespace, name: str, packed: dict[str, Any], status: str, seconds: float, **more: Any
 ) -> None:
     row = {"row": name, "packed": packed["identity"], "status": status, "seconds": round(seconds, 1), **more}
-    rows = {**read_rows(options.out), name: row}
-    write_atomically(options.out / ROWS_NAME, "".join(json.dumps(line) + "\n" for line in rows.values()))
+    with in_turn(options.out / ROWS_NAME):
+        rows = {**read_rows(options.out), name: row}
+        write_atomically(options.out / ROWS_NAME, "".join(json.dumps(line) + "\n" for line in rows.values()))
 
 
 def summarize(names: Sequence[str], known: dict[str, Any], options: argparse.Namespace) -> None:

@@ -591,6 +591,36 @@ def tail_table(study: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def gpu_table() -> str:
+    """Return the committed results of gpu.py as Markdown."""
+    found = results_of(read_results([RESULTS / "gpu.jsonl"]))
+    head = found[0].small_batch
+    sizes = [line.batch_size for line in found[0].lines]
+    columns = [f"batch {size}: {what}" for size in sizes for what in ("median, ms", "as fast")]
+    lines = [
+        f"| | runs in | {head.metric_name} | {' | '.join(columns)} | joules for 1,000 rows, batch {sizes[-1]} |",
+        "|---|---|---:|" + "---:|" * (len(columns) + 1),
+    ]
+    for row in found:
+        line, largest = row.small_batch, row.lines[-1]
+        cells = [
+            f"{one.latency_p50_ms:.2f} | {'×1' if one.is_reference else _within(one, 'speedup')}" for one in row.lines
+        ]
+        energy = f"{1000 * (largest.energy_joules_per_row or 0):.1f}"
+        lines.append(f"| {' | '.join([line.model, line.runtime, shown_metric(line), *cells, energy])} |")
+    peaks = ", ".join(
+        f"{peak:.0f} in {line.runtime.removeprefix('torch-').replace('torch', 'float32')}"
+        for line in (row.small_batch for row in found)
+        if line.kind == "teacher" and line.runtime != "torch-cuda-graphs" and (peak := line.matmul_peak_tflops)
+    )
+    note = (
+        f"{head.data}, n = {head.metric_rows:,}; speed-ups against the teacher in torch float32, 95% intervals over "
+        f"at most {max(line.rounds for row in found for line in row.lines)} rounds; {head.host['gpu'][0]}, torch "
+        f"{head.versions['torch']}. Fastest matrix products, TFLOP/s: {peaks}. Made by `{head.command}`."
+    )
+    return "\n".join([*lines, "", note]) + "\n"
+
+
 def few_rows_table() -> str:
     """Return the committed results of few_rows.py as Markdown."""
     found = _lines(FEW_ROWS)
@@ -837,6 +867,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "fields": field_table,
     "fuzzing": fuzzing_table,
     "gains": gains_table,
+    "gpu": gpu_table,
     "importance": importance_table,
     "large-pools": large_pools_table,
     "reliability": reliability_table,

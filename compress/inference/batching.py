@@ -17,6 +17,7 @@ from compress.data import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import at_words, encode, pad, word_counts
 from compress.errors import CompressError
+from compress.inference.compute import set_up_gpu
 from compress.inference.runner import run_by_length
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
@@ -111,10 +112,7 @@ class DeviceTimer:
 def open_torch(
     directory: Path, *, threads: int, device: str, devices: Sequence[str], runtime: str, precision: str = "float32"
 ) -> PreTrainedModel:
-    """Load a torch model directory for inference on a device.
-
-    float32 means float32: TF32 is off for matrix products, as PyTorch has it, and for an LSTM in cuDNN, where PyTorch
-    would allow it.
+    """Load a torch model directory for inference on a device; see :func:`~compress.inference.compute.set_up_gpu`.
 
     Args:
         directory: a torch model directory.
@@ -138,8 +136,7 @@ def open_torch(
         instead = "" if "cpu" in devices else "--runtime torch "
         raise CompressError(f"torch finds no CUDA device on this host; use {instead}--device cpu")
     torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    set_up_gpu()
     model: Any = ModelDir.open(directory, verify=False).load()
     model.to(device=device, dtype=getattr(torch, precision))
     return cast("PreTrainedModel", model)

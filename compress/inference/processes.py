@@ -20,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compress.errors import CompressError
+from compress.inference.compute import set_up_gpu
 from compress.progress import logger, quiet_libraries
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ def _joined(device: str) -> Iterator[None]:
     messages = _messages()
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        set_up_gpu()
     dist.init_process_group(
         "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
         store=dist.PrefixStore(f"call {messages.call}", messages.store),  # type: ignore[attr-defined]

@@ -161,6 +161,27 @@ def test_rows_add_to_the_results(script: ModuleType, folder: Path) -> None:
     assert {"tiny-bert", "a", "a-control"} > set(made["a"]["metrics"]) >= {"a", "a-control"}
 
 
+def test_each_seed_is_a_row_and_several_are_made_at_once(
+    script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = (folder / "tiny.toml").read_text()
+    (folder / "tiny.toml").write_text(study.replace('name = "a"\n', 'name = "a"\nseeds = [3, 5]\n'))
+    assert pack(script, folder) == 0
+    assert window(script, folder, "--only", "a", "--only", "b", "--at-once", "2") == 0
+    assert "done: a, b, a-seed-5" in capsys.readouterr().out
+    lines = read_results([folder / "out" / "results.jsonl"])
+    seeds = {line.model: (line.recipe, line.training_seed) for line in lines if line.kind != "teacher"}
+    assert seeds == {
+        "a": ("a", 3),
+        "a-control": ("a", 3),
+        "a-seed-5": ("a", 5),
+        "a-seed-5-control": ("a", 5),
+        "b": ("b", 0),
+        "b-control": ("b", 0),
+    }
+    assert {"a-seed-5", "a-seed-5-control"} <= set(rows(folder)["a-seed-5"]["metrics"])
+
+
 class Clock:
     """A clock for the script, and rows that take as long as they are told, or fail."""
 
@@ -227,7 +248,7 @@ def test_a_row_that_was_stopped_waits_unless_its_work_is_here(
     assert window(script, folder, "--minutes", "9") == 0
     assert rows_.made == ["a", "b", "broken"]  # it had 540 s, and less is left
     (folder / "out" / "rows.jsonl").write_text(json.dumps(rows(folder)["a"]) + "\n")
-    (folder / "work" / rows(folder)["a"]["packed"] / ".a.partial").mkdir(parents=True)
+    (folder / "work" / rows(folder)["a"]["packed"] / "a").mkdir(parents=True)
     rows_.takes["a"] = 90
     assert window(script, folder, "--minutes", "9") == 0
     assert rows_.made[3:] == ["a", "b", "broken"]

@@ -118,3 +118,12 @@ def test_the_trial_multiplies_on_one_thread_as_trainings_do(monkeypatch: pytest.
     finally:
         torch.set_num_threads(before)
     assert tried == {("float32", 1, "bf16"), ("bfloat16", 1, "bf16")}
+
+
+def test_a_gpu_computes_float32_exactly_and_plans_no_attention_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    torch.backends.cudnn.allow_tf32 = True
+    assert resolve_device("auto") == "cuda"
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
