@@ -20,7 +20,8 @@ from compress.progress import Progress, silent
 from compress.recipes import StudentRecipe, needs_of
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 from compress.training.masked_lm import Masker
-from compress.training.phases import modifying
+from compress.training.phases import prepared
+from compress.training.step_plan import step_ranges
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher, needs_of_student
 from compress.training.tokenized_dataset import batch_of, collator, mapped_rows
 from compress.training.tokenized_rows import TrainingRow, write_rows
@@ -76,6 +77,8 @@ def try_student(
     tokenizer: PreTrainedTokenizerFast,
     texts: Callable[[], Iterable[Example]],
     task: str,
+    *,
+    selects: bool,
 ) -> PreTrainedModel:
     """Return a student that was built from a few texts, once the losses of its phases were computed on them.
 
@@ -84,9 +87,10 @@ def try_student(
 
     Args:
         teachers: by the names in :class:`compress.recipes.Phase`; modifiers may change them.
+        selects: of the last phase the best weights are to be kept.
 
     Raises:
-        CompressError: options of the architecture, a modifier or a loss do not fit the teacher.
+        CompressError: options of the architecture, a phase, a modifier or a loss do not fit the teacher.
     """
     start = next(filter(None, teachers.values()))
     few = [*islice(texts(), TRIED_ROWS)]
@@ -97,12 +101,15 @@ def try_student(
         tokenized = Path(folder) / "few.arrow"
         write_rows(tokenized, map(TrainingRow, few), tokenizer, max_length=length, task=task)
         rows = collator(tokenizer.pad_token_id or 0, task)([*mapped_rows(tokenized)])
-    for phase in recipe.phases:
+    planned = step_ranges(recipe.phases, getattr(student.config, "num_hidden_layers", 0), len(recipe.phases))
+    for part in planned:
+        phase, last = part.phase, part is planned[-1]
         losses = [choice for choice in phase.losses if "mixed" not in needs_of([choice])]
         batch = Masker(tokenizer, phase.masking)(batch_of(rows)) if phase.masking else batch_of(rows)
         teacher = teachers.get(phase.teacher)
-        with torch.no_grad(), modifying(student, teacher, phase):
+        with torch.no_grad(), prepared(student, teacher, part, selects=selects and last):
             _, ours = ActivationRecorder(student, needs_of_student(losses))(batch)
+            ours = replace(ours, trained_layers=part.trained_layers)
             theirs = LiveTeacher(teacher, needs_of(losses))(batch, None) if teacher else ours
             for loss in attach_losses(losses, teacher, student):
                 loss.function(ours, theirs, batch, *loss.trained)
@@ -117,11 +124,7 @@ def _check_opens(student: PreTrainedModel, architecture: str) -> None:
     if not name.endswith(ENDINGS):
         raise CompressError(f"{built}; the name of the class must end with {' or '.join(ENDINGS)}")
     opener = auto_class("tagging" if is_tagger(student) else "classification")
-    try:
-        with torch.device("meta"):
-            opened = type(opener.from_config(student.config)) if is_known(config.model_type) else None
-    except ValueError:  # transformers knows the config, and no model of this kind with it
-        opened = None
+    opened = opener._model_mapping.get(config, None) if is_known(config.model_type) else None
     if opened is not type(student):
         raise CompressError(
             f"{built}, which transformers cannot open again: its module must call AutoConfig.register("

@@ -169,7 +169,7 @@ def distill(
         general = load_classifier(encoder, model.labels, model.task) if encoder else None
         return {"task": model.load(), "encoder": general}
 
-    tried = try_student(built_from, teachers(), tokenizer, lambda: chain(pool, train), model.task)
+    tried = try_student(built_from, teachers(), tokenizer, lambda: chain(pool, train), model.task, selects=True)
     if pretrained:
         load_body(tried, pretrained)  # refuses another shape
     del tried

@@ -158,12 +158,7 @@ def _fit_step_ranges(
             title=run.title if len(planned) == 1 else f"{run.title}, {part.name}",
         )
         teacher = teachers.get(phase.teacher)
-        with frozen(model, phase.frozen, part.frozen_layers), modifying(model, teacher, phase) as modifier:
-            if last and selection and isinstance(modifier, MaskingModifier):
-                raise CompressError(
-                    f"{part.name} masks units until it ends, so that none of its weights can be selected; "
-                    "let a phase without it follow"
-                )
+        with prepared(model, teacher, part, selects=last and selection is not None) as modifier:
             objective = Objective(
                 phase.losses,
                 phase_signal(part, teacher, rows[phase.text], collate, part_run, work),
@@ -270,6 +265,27 @@ def parameters_by_part(model: PreTrainedModel) -> dict[str, list[Parameter]]:
     for parameter in model.parameters():
         found[part_of.get(id(parameter), "head")].append(parameter)
     return found
+
+
+@contextmanager
+def prepared(
+    model: PreTrainedModel, teacher: PreTrainedModel | None, part: StepRange, *, selects: bool
+) -> Iterator[Any]:
+    """Freeze what a step range does not train, and attach its modifier to the student, within the block.
+
+    Args:
+        selects: the best weights of the step range are kept, not its last.
+
+    Raises:
+        CompressError: the student has not what is to be frozen, or the modifier does not fit.
+    """
+    with frozen(model, part.phase.frozen, part.frozen_layers), modifying(model, teacher, part.phase) as modifier:
+        if selects and isinstance(modifier, MaskingModifier):
+            raise CompressError(
+                f"{part.name} masks units until it ends, so that none of its weights can be selected; "
+                "let a phase without it follow"
+            )
+        yield modifier
 
 
 @contextmanager

@@ -96,7 +96,12 @@ def pretrain(
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(unlabeled, text.rows, recipe.phases, tokenizer)
     # Both models are freed at once: the encoder is loaded again for the training.
-    try_student(recipe, {"encoder": load_classifier(source, NO_LABELS, TASK)}, tokenizer, lambda: unlabeled, TASK)
+    networks = {"encoder": load_classifier(source, NO_LABELS, TASK)}
+    check_form(
+        try_student(recipe, networks, tokenizer, lambda: unlabeled, TASK, selects=False),
+        with_head="targets" in recipe.phases[-1].needs,
+    )
+    del networks
     with Stage.begin(
         "pretrain",
         output,
@@ -108,7 +113,6 @@ def pretrain(
         set_seed(compute.seed)
         teacher = load_classifier(source, NO_LABELS, TASK)
         built = build_student(recipe, teacher, tokenizer, lambda: unlabeled, seed=compute.seed).model
-        check_form(built, with_head="targets" in recipe.phases[-1].needs)
         run = TrainingRun(stage.working, recipe.training, TASK, compute, progress, "Pre-training")
         outcomes = fit(
             built,

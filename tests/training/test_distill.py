@@ -519,6 +519,23 @@ REFUSED: list[tuple[Any, str]] = [
         set_option(student=replace(BILSTM, phases=(replace(BILSTM.phases[0], modifier=Choice("fake-quantization")),))),
         "fake-quantization is for transformers, and the student is a 'compress-bilstm'",
     ),
+    (
+        set_option(student=replace(BILSTM, phases=(replace(BILSTM.phases[0], by_layer="stacked"),))),
+        "trains layer after layer, and this student has no layers",
+    ),
+    (
+        set_option(student=replace(BILSTM, phases=(replace(BILSTM.phases[0], frozen=("layers", "head")),))),
+        "frozen names 'head', which this student does not have apart",
+    ),
+    (
+        set_option(
+            student=replace(
+                TRANSFORMER,
+                phases=(replace(TRANSFORMER.phases[0], modifier=Choice("gradual-pruning", options={"heads": 2})),),
+            )
+        ),
+        "masks units until it ends, .* let a phase without it follow",
+    ),
 ]
 
 
