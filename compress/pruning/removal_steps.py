@@ -50,8 +50,10 @@ def execute_plan(
     units = plan_units(state.model, config) if plan.layers and plan.units else plan.units
     for part, count in units.items():
         there = sum(layer.count for layer in units_of(state.model, part))
-        most = "up to " if config.has_target else ""
-        logger.info("removing %s%d of %d %s, %d stay", most, count, there, part, there - count)
+        rounded = part == "neurons" and config.multiple > 1
+        most = "up to " if config.has_target or rounded else ""
+        stay = f"multiples of {config.multiple} stay in each layer" if rounded else f"{there - count:,} stay"
+        logger.info("removing %s%s of %s %s, %s", most, f"{count:,}", f"{there:,}", part, stay)
 
     shutil.rmtree(folder / "candidates", ignore_errors=True)  # of a run that was stopped
 

@@ -68,6 +68,11 @@ def describe(name: str) -> str:
     key, folders = name.replace("_", "-"), RECIPE_KINDS.values()
     found = [explain(recipes.load_recipe(folder, key)) for folder in folders if key in recipes.recipe_names(folder)]
     found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in PLUGIN_KINDS if key in plugins.names(kind)]
+    if not found and os.path.isfile(name):
+        raise CompressError(
+            f"{name} is not a recipe, which ends in .toml; 'compress show' explains these, names of recipes and "
+            "plug-ins, and directories of models and studies; 'compress report' shows results"
+        )
     if not found:
         every = [other for kind in LISTED_KINDS for other, _ in entries(kind)]
         what = f"{name} does not exist" if name.endswith(".toml") else f"nothing is called {name!r}"

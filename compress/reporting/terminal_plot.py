@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:#"
-HEIGHT, COLUMNS, LABELS = 6, 32, 10
+HEIGHT, COLUMNS, LABELS = 6, 27, 10  # two beside each other fit into 80 columns
 WIDTH = LABELS + 1 + COLUMNS
 
 

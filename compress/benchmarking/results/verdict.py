@@ -8,7 +8,6 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from compress.benchmarking.results.formatting import milliseconds, times
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.cluster_bootstrap import CONFIDENCE
 
@@ -137,13 +136,12 @@ def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verd
     """Judge a speed-up (2.0 is twice as fast) with its 95% interval."""
     is_near = abs(value - minimum) <= NARROWEST * value
     more = "the budget is the speed-up; another benchmark will hardly decide" if is_near else NARROWER
-    return at_least(low, high, minimum, f"{times(value)} may be {times(low)} to {times(high)}; {more}")
+    return at_least(low, high, minimum, more)
 
 
-def judge_latency_p95(p95_ms: float, low_ms: float, high_ms: float, maximum_ms: float) -> Verdict:
-    """Judge a 95th percentile of latency with its 95% interval, in milliseconds."""
-    found = f"{milliseconds(p95_ms)} may be {milliseconds(low_ms)} to {milliseconds(high_ms)}"
-    return at_least(-high_ms, -low_ms, -maximum_ms, f"{found}; {NARROWER}")
+def judge_latency(low_ms: float, high_ms: float, maximum_ms: float) -> Verdict:
+    """Judge a latency by its 95% interval, in milliseconds."""
+    return at_least(-high_ms, -low_ms, -maximum_ms, NARROWER)
 
 
 def at_least(low: float, high: float, least: float, more: str) -> Verdict:
