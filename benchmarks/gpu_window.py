@@ -7,11 +7,12 @@
 with ``--python`` the packages that a machine with torch and transformers may lack, as wheels for that Python; others
 may be put beside them.
 
-``run`` checks the machine, then makes and measures one student or pruned model after the other, each in a process that
-ends with the window at the latest. RESULTS gets two small files: ``results.jsonl`` with the lines of ``compress run``,
-and ``rows.jsonl`` with how each row went. The same command goes on with what RESULTS holds then. Students train on the
-GPU and are measured on the processor, as by ``compress run``. What a study measures beside its rows is left out: the
-int8 teacher, baselines, other tools, reference models.
+``run`` checks the machine, then makes and measures row after row, or with ``--at-once`` several at a time: a student
+of one seed with its control, or a pruned model, each in a process that ends with the window at the latest. RESULTS gets
+two small files: ``results.jsonl`` with the lines of ``compress run``, and ``rows.jsonl`` with how each row went. The
+same command goes on with what RESULTS holds then. Students train on the GPU and are measured on the processor, in torch
+alone, for 10 seconds. What a study measures beside its rows is left out: int8 models, baselines, other tools and
+runtimes, reference models.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ from compress.studies.plan import (
     StudySettings,
     check_only,
     choose_budget,
-    control_names,
     planned_students,
     pruned_name,
     within_budget,
@@ -69,7 +69,8 @@ COMPARED_ROWS = 256
 CHECK_S, MEASURE_S = 120.0, 10.0  # at most, of the machine, and of each row's speed
 RUNNING: set[int] = set()  # the processes of rows under way, each with those that it started as a group
 PACKED_NAME, RESULTS_NAME, ROWS_NAME = "packed.json", "results.jsonl", "rows.jsonl"
-SAME_LINE = ("data_sha256", "host_id", "model", "runtime", "device", "threads", "length", "padding", "batch_size")
+SAME_RUN = ("created", "data_sha256", "host_id")
+SAME_LINE = (*SAME_RUN, "model", "runtime", "device", "threads", "length", "padding", "batch_size")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -241,10 +242,13 @@ def convert(model: Path, target: Path, precision: str) -> Path:
 def run_window(options: argparse.Namespace) -> None:
     """Check the machine and make rows until none is left or the time is up."""
     end = time.monotonic() + 60 * options.minutes
+    if options.at_once < 1:
+        raise CompressError(f"--at-once {options.at_once} must be at least 1")
     packed = read_packed(options.packed)
     recipe = planned(options.study, packed["budget"])
     students = planned_students(recipe)
-    check_only(options.only, recipe, students)
+    every = row_names(recipe, students)
+    check_only([name for name in options.only if name not in every], recipe, students)
     names = row_names(recipe, students, options.only)
     options.out.mkdir(parents=True, exist_ok=True)
     known = read_rows(options.out)
@@ -267,10 +271,12 @@ def run_window(options: argparse.Namespace) -> None:
                 continue
             print(f"== {name}: {left:.0f} s left", flush=True)
             command = [sys.executable, __file__, *options.typed, "--row", name]
-            if problem := run_until(end, command, {**os.environ, "PYTHONPATH": path}):
+            begun = time.monotonic()
+            problem = run_until(end, command, {**os.environ, "PYTHONPATH": path})
+            row = read_rows(options.out).get(name, {})
+            if problem and row.get("status") != "done":  # it may have ended with the window
                 status = "stopped" if time.monotonic() >= end else "failed"
-                record(options, name, packed, status, left - end + time.monotonic(), error=problem)
-            row = read_rows(options.out)[name]
+                row = record(options, name, packed, status, time.monotonic() - begun, error=problem)
             print(f"== {name}: {row['status']} after {row['seconds']:.0f} s", flush=True)
 
     with ThreadPoolExecutor(options.at_once) as pool:
@@ -279,36 +285,39 @@ def run_window(options: argparse.Namespace) -> None:
             for worker in workers:
                 worker.result()
         except KeyboardInterrupt:
-            for group in RUNNING:
-                os.killpg(group, signal.SIGKILL)
-            os._exit(130)  # without waiting for the workers, which would make the next rows
+            end = time.monotonic()  # the rows under way are stopped, and no other is begun
+            for group in list(RUNNING):
+                with suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+            raise
     summarize(names, read_rows(options.out), options)
 
 
-def row_names(recipe: StudyRecipe, students: Sequence[PlannedStudent], only: Collection[str]) -> list[str]:
-    """Return a name for every training of a student and every pruned model, the first seeds of all students first."""
+def row_names(recipe: StudyRecipe, students: Sequence[PlannedStudent], only: Collection[str] = ()) -> list[str]:
+    """Return a name for every training of a student and every pruned model, the first seeds of all students first.
+
+    Args:
+        only: names of rows, or of students for all of their rows; by default everything.
+    """
     trained = [
         (number, name)
         for student in students
         for number, (name, _) in enumerate(student.trainings)
-        if not only or student.name in only
+        if not only or {student.name, name} & set(only)
     ]
     pruned = [name for name in map(pruned_name, recipe.prune) if not only or name in only]
     return [*(name for _, name in sorted(trained, key=itemgetter(0))), *pruned]
 
 
-def of_one_row(recipe: StudyRecipe, row: str) -> tuple[StudyRecipe, str, dict[str, str]]:
-    """Return a study that makes one row, by what name, and what its models are called in the whole study."""
-    students = planned_students(recipe)
-    for student, plan in zip(students, recipe.students, strict=True):
+def of_one_row(recipe: StudyRecipe, row: str) -> tuple[StudyRecipe, str]:
+    """Return a study in which the student of a row has one seed and the row's name, and the student's own name."""
+    plans = list(recipe.students)
+    for number, student in enumerate(planned_students(recipe)):
         for name, seed in student.trainings:
             if name == row:
-                alone = replace(plan, seeds=(seed,))
-                study = replace(recipe, students=tuple(alone if one is plan else one for one in recipe.students))
-                key = student.control_key(seed)
-                here, there = (control_names(made) for made in (planned_students(study), students))
-                return study, student.name, {student.name: name, **({here[key]: there[key]} if plan.control else {})}
-    return recipe, row, {}
+                plans[number] = replace(plans[number], name=row, seeds=(seed,))
+                return replace(recipe, students=tuple(plans)), student.name
+    return recipe, row
 
 
 def read_packed(folder: Path) -> dict[str, Any]:
@@ -410,7 +419,7 @@ def make_row(options: argparse.Namespace) -> None:
     folders = {"data_root": options.packed / "data", "model_root": teachers(options, packed)}
     how: dict[str, Any] = {"status": "done"}
     try:
-        recipe, name, names = of_one_row(planned(options.study, packed["budget"]), options.row)
+        recipe, student = of_one_row(planned(options.study, packed["budget"]), options.row)
         teacher = replace(recipe.teacher, recipe="", model=packed["teacher"]["name"], quantize=False)
         beside = {
             "baselines": False,
@@ -421,25 +430,30 @@ def make_row(options: argparse.Namespace) -> None:
         }
         measuring = replace(recipe.benchmark, time_limit=min(MEASURE_S, recipe.benchmark.time_limit), **beside)
         study = run(
-            replace(recipe, teacher=teacher, benchmark=measuring),
+            replace(
+                recipe,
+                teacher=teacher,
+                benchmark=measuring,
+                students=tuple(replace(plan, quantize=False) for plan in recipe.students),
+                prune=tuple(replace(plan, quantize=False) for plan in recipe.prune),
+            ),
             options.work / packed["identity"] / options.row,
-            settings=StudySettings(**folders, budget=packed["budget"], only=(name,)),
+            settings=StudySettings(**folders, budget=packed["budget"], only=(options.row,)),
             compute=Compute("cpu" if options.device == "cpu" else "auto"),
             progress=for_terminal(),
         )
-        how |= keep_results(study, options.out / RESULTS_NAME, names)
+        how |= keep_results(study, options.out / RESULTS_NAME, {options.row: student})
     except Exception as error:  # whatever it is, the next row is still worth making
         traceback.print_exc()
         how |= {"status": "failed", "error": without_home(f"{type(error).__name__}: {error}")[:1000]}
     record(options, options.row, packed, seconds=time.monotonic() - begun, **how)
 
 
-def keep_results(study: Path, target: Path, names: Mapping[str, str]) -> dict[str, Any]:
+def keep_results(study: Path, target: Path, recipes_of: Mapping[str, str]) -> dict[str, Any]:
     """Add the lines of a study that are new, and return how its models' trainings went and what its stages took.
 
-    ``names`` are those of its models where they have another one in the results.
-
-    Every row measures the teacher again, and perhaps a control that it shares: their first lines are kept.
+    Args:
+        recipes_of: what recipes are called in the whole study.
     """
     from compress.benchmarking.results.files import read_results, write_results
     from compress.models.manifest import METRICS_NAME
@@ -447,17 +461,16 @@ def keep_results(study: Path, target: Path, names: Mapping[str, str]) -> dict[st
     from compress.studies.run import RESULTS_NAME as MADE_NAME
 
     same, made = attrgetter(*SAME_LINE), read_results([study / MADE_NAME])
+    made = [replace(line, recipe=recipes_of.get(line.recipe, line.recipe)) for line in made]
     with in_turn(target):
         lines = read_results([target]) if target.is_file() else []
         there = set(map(same, lines))
-        renamed = [replace(line, model=names.get(line.model, line.model)) for line in made]
-        write_results(target, [*lines, *(line for line in renamed if same(line) not in there)])
+        write_results(target, [*lines, *(line for line in made if same(line) not in there)])
     stages = json.loads((study / JOURNAL_NAME).read_text(encoding="utf-8"))
     files = {line.model: study / line.model / METRICS_NAME for line in made}
-    seconds = {name: stages[name]["seconds"] for name in ("labels", *files) if name in stages}
     return {
-        "stages": {names.get(name, name): value for name, value in seconds.items()},
-        "metrics": {names.get(name, name): json_lines(file) for name, file in files.items() if file.is_file()},
+        "stages": {name: stages[name]["seconds"] for name in ("labels", *files) if name in stages},
+        "metrics": {name: json_lines(file) for name, file in files.items() if file.is_file()},
     }
 
 
@@ -472,11 +485,12 @@ def read_rows(out: Path) -> dict[str, Any]:
 
 def record(
     options: argparse.Namespace, name: str, packed: dict[str, Any], status: str, seconds: float, **more: Any
-) -> None:
+) -> dict[str, Any]:
     row = {"row": name, "packed": packed["identity"], "status": status, "seconds": round(seconds, 1), **more}
     with in_turn(options.out / ROWS_NAME):
         rows = {**read_rows(options.out), name: row}
         write_atomically(options.out / ROWS_NAME, "".join(json.dumps(line) + "\n" for line in rows.values()))
+    return row
 
 
 def summarize(names: Sequence[str], known: dict[str, Any], options: argparse.Namespace) -> None:

@@ -606,7 +606,7 @@ def gpu_table() -> str:
         cells = [
             f"{one.latency_p50_ms:.2f} | {'×1' if one.is_reference else _within(one, 'speedup')}" for one in row.lines
         ]
-        energy = f"{1000 * (largest.energy_joules_per_row or 0):.1f}"
+        energy = f"{1000 * largest.energy_joules_per_row:.1f}" if largest.energy_joules_per_row else "–"
         lines.append(f"| {' | '.join([line.model, line.runtime, shown_metric(line), *cells, energy])} |")
     peaks = ", ".join(
         f"{peak:.0f} in {line.runtime.removeprefix('torch-').replace('torch', 'float32')}"

@@ -74,7 +74,7 @@ def _speedup(limit: Limit, line: Measurement) -> Judgement:
 
 def _latency(limit: Limit, line: Measurement) -> Judgement:
     figures = line.latency_p95_ms, line.latency_p95_low_ms, line.latency_p95_high_ms
-    found = verdict.judge_latency(*figures[1:], limit.value)
+    found = verdict.at_least(-figures[2], -figures[1], -limit.value, verdict.NARROWER)
     what = f"the p95 latency of at most {milliseconds(limit.value)} at batch {line.batch_size}"
     return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
 

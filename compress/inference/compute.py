@@ -94,7 +94,10 @@ def _product_s(dtype: str) -> float:
 
 
 def resolve_device(device: str, *, for_onnx: bool = False) -> str:
-    """Return ``cpu`` or ``cuda`` for ``--device``; on ``auto`` an ONNX model runs on the CPU, and needs no PyTorch."""
+    """Return ``cpu`` or ``cuda`` for ``--device``, and set PyTorch up for a GPU.
+
+    On ``auto`` an ONNX model runs on the CPU, and needs no PyTorch.
+    """
     if device not in {"auto", "cpu", "cuda"}:
         raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
     if for_onnx or device == "cpu":
@@ -110,11 +113,10 @@ def resolve_device(device: str, *, for_onnx: bool = False) -> str:
 
 
 def set_up_gpu() -> None:
-    """Let PyTorch in this process compute on a GPU as exactly as on a CPU, and batches of any length at once.
+    """Let PyTorch in this process use neither TF32 nor cuDNN's attention on a GPU.
 
-    float32 means float32: TF32 is off for matrix products, as PyTorch has it, and for an LSTM in cuDNN, where PyTorch
-    would allow it. Attention in half precision is not cuDNN's, which PyTorch takes first on an H100: it builds a plan
-    for each new shape of a batch, 50 to 80 ms forwards there and more backwards, where a batch takes 5 ms.
+    float32 means float32: PyTorch would allow TF32 for an LSTM in cuDNN. To attention in half precision PyTorch prefers
+    cuDNN on an H100, which builds a plan for each new shape of a batch: 50 to 80 ms there, where a batch takes 5 ms.
     """
     import torch
 

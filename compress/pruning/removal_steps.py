@@ -51,7 +51,7 @@ def execute_plan(
     for part, count in units.items():
         there = sum(layer.count for layer in units_of(state.model, part))
         rounded = part == "neurons" and config.multiple > 1
-        most = "up to " if config.has_target or rounded else ""
+        most = "up to " if config.has_target else "about " if rounded else ""
         stay = f"multiples of {config.multiple} stay in each layer" if rounded else f"{there - count:,} stay"
         logger.info("removing %s%s of %s %s, %s", most, f"{count:,}", f"{there:,}", part, stay)
 

@@ -70,8 +70,8 @@ def describe(name: str) -> str:
     found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in PLUGIN_KINDS if key in plugins.names(kind)]
     if not found and os.path.isfile(name):
         raise CompressError(
-            f"{name} is not a recipe, which ends in .toml; 'compress show' explains these, names of recipes and "
-            "plug-ins, and directories of models and studies; 'compress report' shows results"
+            f"{name} is not a recipe (.toml); 'compress show' takes a name, a recipe, or the directory of a model or "
+            "study, and 'compress report' shows results"
         )
     if not found:
         every = [other for kind in LISTED_KINDS for other, _ in entries(kind)]

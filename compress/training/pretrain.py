@@ -96,12 +96,11 @@ def pretrain(
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     _check_text(unlabeled, text.rows, recipe.phases, tokenizer)
     # Both models are freed at once: the encoder is loaded again for the training.
-    networks = {"encoder": load_classifier(source, NO_LABELS, TASK)}
-    check_form(
-        try_student(recipe, networks, tokenizer, lambda: unlabeled, TASK, selects=False),
-        with_head="targets" in recipe.phases[-1].needs,
+    tried = try_student(
+        recipe, {"encoder": load_classifier(source, NO_LABELS, TASK)}, tokenizer, lambda: unlabeled, TASK, selects=False
     )
-    del networks
+    check_form(tried, with_head="targets" in recipe.phases[-1].needs)
+    del tried
     with Stage.begin(
         "pretrain",
         output,

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from compress.benchmarking.results.aggregate import aggregate
 from compress.benchmarking.results.files import read_results
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
@@ -151,8 +152,8 @@ def test_rows_add_to_the_results(script: ModuleType, folder: Path) -> None:
     assert (folder / "out" / "results.jsonl").read_text().startswith(first)
     lines = read_results([folder / "out" / "results.jsonl"])
     assert lines[0].size_bytes == ModelDir.open(folder / "models" / "tiny-bert").size_bytes
-    # The control of both is trained and kept once.
-    assert [line.model for line in lines] == ["tiny-bert", "a", "a-control", "b"]
+    # Each row is a run of its own, with the teacher and its control.
+    assert [line.model for line in lines] == ["tiny-bert", "a", "a-control", "tiny-bert", "b", "a-control"]
     assert all(line.kind != "teacher" or line.gold for line in lines)
     made = rows(folder)
     assert {name: row["status"] for name, row in made.items()} == {"a": "done", "broken": "failed", "b": "done"}
@@ -164,22 +165,30 @@ def test_rows_add_to_the_results(script: ModuleType, folder: Path) -> None:
 def test_each_seed_is_a_row_and_several_are_made_at_once(
     script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = (folder / "tiny.toml").read_text()
+    study = (folder / "tiny.toml").read_text().replace("quantize = false\n", "")  # int8 is made by 'compress run' alone
     (folder / "tiny.toml").write_text(study.replace('name = "a"\n', 'name = "a"\nseeds = [3, 5]\n'))
     assert pack(script, folder) == 0
     assert window(script, folder, "--only", "a", "--only", "b", "--at-once", "2") == 0
-    assert "done: a, b, a-seed-5" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "done: a, b, a-seed-5" in shown
+    begun, ended = shown.index("== b: "), shown.index("done after")
+    assert begun < ended
     lines = read_results([folder / "out" / "results.jsonl"])
-    seeds = {line.model: (line.recipe, line.training_seed) for line in lines if line.kind != "teacher"}
-    assert seeds == {
-        "a": ("a", 3),
-        "a-control": ("a", 3),
-        "a-seed-5": ("a", 5),
-        "a-seed-5-control": ("a", 5),
-        "b": ("b", 0),
-        "b-control": ("b", 0),
+    made = {line.model: (line.recipe, line.training_seed, line.control or line.control_of) for line in lines}
+    made.pop("tiny-bert")
+    assert made == {
+        "a": ("a", 3, "a-control"),
+        "a-control": ("a", 3, "a"),
+        "a-seed-5": ("a", 5, "a-seed-5-control"),
+        "a-seed-5-control": ("a", 5, "a-seed-5"),
+        "b": ("b", 0, "b-control"),
+        "b-control": ("b", 0, "b"),
     }
+    both = next(one for one in aggregate(lines) if one.name == "a")
+    assert (both.seeds, both.gain_seeds, both.notes) == (2, 2, ()) and both.low is not None
     assert {"a-seed-5", "a-seed-5-control"} <= set(rows(folder)["a-seed-5"]["metrics"])
+    assert window(script, folder, "--only", "a-seed-6") == 2 and "--only a-seed-6 is not in" in capsys.readouterr().out
+    assert window(script, folder, "--at-once", "0") == 2 and "--at-once 0 must be" in capsys.readouterr().out
 
 
 class Clock:

@@ -613,7 +613,7 @@ def test_a_recipe_file_with_faults_or_that_is_not_there(tmp_path: Path, capsys: 
     results = tmp_path / "results.jsonl"
     results.touch()
     assert execute(["show", str(results)]) == 2
-    assert "is not a recipe" in (said := capsys.readouterr().err) and "'compress report' shows results" in said
+    assert "is not a recipe (.toml)" in (said := capsys.readouterr().err) and "'compress report' shows results" in said
 
 
 def test_rows_without_text_are_counted(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

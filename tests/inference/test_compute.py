@@ -120,10 +120,15 @@ def test_the_trial_multiplies_on_one_thread_as_trainings_do(monkeypatch: pytest.
     assert tried == {("float32", 1, "bf16"), ("bfloat16", 1, "bf16")}
 
 
-def test_a_gpu_computes_float32_exactly_and_plans_no_attention_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_gets_neither_tf32_nor_attention_that_plans_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    torch.backends.cudnn.allow_tf32 = True
-    assert resolve_device("auto") == "cuda"
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    before = cuda.cudnn_sdp_enabled(), cudnn.allow_tf32, cuda.matmul.allow_tf32
+    try:
+        cuda.enable_cudnn_sdp(True)
+        cudnn.allow_tf32 = cuda.matmul.allow_tf32 = True
+        assert resolve_device("auto") == "cuda"
+        assert (cuda.cudnn_sdp_enabled(), cudnn.allow_tf32, cuda.matmul.allow_tf32) == (False, False, False)
+    finally:
+        cuda.enable_cudnn_sdp(before[0])
+        cudnn.allow_tf32, cuda.matmul.allow_tf32 = before[1:]

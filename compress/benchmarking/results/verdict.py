@@ -139,11 +139,6 @@ def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verd
     return at_least(low, high, minimum, more)
 
 
-def judge_latency(low_ms: float, high_ms: float, maximum_ms: float) -> Verdict:
-    """Judge a latency by its 95% interval, in milliseconds."""
-    return at_least(-high_ms, -low_ms, -maximum_ms, NARROWER)
-
-
 def at_least(low: float, high: float, least: float, more: str) -> Verdict:
     """Judge by its 95% interval what is not to be below ``least``; where that is open, ``more`` would decide."""
     if low >= least:

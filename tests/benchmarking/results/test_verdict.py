@@ -15,7 +15,6 @@ from compress.benchmarking.results.verdict import (
     Verdict,
     judge_drop,
     judge_drop_of,
-    judge_latency,
     judge_speedup,
     rows_to_decide,
 )
@@ -139,18 +138,3 @@ def test_speedups(low: float, high: float, outcome: str, more: str) -> None:
 def test_a_budget_that_is_the_speedup_is_not_decided_by_measuring_again() -> None:
     found = judge_speedup(5.1, 4.9, 5.3, 5.0)
     assert found.outcome == UNDECIDED and found.more.endswith("another benchmark will hardly decide")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "outcome", "more"),
-    [
-        (8.0, 10.0, WITHIN, ""),
-        (10.1, 12.0, WORSE, ""),
-        (9.0, 10.5, UNDECIDED, NARROWER),
-        (10.0, 12.0, UNDECIDED, NARROWER),
-        (0.1, 10.0, WITHIN, ""),
-        (10.1, 99.0, WORSE, ""),
-    ],
-)
-def test_latencies(low: float, high: float, outcome: str, more: str) -> None:
-    assert judge_latency(low, high, 10.0) == Verdict(outcome, more)
