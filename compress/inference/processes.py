@@ -20,7 +20,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compress.errors import CompressError
-from compress.inference.compute import set_up_gpu
 from compress.progress import logger, quiet_libraries
 
 if TYPE_CHECKING:
@@ -229,6 +228,8 @@ def _joined(device: str) -> Iterator[None]:
     """Connect the processes for one call; whatever ends it early ends it in all of them."""
     import torch
     import torch.distributed as dist
+
+    from compress.inference.compute import set_up_gpu
 
     messages = _messages()
     if device == "cuda":

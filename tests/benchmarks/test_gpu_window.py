@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -162,17 +163,13 @@ def test_rows_add_to_the_results(script: ModuleType, folder: Path) -> None:
     assert {"tiny-bert", "a", "a-control"} > set(made["a"]["metrics"]) >= {"a", "a-control"}
 
 
-def test_each_seed_is_a_row_and_several_are_made_at_once(
-    script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_seed_is_a_row(script: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = (folder / "tiny.toml").read_text().replace("quantize = false\n", "")  # int8 is made by 'compress run' alone
     (folder / "tiny.toml").write_text(study.replace('name = "a"\n', 'name = "a"\nseeds = [3, 5]\n'))
     assert pack(script, folder) == 0
-    assert window(script, folder, "--only", "a", "--only", "b", "--at-once", "2") == 0
-    shown = capsys.readouterr().out
-    assert "done: a, b, a-seed-5" in shown
-    begun, ended = shown.index("== b: "), shown.index("done after")
-    assert begun < ended
+    assert window(script, folder, "--minutes", "0", "--only", "a") == 0
+    assert "not begun: a, a-seed-5\n" in capsys.readouterr().out
+    assert window(script, folder, "--row", "a-seed-5") == 0 and window(script, folder, "--row", "a") == 0
     lines = read_results([folder / "out" / "results.jsonl"])
     made = {line.model: (line.recipe, line.training_seed, line.control or line.control_of) for line in lines}
     made.pop("tiny-bert")
@@ -181,12 +178,12 @@ def test_each_seed_is_a_row_and_several_are_made_at_once(
         "a-control": ("a", 3, "a"),
         "a-seed-5": ("a", 5, "a-seed-5-control"),
         "a-seed-5-control": ("a", 5, "a-seed-5"),
-        "b": ("b", 0, "b-control"),
-        "b-control": ("b", 0, "b"),
     }
     both = next(one for one in aggregate(lines) if one.name == "a")
     assert (both.seeds, both.gain_seeds, both.notes) == (2, 2, ()) and both.low is not None
     assert {"a-seed-5", "a-seed-5-control"} <= set(rows(folder)["a-seed-5"]["metrics"])
+    assert window(script, folder, "--minutes", "0", "--only", "a-seed-5") == 0
+    assert "done: a-seed-5\n" in capsys.readouterr().out
     assert window(script, folder, "--only", "a-seed-6") == 2 and "--only a-seed-6 is not in" in capsys.readouterr().out
     assert window(script, folder, "--at-once", "0") == 2 and "--at-once 0 must be" in capsys.readouterr().out
 
@@ -245,6 +242,22 @@ def test_the_next_window_goes_on(
     assert "done: a, b" in shown and "--only broken tries it again" in shown and "go on:" not in shown
     assert window(script, folder) == 0 and window(script, folder, "--only", "broken", "--only", "a") == 0
     assert rows_.made == ["a", "b", "broken", "broken"]
+
+
+def test_several_rows_are_made_at_once(
+    script: ModuleType, folder: Path, clock: Callable[..., Clock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_, both = clock(a=1, b=1, broken=1), threading.Barrier(2, timeout=30)
+
+    def run_until(*given: Any) -> str:
+        if given[1][-1] != "broken":
+            both.wait()  # for the other row
+        return rows_.run_until(*given)
+
+    monkeypatch.setattr(script, "run_until", run_until)
+    assert window(script, folder, "--at-once", "2") == 0
+    assert sorted(rows_.made) == ["a", "b", "broken"]
+    assert {name: row["status"] for name, row in rows(folder).items()} == {"a": "done", "b": "done", "broken": "failed"}
 
 
 def test_a_row_that_was_stopped_waits_unless_its_work_is_here(
