@@ -69,8 +69,7 @@ COMPARED_ROWS = 256
 CHECK_S, MEASURE_S = 120.0, 10.0  # at most, of the machine, and of each row's speed
 RUNNING: set[int] = set()  # the processes of rows under way, each with those that it started as a group
 PACKED_NAME, RESULTS_NAME, ROWS_NAME = "packed.json", "results.jsonl", "rows.jsonl"
-SAME_RUN = ("created", "data_sha256", "host_id")
-SAME_LINE = (*SAME_RUN, "model", "runtime", "device", "threads", "length", "padding", "batch_size")
+SAME_LINE = ("created", "host_id", "model", "runtime", "device", "threads", "length", "padding", "batch_size")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -310,14 +309,14 @@ def row_names(recipe: StudyRecipe, students: Sequence[PlannedStudent], only: Col
 
 
 def of_one_row(recipe: StudyRecipe, row: str) -> tuple[StudyRecipe, str]:
-    """Return a study in which the student of a row has one seed and the row's name, and the student's own name."""
+    """Return a study that makes a row without int8, its student by the row's name, and the student's own name."""
     plans = list(recipe.students)
     for number, student in enumerate(planned_students(recipe)):
         for name, seed in student.trainings:
             if name == row:
-                plans[number] = replace(plans[number], name=row, seeds=(seed,))
+                plans[number] = replace(plans[number], name=row, seeds=(seed,), quantize=False)
                 return replace(recipe, students=tuple(plans)), student.name
-    return recipe, row
+    return replace(recipe, prune=tuple(replace(plan, quantize=False) for plan in recipe.prune)), row
 
 
 def read_packed(folder: Path) -> dict[str, Any]:
@@ -430,13 +429,7 @@ def make_row(options: argparse.Namespace) -> None:
         }
         measuring = replace(recipe.benchmark, time_limit=min(MEASURE_S, recipe.benchmark.time_limit), **beside)
         study = run(
-            replace(
-                recipe,
-                teacher=teacher,
-                benchmark=measuring,
-                students=tuple(replace(plan, quantize=False) for plan in recipe.students),
-                prune=tuple(replace(plan, quantize=False) for plan in recipe.prune),
-            ),
+            replace(recipe, teacher=teacher, benchmark=measuring),
             options.work / packed["identity"] / options.row,
             settings=StudySettings(**folders, budget=packed["budget"], only=(options.row,)),
             compute=Compute("cpu" if options.device == "cpu" else "auto"),
