@@ -561,7 +561,7 @@ def runtimes_sentence() -> str:
     for path in sorted(RESULTS.glob("*.jsonl")):
         found: dict[tuple[str, int], dict[str, float]] = {}
         for line in _lines(path):
-            if line.get("batch_size") == 1 and line.get("device") == "cpu" and line.get("kind") != "teacher":
+            if line.get("batch_size") == 1 and line.get("device") == "cpu" and line.get("kind") == "model":
                 key = (line["model"], line["threads"])
                 found.setdefault(key, {})[line["runtime"]] = line["latency_p50_ms"]
         ratios += [own["torch"] / own["onnxruntime"] for own in found.values() if {"torch", "onnxruntime"} <= {*own}]

@@ -98,7 +98,7 @@ def read_answers(title: str, logits: np.ndarray, rows: int, *, task: str, labels
     broken = ~np.isfinite(values if probabilities is None else probabilities).all(axis=1)
     if broken.any():
         raise CompressError(
-            f"{title} answers row {int(broken.argmax())} and {int(broken.sum()) - 1} others with something that is "
+            f"{title} answers row {int(broken.argmax()) + 1} and {int(broken.sum()) - 1} others with something that is "
             "not a number; leave this model out, or make it again"
         )
     return ModelPredictions(predicted, probabilities)

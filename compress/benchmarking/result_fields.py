@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -48,15 +50,23 @@ class Arithmetic:
 def keep_predictions(
     lines: Sequence[Measurement], predicted: Mapping[str, np.ndarray], gold: np.ndarray
 ) -> list[Measurement]:
-    """Add the predictions of each row to the first line of every entry, and the gold labels to the teacher's."""
-    kept: dict[str, Fields] = {
-        title: {"predictions": [round(value, 5) for value in values.tolist()]} for title, values in predicted.items()
-    }
-    found = []
-    for line in lines:
-        added = kept.pop(line.title, {})
-        found.append(replace(line, **added, **({"gold": gold.tolist()} if added and line.is_reference else {})))
-    return found
+    """Add the predictions of each row to one line of every entry, and the gold labels to the teacher's.
+
+    That is the line which the table of a report shows: of the fewest threads, the data's own lengths and the smallest
+    batch.
+    """
+    entries = grouped((line for line in lines if line.title in predicted), attrgetter("title"))
+    keeping = {id(min(own, key=_place_in_table)) for own in entries.values()}
+
+    def kept(line: Measurement) -> Measurement:
+        predictions = [round(value, 5) for value in predicted[line.title].tolist()]
+        return replace(line, predictions=predictions, **({"gold": gold.tolist()} if line.is_reference else {}))
+
+    return [kept(line) if id(line) in keeping else line for line in lines]
+
+
+def _place_in_table(line: Measurement) -> tuple[Any, ...]:
+    return line.threads, line.length is not None, line.padding != "longest", line.batch_size
 
 
 def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:

@@ -1,6 +1,7 @@
 """Judge one limit on one result by its 95% interval; size and memory have none and are compared directly."""
 
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from operator import attrgetter
 
 from compress.benchmarking.results import verdict
@@ -26,6 +27,7 @@ RELATIVE = ("max_accuracy_drop", "min_speedup", "min_speedup_with_tokenizer")
 # The same for every batch size, thread count and length of a model in a runtime.
 OF_THE_MODEL = ("max_accuracy_drop", "min_metric", "max_calibration_error", "max_size")
 MORE_EXAMPLES = "more examples would narrow it"
+MORE_SEEDS = "more training seeds would narrow it, and more examples"
 ONE_MODEL = attrgetter("data_sha256", "host_id", "model", "runtime", "device", "model_sha256")
 
 
@@ -102,11 +104,16 @@ JUDGES: Mapping[str, Callable[[Limit, Measurement], Judgement]] = {
 
 
 def baselines_within(lines: Sequence[Measurement], budgets: Sequence[GateBudget]) -> list[str]:
-    """Say which baselines are, or may be, within the loosest budget of a loss."""
-    drops = [budget.max_accuracy_drop for budget in budgets if budget.max_accuracy_drop is not None]
-    baselines = [row.small_batch for row in results_of(lines) if row.small_batch.kind == "baseline"]
-    notes = [_note(baseline, max(drops)) for baseline in baselines if drops]
-    return list(dict.fromkeys(note for note in notes if note))
+    """Say which baselines are, or may be, within the loosest budget of a loss on their data."""
+    notes = []
+    for line in (row.small_batch for row in results_of(lines) if row.small_batch.kind == "baseline"):
+        drops = [
+            budget.max_accuracy_drop
+            for budget in budgets
+            if budget.max_accuracy_drop is not None and fnmatchcase(line.data, budget.data)
+        ]
+        notes += [_note(line, max(drops))] if drops else []
+    return list(dict.fromkeys(filter(None, notes)))
 
 
 def _note(baseline: Measurement, budget: float) -> str:
@@ -155,5 +162,5 @@ def _judge_mean(budget: float, mean: Aggregate) -> Judgement:
         why = f"{lost(loss)} on {mean.rows:,} examples, but {why}"
         return limit.because(what, UNDECIDED, why, loss, count=mean.seeds, of="seeds")
     figures = mean.difference_points, mean.low, mean.high
-    found = verdict.judge_drop(*figures, budget, mean.rows)
+    found = verdict.at_least(mean.low, mean.high, -budget, MORE_SEEDS)
     return limit.judged(what, as_loss(figures), found, lost, mean.seeds, f"seeds and {mean.rows:,} examples")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from compress.benchmarking.results.files import Result, grouped, results_of
+from compress.benchmarking.results.files import Result, grouped, of_smallest_batch, results_of
 from compress.benchmarking.results.formatting import (
     in_percent,
     metric_title,
@@ -86,8 +86,13 @@ class Measured:
 
     @property
     def small_batches(self) -> list[Measurement]:
-        """The lines of ``rows`` at the smallest batch size."""
+        """The line of every row at the smallest batch size that was measured of it."""
         return [row.small_batch for row in self.rows]
+
+    @property
+    def compared(self) -> list[Measurement]:
+        """The lines of the smallest batch size of all rows; a run of larger batches only is not compared with them."""
+        return of_smallest_batch(self.rows)
 
 
 def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Measured]:
@@ -105,7 +110,15 @@ def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Mea
                 f"{line.model} is a {line.kind!r} on {line.device!r}, which this compress does not know; "
                 f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
             )
-    groups = grouped(lines, attrgetter("data_sha256", "host_id", "device"))
+    # A baseline runs on the processor, also in the rounds of models on a GPU.
+    run = attrgetter("data_sha256", "host_id", "created")
+    devices = {run(line): line.device for line in lines if line.is_reference}
+
+    def place(line: Measurement) -> tuple[str, ...]:
+        device = devices.get(run(line), line.device) if line.kind == "baseline" else line.device
+        return line.data_sha256, line.host_id, device
+
+    groups = grouped(lines, place)
     return [_measured(group, budget_points) for group in groups.values()]
 
 
@@ -120,7 +133,7 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     rows.sort(
         key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
     )
-    return Measured(rows, swept, fixed, lines, Leaders.of([row.small_batch for row in rows], budget_points))
+    return Measured(rows, swept, fixed, lines, Leaders.of(of_smallest_batch(rows), budget_points))
 
 
 def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
@@ -128,7 +141,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     rows, lines, leaders = measured.rows, measured.small_batches, measured.leaders
     first, best, budget_points = lines[0], leaders.best, leaders.budget_points
     published = published_figures(lines)
-    speeds = [line.speedup for line in lines]
+    speeds = [line.speedup for line in measured.compared]
     kinds = [kind for kind in ORDER if any(line.kind == kind for line in lines)]
     lengths = sorted({row.small_batch.length for row in measured.fixed if row.small_batch.length} - {first.length or 0})
     return Section(
@@ -139,9 +152,9 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         device=first.device,
         threads=first.threads,
         length=first.length,
-        verdict=verdict(lines, leaders),
+        verdict=verdict(measured.compared, leaders),
         outcome=outcome_of(best, budget_points) if best else "",
-        picture=_picture(lines, published),
+        picture=_picture(measured.compared, published),
         kinds=kinds + (["published"] if published else []),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
         table=results_table.results(rows, budget_points),
@@ -211,7 +224,8 @@ def _picture(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) 
 def _faster_competitors(rows: Sequence[Result]) -> list[str]:
     """Return a sentence for each batch size at which a competitor is surely faster than every model."""
     found = {}
-    for lines in ([row.small_batch for row in rows], [row.large_batch for row in rows]):
+    for size in sorted({line.batch_size for row in rows for line in (row.small_batch, row.large_batch)}):
+        lines = list(filter(None, (row.at(size) for row in rows)))
         models = [line for line in lines if line.is_compressed]
         competitors = [line for line in lines if line.kind == "competitor"]
         if not (models and competitors):

@@ -237,7 +237,8 @@ def _threads(run: _Run) -> list[Pair]:
 def _step(name: str, before: Measurement, after: Measurement) -> Step:
     if before.group == after.group:
         same_clock = before.clock == after.clock
-        ratio = speedup(*(line.cost_ms if same_clock else line.latency_ms for line in (before, after)))
+        costs = (line.cost_ms if same_clock else line.latency_ms for line in (before, after))
+        ratio = speedup(*costs, of_means="cascade" in {before.kind, after.kind})
     else:  # no round is shared, but each was compared with the teacher in its own
         ratio = divided(after.speedups, before.speedups)
     return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)

@@ -195,7 +195,8 @@ def results_table(lines: Sequence[Measurement]) -> Table:
 
     rows = results_of(lines)
     small_batches = [row.small_batch for row in rows]
-    first, largest = teacher_line(small_batches) or small_batches[0], largest_batch(rows)
+    first = teacher_line(small_batches) or small_batches[0]
+    smallest, largest = min(line.batch_size for line in small_batches), largest_batch(rows)
     settings = [
         key for key in ("threads", "length", "padding") if len({getattr(line, key) for line in small_batches}) > 1
     ]
@@ -207,8 +208,8 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         *settings,
         metric_title(first.metric_name),
         "points to teacher",
-        f"speed-up, batch {first.batch_size}",
-        f"p50 ms, batch {first.batch_size}",
+        f"speed-up, batch {smallest}",
+        f"p50 ms, batch {smallest}",
         f"rows/s, batch {largest}",
         "parameters",
         "disk",
@@ -217,16 +218,17 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     ):
         table.add_column(terminal_cell(name), justify="right")
     for row in rows:
-        line, base, at_largest = row.small_batch, row.small_batch.is_reference, row.at(largest)
+        line, base = row.small_batch, row.small_batch.is_reference
+        at_smallest, at_largest = row.at(smallest), row.at(largest)
         cells = [
             line.model + (f" ({kind})" if (kind := kind_text(line)) else ""),
             line.runtime,
             *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
             shown_metric(line).removesuffix("%"),
             "" if base else _bracketed(points, line.difference),
-            "×1" if base else _speed(times, line.speedups),
-            _speed(lambda ms: milliseconds(ms).removesuffix(" ms"), line.interval("latency_p50_ms")),
-            _speed(shown_rate, at_largest.interval("throughput_rows_per_second")) if at_largest else "",
+            "×1" if base else _speed(times, at_smallest, "speedup"),
+            _speed(_milliseconds, at_smallest, "latency_p50_ms"),
+            _speed(shown_rate, at_largest, "throughput_rows_per_second"),
             count(line.parameters),
             megabytes(line.size_bytes),
             megabytes(line.model_memory_bytes),
@@ -237,9 +239,14 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     return table
 
 
+def _milliseconds(value: float) -> str:
+    return milliseconds(value).removesuffix(" ms")
+
+
 def _bracketed(form: Callable[[float], str], figure: Interval | None) -> str:
     return NONE if figure is None else "{} [{}, {}]".format(*map(form, figure))
 
 
-def _speed(form: Callable[[float], str], figure: Interval | None) -> str:
+def _speed(form: Callable[[float], str], line: Measurement | None, key: str) -> str:
+    figure = line.interval(key) if line else None
     return _bracketed(form, figure) + (" wide" if figure and is_wide(figure) else "")

@@ -163,7 +163,7 @@ def test_certain_answers_are_fine_and_broken_ones_are_named() -> None:
     assert found["calibration_error"] == pytest.approx(1 / 3)
     broken = certain.copy()
     broken[1] = np.nan
-    with pytest.raises(CompressError, match="model answers row 1 and 0 others"):
+    with pytest.raises(CompressError, match="model answers row 2 and 0 others"):
         fields({"teacher": certain, "model": broken}, [1, 0, 0])
     with pytest.raises(CompressError, match="have 1 row"):
         fields({"teacher": certain[:1]}, [1])

@@ -11,6 +11,7 @@ import pytest
 
 from compress.errors import CompressError
 from compress.gating import check as check_module
+from compress.gating.budgets import GateBudget
 from tests.support.gating import Results, check, predicted, results, student
 from tests.support.results import line, write_lines
 
@@ -336,6 +337,12 @@ def test_a_baseline_within_the_budget_is_reported_first(
     assert verdict.exit_code == 0 and len(verdict.judgements) == 1
     assert [note[: len(f"A baseline {said}")] for note in verdict.notes] == ([f"A baseline {said}"] if said else [])
     assert all("majority" in note and "on 2,000 examples (95% interval" in note for note in verdict.notes)
+    assert all("the budget of 1 point of accuracy" in note for note in verdict.notes)
+    other = student(data="other", data_sha256="0" * 64)
+    budgets = [GateBudget(data="other", max_accuracy_drop=1), GateBudget(data="dev.tsv", max_accuracy_drop=0)]
+    path = results(student(difference_low=0, difference_points=0.1, difference_high=0.2), baseline, other)
+    judged = check_module.check([path], budgets)
+    assert not any("the budget of 1 point" in note for note in judged.notes)  # that budget is of other data
 
 
 def test_an_equal_model_holds_one_point_but_not_a_tenth() -> None:
@@ -370,7 +377,8 @@ def test_seeds_are_judged_by_their_mean(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "seeds.jsonl", lines)
     verdict = check([path], max_accuracy_drop=5, over_seeds=True)
     assert [j.outcome for j in verdict.judgements] == ["holds"] and "1.00 lost on 3 seeds" in verdict.sentences[0]
-    assert check([path], max_accuracy_drop=1, over_seeds=True).exit_code == 3
+    undecided = check([path], max_accuracy_drop=1, over_seeds=True)
+    assert undecided.exit_code == 3 and "more training seeds would narrow it" in undecided.sentences[0]
     nothing = student(model="unmeasured", metric=None, difference_points=None)
     verdict = check([write_lines(tmp_path / "none.jsonl", [*lines, nothing])], max_accuracy_drop=5, over_seeds=True)
     assert [j.outcome for j in verdict.judgements] == ["holds", "undecided"] and "no metric" in verdict.sentences[1]

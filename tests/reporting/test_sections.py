@@ -181,3 +181,26 @@ def test_means_over_seeds_have_the_digits_of_their_metric(name: str, mean: str, 
     ]
     (row,) = repeats(seeds)
     assert (row[3].text, row[4].text) == (mean, spread)
+
+
+def test_a_baseline_on_the_processor_is_beside_models_on_a_gpu() -> None:
+    on_gpu = [replace(one, device="cuda") for one in (TEACHER, student())]
+    baseline = line("majority", kind="baseline", runtime="numpy")
+    (found,) = gather([*on_gpu, baseline])
+    assert [row.small_batch.model for row in found.rows] == ["teacher", "s", "majority"]
+    other_run = replace(baseline, created="2026-11-21T12:00:00+00:00")
+    assert len(gather([*on_gpu, other_run])) == 2
+
+
+def test_a_run_of_large_batches_only_has_no_speed_at_a_small_one() -> None:
+    lines = [replace(TEACHER, batch_size=size) for size in (1, 32)]
+    lines += [student(), replace(student(batch_size=32), speedup=9.0)]
+    large = line("large", batch_size=32, speedup=772.0, speedup_low=700.0, speedup_high=800.0)
+    (found,) = gather([*lines, large])
+    assert found.leaders.best is not None and found.leaders.best.model == "s"
+    shown = section(found, {})
+    columns = [column.key for column in shown.table.columns]
+    row = {row.model: dict(zip(columns, row.cells, strict=True)) for row in shown.table.rows}["large"]
+    assert row["speedup"].text == row["latency_p50_ms"].text == "–" and row["speedup_large"].text == "×772"
+    assert row["metric"].text == "89.50%" and shown.picture is not None and "×772" not in shown.picture.wide
+    assert not any("large in torch" in sentence for sentence in shown.verdict)

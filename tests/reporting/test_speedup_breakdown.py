@@ -104,6 +104,15 @@ def test_a_cascade_is_one_step_and_not_made_of_its_first_member() -> None:
     assert factors(fall(BASE, FAST, STUDENT, both, best=both))[1:] == [("cascade", 2.5)]
 
 
+def test_a_cascade_is_compared_by_mean_times() -> None:
+    """Its second member answers one batch in three: the median of the ratios would not count it."""
+    fields = {"kind": "cascade", "stage": "cascade", "members": ["s", "t"]}
+    took = [[1.0, 1.0, 10.0]] * ROUNDS
+    both = made("c", "onnxruntime", 1.0, latency_ms=took, latency_cpu_ms=took, **fields)
+    both = replace(both, parents=[sha256("s"), sha256("t")])
+    assert factors(fall(BASE, FAST, STUDENT, both, best=both))[1:] == [("cascade", 1.25)]  # 3 x 5 ms to 12 ms
+
+
 def test_pruning_and_int8_of_it() -> None:
     pruned = made("p", "torch", 8.0, stage="prune", parent="t")
     best = made("p-int8", "torch", 4.0, stage="quantize", parent="p")

@@ -75,6 +75,12 @@ def largest_batch(rows: Iterable[Result]) -> int:
     return max(rows, key=lambda row: len(row.lines)).large_batch.batch_size
 
 
+def of_smallest_batch(rows: Sequence[Result]) -> list[Measurement]:
+    """Return the lines of the smallest batch size that was measured of any configuration, of those that have it."""
+    smallest = min((row.small_batch.batch_size for row in rows), default=0)
+    return [row.small_batch for row in rows if row.small_batch.batch_size == smallest]
+
+
 def results_of(lines: Iterable[Measurement]) -> list[Result]:
     """Gather lines into results in the order they come; of a batch size that was measured twice the newest counts.
 

@@ -5,7 +5,6 @@ of numbers, so the gate and the report judge alike.
 """
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass
 
 from compress.benchmarking.results.schema import Measurement
@@ -32,30 +31,19 @@ class Verdict:
         return self.more.partition(" examples")[0] if self.more.startswith("about") else self.more
 
 
-def judge_drop(
-    difference_points: float,
-    low: float,
-    high: float,
-    budget_points: float,
-    rows: int,
-    *,
-    won: int | None = None,
-    lost: int | None = None,
-) -> Verdict:
+def judge_drop(difference_points: float, low: float, high: float, budget_points: float, rows: int) -> Verdict:
     """Judge a paired difference, model minus reference in points, against the points that may be lost.
 
     Args:
         low, high: its paired 95% interval, in points.
         budget_points: largest loss allowed, 0 or more.
         rows: examples it was measured on.
-        won, lost: rows that only the model, and only the reference, has right. Give them for accuracy, of which the
-            interval follows from these counts; for other metrics the needed rows follow from the interval's width.
     """
     if high < -budget_points:
         return Verdict(WORSE)
     if low >= -budget_points:
         return Verdict(WITHIN)
-    needed = rows_to_decide(difference_points, low, high, budget_points, rows, won=won, lost=lost)
+    needed = rows_to_decide(difference_points, low, high, budget_points, rows)
     if needed is None:
         return Verdict(UNDECIDED, "the loss is the budget; more examples will hardly decide")
     more = f"about {_rounded_up(needed - rows):,} more examples would decide (with a chance of {POWER:.0%})"
@@ -63,44 +51,22 @@ def judge_drop(
 
 
 def judge_drop_of(line: Measurement, budget_points: float) -> Verdict:
-    """Judge a result line against its teacher; the counts of won and lost rows are used where they make the difference.
+    """Judge a result line against its teacher.
 
     Raises:
         ValueError: the line is of random weights and has no metric.
     """
     if line.difference is None:
         raise ValueError(f"{line.model} has no {line.metric_name or 'metric'} to judge")
-    difference, low, high = line.difference
-    rows, won, lost = line.metric_rows, line.flips_won_rows, line.flips_lost_rows
-    # Of another metric than accuracy the flips do not make the difference.
-    if (
-        won is None
-        or lost is None
-        or line.metric_name != "accuracy"
-        or not math.isclose(difference, 100 * (won - lost) / rows, abs_tol=1e-6)
-    ):
-        won = lost = None
-    return judge_drop(difference, low, high, budget_points, rows, won=won, lost=lost)
+    return judge_drop(*line.difference, budget_points, line.metric_rows)
 
 
-def rows_to_decide(
-    difference_points: float,
-    low: float,
-    high: float,
-    budget_points: float,
-    rows: int,
-    *,
-    won: int | None = None,
-    lost: int | None = None,
-) -> int | None:
+def rows_to_decide(difference_points: float, low: float, high: float, budget_points: float, rows: int) -> int | None:
     """Return how many rows in all would decide with a chance of 80%, if the true difference is the observed one.
 
     The usual sample size of a paired difference: the smallest N at which the expected interval clears the budget by
-    0.84 standard errors, |budget - drop| >= (1.96 + 0.84) * sd / sqrt(N). For accuracy, in shares of the rows,
-    sd**2 = won + lost - (won - lost)**2, and the interval is Bonett and Price's, as in
-    :func:`compress.evaluation.metrics.paired_difference`; Connor (1987, Biometrics 43) gives the same without their two
-    added rows. For other metrics sd is read from the side of the interval that crosses the budget, which shrinks as 1 /
-    sqrt(N).
+    0.84 standard errors, |budget - drop| >= (1.96 + 0.84) * sd / sqrt(N). sd is read from the side of the interval that
+    crosses the budget, which shrinks as 1 / sqrt(N); so it holds for any metric, and for rows that are not independent.
 
     It is meant for a fresh set of N rows. Adding rows to those at hand decides a little more often, because the first
     ones already show the difference; but who looks after every batch of rows errs more often than 5%.
@@ -110,26 +76,12 @@ def rows_to_decide(
     """
     from scipy.stats import norm
 
-    confidence, power = float(norm.ppf((1 + CONFIDENCE) / 2)), float(norm.ppf(POWER))
-    is_within = difference_points >= -budget_points
-
-    def clears(n: int) -> bool:
-        if won is None or lost is None:
-            centre = difference_points / 100
-            half_width = (difference_points - low if is_within else high - difference_points) / 100
-            half = half_width * math.sqrt(rows / n)
-            error = half / confidence
-        else:
-            share_won, share_lost = won / rows, lost / rows
-            p_won, p_lost = (share_won * n + 1) / (n + 2), (share_lost * n + 1) / (n + 2)
-            centre = p_won - p_lost
-            half = confidence * math.sqrt((p_won + p_lost - centre**2) / (n + 2))
-            error = math.sqrt((share_won + share_lost - (share_won - share_lost) ** 2) / n)
-        distance = centre + budget_points / 100
-        return (distance if is_within else -distance) >= half + power * error
-
-    found = bisect_left(range(rows + 1, MOST_ROWS + 1), True, key=clears) + rows + 1
-    return found if found <= MOST_ROWS else None
+    distance = abs(difference_points + budget_points)
+    half_width = difference_points - low if difference_points >= -budget_points else high - difference_points
+    errors = 1 + float(norm.ppf(POWER) / norm.ppf((1 + CONFIDENCE) / 2))
+    if distance * math.sqrt(MOST_ROWS / rows) < errors * half_width:
+        return None
+    return max(rows + 1, math.ceil(rows * (errors * half_width / distance) ** 2))
 
 
 def judge_speedup(value: float, low: float, high: float, minimum: float) -> Verdict:

@@ -21,7 +21,7 @@ ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50
 class Column:
     """``unit`` is that of the number behind the cells; ``wide`` columns are shown on request only.
 
-    ``make`` gets a row's line at the smallest batch size, or with ``at_largest`` at the largest that was measured.
+    ``make`` gets a row's line of ``batch_size``; without one any line, as for what all batch sizes have in common.
     """
 
     key: str
@@ -30,7 +30,7 @@ class Column:
     unit: str = ""
     wide: bool = False
     group: str = ""
-    at_largest: bool = field(default=False, metadata={"page_only": True})
+    batch_size: int | None = field(default=None, metadata={"page_only": True})
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,12 @@ class ResultsTable:
 
 def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
-    largest = largest_batch(rows)
 
     def cell(column: Column, row: Result) -> Cell:
-        line = row.at(largest) if column.at_largest else row.small_batch
+        line = row.small_batch if column.batch_size is None else row.at(column.batch_size)
         return column.make(line) if line else cells.EMPTY
 
-    made = [(column, [cell(column, row) for row in rows]) for column in _columns(rows, largest, budget_points)]
+    made = [(column, [cell(column, row) for row in rows]) for column in _columns(rows, budget_points)]
     made = [(column, down) for column, down in made if any(cell.text != NONE for cell in down)]
     return ResultsTable(
         [column for column, _ in made],
@@ -90,12 +89,13 @@ def _title(column: Column) -> str:
     return f"{column.title}, {batch}" if batch else column.title
 
 
-def _columns(rows: Sequence[Result], largest: int, budget_points: float) -> list[Column]:
+def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
     """Return every column that there is: speed and latency at the smallest batch size, throughput at the largest."""
     metric = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
-    first = f"batch {rows[0].small_batch.batch_size}"
-    wide, at_largest = partial(Column, wide=True), partial(Column, at_largest=True)
-    wide_at_largest = partial(wide, at_largest=True)
+    smallest, largest = min(row.small_batch.batch_size for row in rows), largest_batch(rows)
+    wide = partial(Column, wide=True)
+    at_smallest, at_largest = partial(Column, batch_size=smallest), partial(Column, batch_size=largest)
+    wide_at_smallest, wide_at_largest = partial(wide, batch_size=smallest), partial(wide, batch_size=largest)
     groups: dict[str, list[Column]] = {
         "": [Column("model", "Model", cells.name)],
         "Quality": [
@@ -107,16 +107,20 @@ def _columns(rows: Sequence[Result], largest: int, budget_points: float) -> list
             wide("agreement", "Agreement", lambda line: share(line.agreement), "%"),
             wide("calibration_error", "Calibration error", cells.calibration, "%"),
         ],
-        f"Speed, {first}": [
-            Column("speedup", "Speed-up", lambda line: ratio(line, "speedup")),
-            Column("speedup_with_tokenizer", "With tokenizer", lambda line: ratio(line, "speedup_with_tokenizer")),
-            wide("speedup_same_runtime", "In the same runtime", lambda line: ratio(line, "speedup_same_runtime")),
+        f"Speed, batch {smallest}": [
+            at_smallest("speedup", "Speed-up", lambda line: ratio(line, "speedup")),
+            at_smallest("speedup_with_tokenizer", "With tokenizer", lambda line: ratio(line, "speedup_with_tokenizer")),
+            wide_at_smallest(
+                "speedup_same_runtime", "In the same runtime", lambda line: ratio(line, "speedup_same_runtime")
+            ),
         ],
-        f"Latency observed, {first}": [
-            Column("latency_p50_ms", "p50", lambda line: speed(line, "latency_p50_ms", milliseconds), "ms"),
-            wide("latency_p95_ms", "p95", lambda line: speed(line, "latency_p95_ms", milliseconds), "ms"),
-            wide("latency_p99_ms", "p99", lambda line: speed(line, "latency_p99_ms", milliseconds), "ms"),
-            wide("device_p50_ms", "p50, GPU alone", lambda line: number(line.device_p50_ms, milliseconds), "ms"),
+        f"Latency observed, batch {smallest}": [
+            at_smallest("latency_p50_ms", "p50", lambda line: speed(line, "latency_p50_ms", milliseconds), "ms"),
+            wide_at_smallest("latency_p95_ms", "p95", lambda line: speed(line, "latency_p95_ms", milliseconds), "ms"),
+            wide_at_smallest("latency_p99_ms", "p99", lambda line: speed(line, "latency_p99_ms", milliseconds), "ms"),
+            wide_at_smallest(
+                "device_p50_ms", "p50, GPU alone", lambda line: number(line.device_p50_ms, milliseconds), "ms"
+            ),
         ],
         f"Throughput observed, batch {largest}": [
             wide_at_largest("speedup_large", "Speed-up", lambda line: ratio(line, "speedup")),

@@ -85,12 +85,14 @@ class SurveyTable:
 class Student:
     """What was measured of a recipe: the model as trained, and what its row is about (that, or it made int8).
 
-    ``trained`` and ``judged`` are over all seeds; ``lines`` are those of all its models in all runtimes. ``controls``
-    are those of the study by name, a line of each.
+    ``trained`` and ``judged`` are over all seeds; ``lines`` are those of all its models in all runtimes, ``compared``
+    those of them that were measured as the others in the table. ``controls`` are those of the study by name, a line of
+    each.
     """
 
     recipe: StudentRecipe
     lines: list[Measurement]
+    compared: list[Measurement]
     trained: Aggregate | None
     judged: Aggregate
     controls: Mapping[str, Measurement]
@@ -101,9 +103,10 @@ class Student:
 
     @property
     def timed(self) -> list[Measurement]:
-        """The lines of what is judged, of the first seed: its shape is that of all."""
-        same = self.judged.stage, self.line(self.judged).training_seed
-        return [line for line in self.lines if (line.stage, line.training_seed) == same]
+        """The lines of what is judged, of the first seed that is compared: its shape is that of all."""
+        judged = [line for line in self.compared if line.stage == self.judged.stage]
+        seeds = [self.line(self.judged).training_seed, *(line.training_seed for line in judged)]
+        return next(filter(None, ([line for line in judged if line.training_seed == seed] for seed in seeds)), [])
 
 
 def survey(
@@ -180,7 +183,8 @@ def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> 
         own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
         trained = next((one for one in own if one.stage != "quantize"), None)
         rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
-        students[name] = Student(recipe, mine, trained, rounded or trained or own[0], controls)
+        made = [line for line in lines if line.kind == "model" and line.recipe == name]
+        students[name] = Student(recipe, made, mine, trained, rounded or trained or own[0], controls)
     return students
 
 

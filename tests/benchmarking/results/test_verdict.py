@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from compress.benchmarking.results.verdict import (
     judge_speedup,
     rows_to_decide,
 )
-from compress.evaluation.metrics import METRICS, paired_difference
+from compress.evaluation.metrics import METRICS, Difference, paired_difference
 from tests.support.results import line
 
 NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"
@@ -55,41 +54,28 @@ def test_only_the_side_that_crosses_the_budget_counts() -> None:
     assert rows_to_decide(-0.5, -1.2, 0.5, 1.0, 1000) == rows_to_decide(-0.5, -1.2, 5.0, 1.0, 1000) == expected
 
 
-def test_needed_rows_of_accuracy_follow_from_the_discordant_rows() -> None:
-    # With many rows the two added ones do not matter: N = (z + z80)**2 * sd**2 / margin**2, Connor (1987) for one arm.
-    won, lost, rows = 200, 400, 10_000
-    variance = 0.02 + 0.04 - 0.02**2
-    needed = rows_to_decide(-2.0, -2.5, -1.5, 1.8, rows, won=won, lost=lost)
-    assert needed == pytest.approx(POWERED**2 * variance / 0.002**2, rel=0.01)
-
-
-def test_two_equal_models_need_rows_too() -> None:
-    # No row differs: the half width is 1.96 * sqrt(2) / (N + 2), which must be 0.01.
-    needed = rows_to_decide(0.0, -2.7, 2.7, 1.0, 100, won=0, lost=0)
-    assert needed == math.ceil(1.959963984540054 * math.sqrt(2) / 0.01 - 2)
-
-
 @pytest.mark.parametrize(("won_rate", "lost_rate", "budget"), [(0.02, 0.025, 1.5), (0.01, 0.03, 1.0)])
 def test_as_many_rows_as_asked_for_decide_four_times_in_five(won_rate: float, lost_rate: float, budget: float) -> None:
     """One case is within its budget, one is beyond: fresh sets of the needed size, judged by the real interval."""
-    rows = 1000
-    won, lost = round(won_rate * rows), round(lost_rate * rows)
-    points = 100 * (won_rate - lost_rate)
-    low, high = points - 2, points + 2
-    needed = rows_to_decide(points, low, high, budget, rows, won=won, lost=lost)
-    assert needed is not None and rows < needed < 20_000
+    generator, rows = np.random.default_rng(0), 1000
+
+    def difference(wins: int, losses: int, size: int) -> Difference:
+        gold = np.zeros(size, int)
+        model, reference = gold.copy(), gold.copy()
+        reference[:wins], model[wins : wins + losses] = 1, 1
+        return paired_difference(model, reference, gold, metric=METRICS["accuracy"], classes=2)
 
     def decided(size: int) -> float:
-        generator = np.random.default_rng(0)
         count = 0
         for _ in range(300):
             wins, losses, _ = generator.multinomial(size, [won_rate, lost_rate, 1 - won_rate - lost_rate])
-            gold = np.zeros(size, int)
-            model, reference = gold.copy(), gold.copy()
-            reference[:wins], model[wins : wins + losses] = 1, 1
-            found = paired_difference(model, reference, gold, metric=METRICS["accuracy"], classes=2)
+            found = difference(wins, losses, size)
             count += judge_drop(found.points, found.low, found.high, budget, size).outcome != UNDECIDED
         return count / 300
+
+    first = difference(round(won_rate * rows), round(lost_rate * rows), rows)
+    needed = rows_to_decide(first.points, first.low, first.high, budget, rows)
+    assert needed is not None and rows < needed < 20_000
 
     assert decided(needed) == pytest.approx(0.80, abs=0.06)
     assert decided(needed // 2) < 0.65
@@ -102,20 +88,9 @@ def test_a_loss_that_is_the_budget_needs_no_number() -> None:
     assert rows_to_decide(-0.999, -2.0, 0.0, 1.0, 1000) is None  # more than a million
 
 
-def test_a_line_is_judged_by_its_own_counts() -> None:
-    counted = line(
-        "student",
-        difference_points=-0.5,
-        difference_low=-1.2,
-        difference_high=0.2,
-        metric_rows=2000,
-        flips_won_rows=20,
-        flips_lost_rows=30,
-    )
-    expected = judge_drop(-0.5, -1.2, 0.2, 1.0, 2000, won=20, lost=30)
-    assert judge_drop_of(counted, 1.0) == expected
-    other = replace(counted, metric_name="macro-f1")
-    assert judge_drop_of(other, 1.0) == judge_drop(-0.5, -1.2, 0.2, 1.0, 2000) != expected
+def test_a_line_is_judged_by_its_interval() -> None:
+    found = line("student", difference_points=-0.5, difference_low=-1.2, difference_high=0.2, metric_rows=2000)
+    assert judge_drop_of(found, 1.0) == judge_drop(-0.5, -1.2, 0.2, 1.0, 2000)
     with pytest.raises(ValueError, match="reference-model has no metric"):
         judge_drop_of(line("reference-model", difference_points=None, metric_name=None), 1.0)
 

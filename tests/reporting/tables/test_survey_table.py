@@ -208,6 +208,14 @@ def test_both_speed_ups_are_of_the_first_seed_however_wide_their_intervals() -> 
     assert row["narrow"]["speedup_best"].text == "×30.0"
 
 
+def test_a_seed_that_was_measured_with_more_threads_counts_for_quality_alone() -> None:
+    first = replace(STUDENT, threads=2, speedup=8.0)
+    second = model("narrow-seed-5", 24, training_seed=5)
+    row = made(first, replace(second, threads=1), replace(TEACHER, threads=2))["narrow"]
+    assert (row["metric"].text, row["seeds"].text) == ("89.00%", "2")
+    assert row["speedup_torch"].text == "×5.50"
+
+
 def test_the_best_speed_up_says_where() -> None:
     int8 = model("narrow-int8", 22, stage="quantize", runtime="onnxruntime", speedup=20.0)
     onnx = model("narrow", 20, runtime="onnxruntime", speedup=11.0)
