@@ -53,6 +53,11 @@ def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an exception of a library says that says something, or its kind."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def system_fault(error: BaseException | None, more: Mapping[str, int] = {}) -> int | None:
     """Return the number of what the system has no more of, also where a library raised an exception of its own.
 

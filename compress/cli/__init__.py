@@ -287,6 +287,6 @@ def _resumable(arguments: list[str]) -> str:
             value = flag[2:]
         with suppress(OSError, ValueError, CompressError):  # a path that cannot be
             target = _place(value)
-            if (target / "study.json").is_file() or target.with_name(f".{target.name}.partial").is_dir():
+            if value and ((target / "study.json").is_file() or target.with_name(f".{target.name}.partial").is_dir()):
                 return f"The same command goes on from what is finished of {without_secrets(value)}."
     return "Nothing was written."

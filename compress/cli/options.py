@@ -295,11 +295,15 @@ def output_or_uri(function: Function) -> Function:
     def wrapped(*arguments: Any, **named: Any) -> Any:
         if is_uri(given := without_secrets(named["output"])):
             below = f"{given.rstrip('/')}/"
-            inside = next((name for name in map(without_secrets, _inputs()) if f"{name}/".startswith(below)), None)
-            if inside:
-                raise CompressError(
-                    f"-o {given} holds {inside}, which this command reads and would change; choose another -o"
-                )
+            for name in map(without_secrets, _inputs()):
+                if f"{name}/".startswith(below):
+                    raise CompressError(
+                        f"-o {given} holds {name}, which this command reads and would change; choose another -o"
+                    )
+                if is_uri(name) and below.startswith(f"{name.rstrip('/')}/"):
+                    raise CompressError(
+                        f"-o {given} lies in {name}, which this command reads and would change; choose another -o"
+                    )
         else:
             _check_output(named["output"], named["force"])
         return function(*arguments, **named)

@@ -99,6 +99,15 @@ def answer_calls() -> None:
         try:
             answer = (function(item), None)
         except Exception as error:
-            answer = (None, error)
+            answer = (None, _sendable(error))
         pickle.dump(answer, answers)
         answers.flush()
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error that another process can be sent: itself, or where pickle cannot, one that says the same."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

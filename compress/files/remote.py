@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from compress.errors import CompressError, system_fault
+from compress.errors import CompressError, first_line, system_fault
 from compress.escaping.uris import text_without_secrets, without_secrets
 from compress.progress import logger
 
@@ -33,10 +33,11 @@ def cache_folder() -> Path:
 
 def cache_place(kind: str, key: str) -> Path:
     """Return the folder in the cache of something, which is made; only this user can read what is below."""
-    folder = cache_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place = folder / kind / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    place.mkdir(parents=True, exist_ok=True)
+    folder = cache_folder() / kind
+    for made in (folder.parent, folder):  # the first may be the user's own, which others may read
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place = folder / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    place.mkdir(exist_ok=True)
     return place
 
 
@@ -213,8 +214,10 @@ class RemoteFile:
         if name in {"", ".", ".."} or "\0" in name:
             raise CompressError(f"{self.uri} has no name that a file can have: copy it to another.")
         tags = [f"{key}={self.info[key]}" for key in _CONTENT if self.info.get(key)]
+        # Without a mark of the content the query tells files apart, which the URI that is shown lacks.
+        source = self.uri if tags else self.path
         tags = tags or [f"{key}={self.info[key]}" for key in _TIME if self.info.get(key)]
-        place = cache_place("data", "\n".join([self.uri, str(self.info.get("size")), *tags])) / name
+        place = cache_place("data", "\n".join([source, str(self.info.get("size")), *tags])) / name
         return place, bool(tags) and place.is_file()
 
 
@@ -232,8 +235,8 @@ def _faults(uri: str, done: str) -> Iterator[None]:
     except Exception as error:
         if system_fault(error):  # of this machine
             raise
-        says = next((line.strip() for line in text_without_secrets(str(error)).splitlines() if line.strip()), "")
-        reason = f"{type(error).__name__}{': ' if says else ''}{says[:200]}"
+        says, kind = text_without_secrets(first_line(error)), type(error).__name__
+        reason = kind if says == kind else f"{kind}: {says[:200]}"
         if isinstance(error, FileNotFoundError):
             raise CompressError(f"There is no file {uri!r}, or it cannot be reached: check the URI.") from error
         if isinstance(error, ValueError) and "Protocol not known" in says:

@@ -144,15 +144,15 @@ class ModelDir:
     @property
     def size_bytes(self) -> int:
         """Size of the weights: ``model.onnx`` with its data, or the safetensors files."""
-        pattern = f"{ONNX_NAME}*" if self.is_onnx else "*.safetensors"
-        return sum(file.stat().st_size for file in self.path.glob(pattern))
+        files = self.path.glob(f"{ONNX_NAME}*") if self.is_onnx else weight_files(self.path)
+        return sum(file.stat().st_size for file in files)
 
     @property
     def parameters(self) -> int:
         """Number of weights, read from the headers of the files."""
         if "parameters" in self.manifest.architecture:
             return int(self.manifest.architecture["parameters"])
-        return count_weights(sorted(self.path.glob("*.safetensors")))[1]
+        return count_weights(weight_files(self.path))[1]
 
     def check_weights(self) -> None:
         if self.is_onnx:

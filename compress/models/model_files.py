@@ -15,7 +15,7 @@ from typing import Any
 
 from compress.errors import CompressError
 from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
-from compress.models.manifest import MANIFEST_NAME, ONNX_NAME
+from compress.models.manifest import MANIFEST_NAME, ONNX_NAME, WEIGHTS_NAME
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
@@ -126,8 +126,10 @@ def weight_files(directory: Path) -> list[Path]:
     Raises:
         CompressError: the index names something else than safetensors files of the directory.
     """
-    index = directory / INDEX_NAME
-    if not index.is_file() or (directory / "model.safetensors").is_file():
+    index, whole = directory / INDEX_NAME, directory / WEIGHTS_NAME
+    if whole.is_file():
+        return [whole]  # what transformers opens; variants such as model.fp16.safetensors may lie beside it
+    if not index.is_file():
         return sorted(directory.glob("*.safetensors"))
     names = read_json_table(index).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):

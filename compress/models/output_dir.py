@@ -151,7 +151,7 @@ def _to_replace(target: Path, force: bool) -> dict[str, str] | None:
 def _begin(working: Path, target: Path, asked: str, force: bool) -> None:
     request_file = working / WORK_FOLDER / REQUEST_NAME
     if request_file.exists() and request_file.read_text(encoding="utf-8", errors="replace") != asked:
-        if not force:
+        if not force and _has_progress(working):
             raise CompressError(
                 f"{working} holds unfinished work of another command for {target}; "
                 "repeat that command to resume it, choose another -o, or discard it with --force"

@@ -628,6 +628,7 @@ def test_a_study_in_the_current_folder_goes_on(tmp_path: Path, monkeypatch: pyte
     assert cli._resumable(["run", "table1", "-o", "."]) == "Nothing was written."
     (tmp_path / "study.json").write_text("{}")
     assert cli._resumable(["run", "table1", "-o", "."]).startswith("The same command goes on")
+    assert cli._resumable(["list", "losses"]) == "Nothing was written."
 
 
 @pytest.mark.parametrize("command", COMMANDS)

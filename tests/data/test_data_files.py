@@ -178,6 +178,13 @@ def test_copies_are_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
 
 
+def test_copies_are_private_in_a_folder_that_is_not(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o755)
+    upload({"a.txt": b"one\n"}, "faulty://bucket")
+    texts("faulty://bucket/a.txt")
+    assert stat.S_IMODE((tmp_path / "cache" / "data").stat().st_mode) == 0o700
+
+
 def test_what_was_copied_before_a_connection_broke_stays(remote: FaultyFileSystem, tmp_path: Path) -> None:
     upload({f"{number:02d}.txt": b"a\n" for number in range(40)}, "faulty://bucket")
 
@@ -268,6 +275,14 @@ def test_a_copy_has_its_name_without_a_signature() -> None:
     signed = RemoteFile("https://host/a.csv", "https://host/a.csv?sig=hunter2", {"size": 3, "ETag": "1"})
     place, kept = signed.place()
     assert place.name == "a.csv" and not kept
+    again = RemoteFile(signed.uri, "https://host/a.csv?sig=hunter3", signed.info)
+    assert again.place() == (place, kept)
+
+
+@pytest.mark.parametrize("info", [{"size": None}, {"size": 3, "Last-Modified": "today"}])
+def test_files_that_only_a_query_tells_apart_have_copies_of_their_own(info: dict[str, Any]) -> None:
+    one, other = (RemoteFile("https://host/get", f"https://host/get?id={number}", info) for number in (1, 2))
+    assert one.place()[0] != other.place()[0]
 
 
 def test_a_remote_file_in_two_roles_is_refused() -> None:

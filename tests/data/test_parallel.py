@@ -36,6 +36,22 @@ def test_an_error_is_that_of_the_function() -> None:
         list(in_processes(math.sqrt, [4.0, -1.0, 9.0], processes=2))
 
 
+class _TwoWords(Exception):
+    """Pickle makes it again of its message alone, which is one argument too few."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def _refuse(item: int) -> int:
+    raise _TwoWords("not", str(item))
+
+
+def test_an_error_that_no_process_can_be_sent_says_what_it_said() -> None:
+    with pytest.raises(RuntimeError, match="_TwoWords: not 1"):
+        list(in_processes(_refuse, [1, 2], processes=2))
+
+
 def test_a_process_that_the_system_ends_is_an_error_and_no_hang() -> None:
     with pytest.raises(MemoryError):
         list(in_processes(os._exit, [0, 0, 0], processes=2))

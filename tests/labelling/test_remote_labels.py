@@ -249,6 +249,7 @@ def test_credentials_are_in_no_record(
     [
         ("faulty://bucket", "-o faulty://bucket holds faulty://bucket/pool.txt, which this command reads"),
         ("faulty://bucket/pool.txt", "holds faulty://bucket/pool.txt, which this command reads and would change"),
+        ("faulty://bucket/pool.txt/labels", "lies in faulty://bucket/pool.txt, which this command reads and would"),
         ("faulty://other/..", "-o faulty://other/.. does not end with a name of a folder"),
         ("nonesuch://bucket/labels", "nonesuch://bucket/labels has the unknown protocol 'nonesuch'"),
     ],

@@ -141,6 +141,13 @@ def test_unfinished_work_of_another_request_is_refused_and_kept(tmp_path: Path) 
     assert names(tmp_path / "out") == ["compress.json", "result.txt"] and names(tmp_path) == ["out"]
 
 
+def test_another_request_begins_anew_where_nothing_was_made(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path / "out", {"seed": 1}):
+        raise KeyboardInterrupt
+    make(tmp_path / "out")
+    assert names(tmp_path / "out") == ["compress.json", "result.txt"]
+
+
 def test_a_users_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CompressError), writing(tmp_path / "out", REQUEST):
         raise CompressError("no")
@@ -302,6 +309,15 @@ def test_an_ordinary_hugging_face_directory_opens(teacher: Path) -> None:
     assert opened.labels == ("negative", "positive") and opened.task == "classification"
     assert opened.parameters == sum(p.numel() for p in opened.load().parameters())
     assert opened.size_bytes == (teacher / "model.safetensors").stat().st_size
+
+
+def test_variants_of_the_weights_that_nobody_opens_do_not_count(teacher: Path, tmp_path: Path) -> None:
+    """As in a repository of the hub that has its weights in half precision too."""
+    plain = ModelDir.open(teacher)
+    shutil.copytree(teacher, tmp_path / "both")
+    shutil.copy(teacher / "model.safetensors", tmp_path / "both" / "model.fp16.safetensors")
+    both = ModelDir.open(tmp_path / "both")
+    assert (both.parameters, both.size_bytes) == (plain.parameters, plain.size_bytes)
 
 
 @pytest.mark.parametrize("kind", ["bert", "pruned", "bilstm"])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.competitors import link_model, token_runner
-from compress.errors import Unavailable
+from compress.errors import Unavailable, first_line
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 
@@ -49,7 +49,7 @@ def export_onnx(model: ModelDir, directory: Path) -> None:
         try:
             exported: Any = ORTModelForSequenceClassification.from_pretrained(Path(source), export=True)
         except (ValueError, KeyError, ImportError, RuntimeError) as error:
-            raise Unavailable(f"optimum cannot export this model: {str(error).strip().splitlines()[0]}") from None
+            raise Unavailable(f"optimum cannot export this model: {first_line(error)}") from None
         exported.save_pretrained(directory)
 
 

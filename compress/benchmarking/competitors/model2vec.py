@@ -17,7 +17,7 @@ import numpy as np
 from compress.benchmarking.baselines import _linear_head
 from compress.benchmarking.competitors import require_torch
 from compress.data.examples import Example
-from compress.errors import CompressError, Unavailable
+from compress.errors import CompressError, Unavailable, first_line
 from compress.models.model_dir import ModelDir
 
 # 0.8.0 is the last whose requirements allow the transformers of this package.
@@ -75,7 +75,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     try:
         static = distill_from_model(loaded.base_model, model.load_tokenizer(), device="cpu", pca_dims=DIMENSIONS)
     except (ValueError, KeyError, AttributeError, NotImplementedError) as error:
-        raise Unavailable(f"model2vec cannot distil {model.name}: {str(error).strip().splitlines()[0]}") from None
+        raise Unavailable(f"model2vec cannot distil {model.name}: {first_line(error)}") from None
     directory.mkdir(parents=True, exist_ok=True)
     # safetensors writes the memory of an array as it lies, and PCA leaves it by columns: it would be read back jumbled.
     static.embedding = np.ascontiguousarray(static.embedding)

@@ -15,7 +15,7 @@ import numpy as np
 
 from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.data.examples import Example
-from compress.errors import Unavailable
+from compress.errors import Unavailable, first_line
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
@@ -61,7 +61,7 @@ def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
         graph = openvino.convert_model(model, example_input=example)
         graph.reshape({port: [-1, -1] for port in graph.inputs})
     except Exception as error:  # it has no class of its own
-        raise Unavailable(f"OpenVINO cannot convert this model: {str(error).strip().splitlines()[0]}") from None
+        raise Unavailable(f"OpenVINO cannot convert this model: {first_line(error)}") from None
     return graph
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from compress.data.formats.json_parquet import SPLITS, cell
 from compress.data.formats.table import Row, Table
-from compress.errors import CompressError
+from compress.errors import CompressError, first_line
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*){1,2}(:[\w.-]+)?")
 
@@ -21,7 +21,7 @@ def is_hub_name(name: str) -> bool:
     return (
         bool(_HUB_NAME.fullmatch(name))
         and not os.path.exists(Path(name).parent)
-        and not Path(name.split(":")[0]).suffix
+        and not Path(name.split(":")[0]).suffix[1:2].isalpha()  # a version, as in v1.1, is no suffix of a file
     )
 
 
@@ -38,15 +38,21 @@ def read_hub(name: str, role: str) -> Table:
     stream = _load(name, attempts, role, split)
     with _unbroken(name):
         columns = tuple(stream.column_names or next(iter(stream), ()))
+    # The hub writes -1 where a class or a score is withheld; a column of plain integers may count with it.
+    plain = {column for column, feature in (stream.features or {}).items() if _is_integer(feature)}
 
     def rows() -> Iterator[Row]:
         with _unbroken(name):
             for number, record in enumerate(stream, start=1):
-                # The hub writes -1 where a label is withheld.
-                yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
+                cells = ((c, record.get(c)) for c in columns)
+                yield number, tuple(None if value == -1 and c not in plain else cell(value) for c, value in cells)
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
+
+
+def _is_integer(feature: Any) -> bool:
+    return type(feature).__name__ == "Value" and feature.dtype.startswith("int")
 
 
 @contextmanager
@@ -54,7 +60,8 @@ def _unbroken(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise CompressError(f"The data set {name!r} broke off ({_line(error)}): go online and try again.") from None
+        reason = first_line(error)
+        raise CompressError(f"The data set {name!r} broke off ({reason}): go online and try again.") from None
 
 
 def _load(name: str, attempts: Iterable[tuple[str, str | None]], role: str, split: str) -> Any:
@@ -66,7 +73,7 @@ def _load(name: str, attempts: Iterable[tuple[str, str | None]], role: str, spli
         try:
             every = datasets.load_dataset(repository, config, streaming=True)
         except Exception as error:  # the hub's client raises many kinds; the user needs one sentence
-            reason = _line(error)
+            reason = first_line(error)
             if isinstance(error, datasets.exceptions.DatasetNotFoundError):
                 continue
             break
@@ -95,7 +102,3 @@ def hub_is_reachable() -> bool:
     except OSError:
         return False
     return True
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from compress.errors import CompressError, Unavailable
+from compress.errors import CompressError, Unavailable, first_line
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import CONFIG_NAME
@@ -42,7 +42,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     try:
         session = onnxruntime.InferenceSession(str(directory / ONNX_NAME), options, providers=_PROVIDERS[device])
     except Exception as error:  # its exception classes are private and share no base but this one
-        raise CompressError(f"ONNX Runtime cannot open {directory / ONNX_NAME}: {str(error).splitlines()[0]}") from None
+        raise CompressError(f"ONNX Runtime cannot open {directory / ONNX_NAME}: {first_line(error)}") from None
     if device == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise Unavailable("ONNX Runtime could not start CUDA on this host (see its log); use --device cpu")
     names = [argument.name for argument in session.get_inputs()]
@@ -66,7 +66,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         try:
             return np.asarray(session.run(["logits"], feed)[0])
         except Exception as error:  # its exception classes are private and share no base but this one
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise CompressError(f"ONNX Runtime cannot run {directory / ONNX_NAME}: {reason}") from error
 
     return run

@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from compress.data.tokenization import position_limit
-from compress.errors import Unavailable
+from compress.errors import Unavailable, first_line
 from compress.inference.batching import TorchRun, open_torch
 
 OPENS = "torch"
@@ -40,7 +40,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     except TorchDynamoException as error:
         needed = "a C++ compiler (apt install g++)" if device == "cpu" else "Triton (pip install triton)"
         raise Unavailable(
-            f"torch.compile fails here ({str(error).splitlines()[0]}); it needs {needed}, or use --runtime torch"
+            f"torch.compile fails here ({first_line(error)}); it needs {needed}, or use --runtime torch"
         ) from None
     return run
 

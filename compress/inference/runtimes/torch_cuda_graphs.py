@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from compress.data.tokenization import position_limit
-from compress.errors import Unavailable
+from compress.errors import Unavailable, first_line
 from compress.inference.batching import DeviceTimer, open_torch
 from compress.models.modeling import input_names
 
@@ -52,7 +52,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         run.prepare_shapes(1, STEP)
     except RuntimeError as error:
         raise Unavailable(
-            f"{directory} cannot be recorded as a CUDA graph ({str(error).splitlines()[0]}); use --runtime torch"
+            f"{directory} cannot be recorded as a CUDA graph ({first_line(error)}); use --runtime torch"
         ) from None
     return run
 
