@@ -119,7 +119,7 @@ class LabelOptions:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise CompressError(f"precision {self.precision!r} is not known; use {', '.join(PRECISIONS)}")
-        if 0 < self.max_length < LEAST_MAX_LENGTH:
+        if self.max_length and self.max_length < LEAST_MAX_LENGTH:
             raise CompressError(
                 f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit"
             )

@@ -205,6 +205,10 @@ def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantizat
         raise CompressError(f"{source.path} is int8 already; give the model that it was made from")
     if keep_fp32 and "keep_fp32" not in plugin.parameters:
         raise CompressError(f"--keep-fp32 does not fit: {plugin.name} leaves no layer out; use --method onnx-dynamic")
+    if keep_fp32 and "keep_fp32" in candidate.options:
+        raise CompressError(
+            "--keep-fp32 and --option keep_fp32 both say which layers stay in float32; give one of them"
+        )
     if not reads_rows(source, candidate, keep_fp32):
         return
     if source.is_onnx:

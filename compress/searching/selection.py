@@ -12,44 +12,24 @@ that chose it than it is; test rows, which took no part, tell.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
 
 from compress.searching.budget import SearchBudget
-from compress.searching.judging import ValidationScore
 from compress.searching.pareto import knee, non_dominated
-from compress.searching.shapes import ShapeTiming
+from compress.searching.trials import Trial
 
 
-class Timed(Protocol):
-    """A shape that may never have been trained: what it costs."""
-
-    @property
-    def timing(self) -> ShapeTiming: ...
-
-
-class Judged(Timed, Protocol):
-    """A candidate: what it costs, and what it is worth on validation rows."""
-
-    @property
-    def score(self) -> ValidationScore: ...
-
-
-One = TypeVar("One", bound=Judged)
-Shaped = TypeVar("Shaped", bound=Timed)
-
-
-def objectives(one: Judged) -> tuple[float, float]:
+def objectives(one: Trial) -> tuple[float, float]:
     """Return what is maximised: the logarithm of the speed-up, and the metric."""
     return math.log2(one.timing.speedup), one.score.value
 
 
-def front_of(judged: Sequence[One]) -> list[One]:
+def front_of(judged: Sequence[Trial]) -> list[Trial]:
     """Return the candidates that no other is faster and better than, the fastest first."""
     found = non_dominated([objectives(one) for one in judged])
     return sorted((judged[index] for index in found), key=lambda one: -one.timing.speedup)
 
 
-def choose(judged: Sequence[One], budget: SearchBudget) -> One | None:
+def choose(judged: Sequence[Trial], budget: SearchBudget) -> Trial | None:
     """Return the winner, None where no candidate is within all that was asked."""
     within = [one for one in judged if budget.met_by(one.score, one.timing)]
     if not within:
@@ -59,11 +39,11 @@ def choose(judged: Sequence[One], budget: SearchBudget) -> One | None:
     return max(within, key=lambda one: objectives(one)[:: -1 if budget.metric_wins else 1])
 
 
-def closest(judged: Sequence[One], budget: SearchBudget) -> One | None:
+def closest(judged: Sequence[Trial], budget: SearchBudget) -> Trial | None:
     """Return the candidate that lacks least: first in points, then in doublings of speed and size."""
     return min(judged, key=lambda one: (budget.shortfall(one.score), budget.beyond(one.timing)), default=None)
 
 
-def closest_shape(shapes: Sequence[Shaped], budget: SearchBudget) -> Shaped | None:
+def closest_shape(shapes: Sequence[Trial], budget: SearchBudget) -> Trial | None:
     """Return the shape that lacks least in doublings of speed and size, of equal ones the fastest."""
     return min(shapes, key=lambda one: (budget.beyond(one.timing), -one.timing.speedup), default=None)

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.modeling.families import PRUNABLE, layers_of, stock_type
+from compress.models.packed_weights import forget_quantization
 from compress.models.prunable_units import kept_layers
 
 
@@ -47,6 +48,7 @@ def remove_layers(model: PreTrainedModel, layers: Iterable[int]) -> None:
         return
     _keep(model, nn.ModuleList(layers_of(model)[position] for position in kept))
     config = model.config
+    forget_quantization(config)  # it names weights by the numbers that their layers had
     config.num_hidden_layers = len(kept)
     config.kept_layers = [numbers[position] for position in kept]
     for name in ("kept_heads", "ffn_per_layer", "layer_types"):  # the last is ModernBERT's

@@ -65,10 +65,14 @@ def attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
 ) -> Tensor:
-    """Return what :func:`torch.nn.functional.scaled_dot_product_attention` does, with :func:`dropout`."""
+    """Return what :func:`torch.nn.functional.scaled_dot_product_attention` does, with :func:`dropout`.
+
+    A token that may look at none, which is padding, gets the mean of all values instead of 0.
+    """
     scale = queries.shape[-1] ** -0.5 if scale is None else scale
     with torch.autocast("cpu", enabled=False):  # else the softmax of bfloat16 would be one of float32, which is slower
         scores = (queries * scale) @ keys.transpose(-2, -1)
         if attn_mask is not None:
-            scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+            least = torch.finfo(scores.dtype).min  # with minus infinity a row without any would be no numbers
+            scores = scores.masked_fill(~attn_mask, least) if attn_mask.dtype == torch.bool else scores + attn_mask
         return dropout(scores.softmax(dim=-1), dropout_p) @ values

@@ -4,6 +4,7 @@ Fine-tuning, pre-training, distillation and the recovery of pruned models all us
 teacher signals.
 """
 
+import inspect
 import math
 import time
 import warnings
@@ -141,8 +142,10 @@ def attach_losses(
     for number, choice in enumerate(chosen):
         plugin = plugins.find("losses", choice.name)
         trained: list[nn.Module] = []
-        if hasattr(plugin.load(), "learned"):
-            trained = [plugin.load().learned(model, teacher, **choice.options)]
+        if learned := getattr(plugin.load(), "learned", None):
+            taken = inspect.signature(learned).parameters
+            options = {name: value for name, value in choice.options.items() if name in taken}
+            trained = [learned(model, teacher, **options)]
             modules[f"{number}_{choice.name.replace('-', '_')}"] = trained[0]
         mean_over = getattr(plugin.load(), "MEAN_OVER", "answers")
         losses.append(WeightedLoss(choice.weight, partial(plugin.function, **choice.options), trained, mean_over))
@@ -202,7 +205,8 @@ class DistillationTrainer(Trainer):
             learning_rate=training.learning_rate,
             weight_decay=training.weight_decay,
             warmup_steps=math.ceil(training.warmup_share * steps),
-            lr_scheduler_type=training.schedule,
+            # The plain "constant" of transformers has no warm-up.
+            lr_scheduler_type="constant_with_warmup" if training.schedule == "constant" else training.schedule,
             max_grad_norm=training.max_gradient_norm,
             bf16=run.precision == "bfloat16",
             save_strategy="steps",

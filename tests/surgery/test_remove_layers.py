@@ -34,6 +34,13 @@ def logits(model: PreTrainedModel) -> Tensor:
         return model(**padded_example(model, 3, 11)).logits
 
 
+def test_what_quantization_knew_of_layers_goes_with_their_numbers() -> None:
+    model = classifier("bert")
+    model.config.activation_ranges = {"bert.encoder.layer.1.output.dense": 3.0}
+    remove_layers(model, [0])
+    assert not hasattr(model.config, "activation_ranges")
+
+
 def built_without(model: PreTrainedModel, family: str, gone: list[int]) -> PreTrainedModel:
     """Return a stock model of fewer layers that was given the weights of those that stay, by name."""
     settings = model.config.to_dict()

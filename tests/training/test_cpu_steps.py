@@ -82,6 +82,15 @@ def test_attention_is_that_of_pytorch_in_the_mean(masked: str, scale: float | No
     assert ((found.mean(dim=0) - expected[0]).abs() < 5 * error).all()
 
 
+def test_padding_that_may_look_at_nothing_has_numbers() -> None:
+    """As in ModernBERT, whose windows end before the padding of a much longer text does."""
+    queries, keys, values = (torch.randn(1, 1, 2, 4) for _ in range(3))
+    mask = torch.tensor([[True, True], [False, False]]).expand(1, 1, 2, 2)
+    with FastDropout():
+        found = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=0.1)
+    assert found.isfinite().all()
+
+
 def test_causal_attention_stays_that_of_pytorch() -> None:
     queries, keys, values = (torch.randn(1, 2, 5, 8) for _ in range(3))
     options = {"is_causal": True, "dropout_p": 1e-9}

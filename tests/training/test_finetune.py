@@ -78,6 +78,14 @@ def test_the_best_checkpoint_is_kept_not_the_last(tmp_path: Path) -> None:
     assert made.manifest.metrics[0]["value"] == right / 16
 
 
+def test_a_constant_rate_has_its_warm_up(tmp_path: Path) -> None:
+    settings = replace(TRAINING, max_steps=8, schedule="constant", warmup_share=0.5, learning_rate=1e-3)
+    made = tuned(encoder(tmp_path), tmp_path / "teacher", training=settings)
+    lines = [json.loads(line) for line in (made.path / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert rates[0] < rates[1] < rates[-1] == pytest.approx(1e-3)
+
+
 @pytest.mark.parametrize(
     ("labels", "task", "names"),
     [

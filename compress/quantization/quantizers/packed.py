@@ -16,20 +16,23 @@ from compress.quantization.fake_layers import quantized_modules
 WRITES = "torch"
 
 
-def quantize(model: PreTrainedModel, target: Path, *, bits: int | None = None, groups: int = 128) -> None:
+def quantize(model: PreTrainedModel, target: Path, *, bits: int | None = None, groups: int | None = None) -> None:
     """Write a model's config and packed weights into a directory.
 
     Args:
         bits: of all weights but the last layer's, for a model that was trained for none.
-        groups: of such a model: how many groups of rows a weight has at most.
+        groups: of such a model: how many groups of rows a weight has at most, 128 by default.
 
     Raises:
-        CompressError: no bits, bits beside those that the model was trained for, or bits outside 2 to 8.
+        CompressError: no bits, bits or groups beside those that the model was trained for, or bits outside 2 to 8.
     """
     trained = getattr(model.config, WEIGHT_BITS, None)
     if trained:
-        if bits is not None:
-            raise CompressError(f"bits = {bits} is not possible: the model was trained for others; leave it out")
+        for name, given in (("bits", bits), ("groups", groups)):
+            if given is not None:
+                raise CompressError(
+                    f"{name} = {given} is not possible: the model was trained for its own; leave it out"
+                )
         chosen, groups = dict(trained), int(getattr(model.config, WEIGHT_GROUPS))
     else:
         if bits is None:
@@ -37,6 +40,7 @@ def quantize(model: PreTrainedModel, target: Path, *, bits: int | None = None, g
                 "the model was not trained for few bits: train it with --student q-bert, use --method onnx-dynamic, or "
                 "set the option bits"
             )
+        groups = 128 if groups is None else groups
         if not 2 <= bits <= 8 or groups < 1:
             raise CompressError(f"bits = {bits} must be 2 to 8 and groups = {groups} at least 1")
         *names, _ = quantized_modules(model)

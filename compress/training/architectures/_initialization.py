@@ -47,14 +47,14 @@ def own_layers(model: PreTrainedModel, uses: Sequence[int]) -> list[int]:
 
 
 @torch.no_grad()
-def fill_layer(teacher: PreTrainedModel, layers: Sequence[int], student: PreTrainedModel, index: int) -> None:
-    """Give layer ``index`` of a student, of any family, the mean weights of some of the teacher's; one is a copy."""
+def fill_layer(teacher: PreTrainedModel, layer: int, student: PreTrainedModel, index: int) -> None:
+    """Give layer ``index`` of a student, of any family, the weights of one of the teacher's."""
     theirs, ours = FAMILIES[stock_type(teacher.config)], FAMILIES[stock_type(student.config)]
-    sources, target = [layers_of(teacher)[layer] for layer in layers], layers_of(student)[index]
+    source, target = layers_of(teacher)[layer], layers_of(student)[index]
     for role in ROLES:
-        old = [source.get_submodule(getattr(theirs, role)).state_dict() for source in sources]
+        state = source.get_submodule(getattr(theirs, role)).state_dict()
         for name, parameter in target.get_submodule(getattr(ours, role)).named_parameters():
-            parameter.copy_(torch.stack([state[name] for state in old]).mean(dim=0))
+            parameter.copy_(state[name])
 
 
 @torch.no_grad()
@@ -86,19 +86,6 @@ def choose_layers(there: int, depth: int | float, start: str) -> list[int]:
     if start == "first":
         return list(range(wanted))
     raise CompressError(f"start = {start!r} is not known; use 'spread', 'blocks' or 'first'")
-
-
-def starting_layers(teacher: PreTrainedModel, depth: int | float, layers: list[int] | None, start: str) -> list[int]:
-    """Return the teacher layers, counted from 0, that a student starts from: those given, else the ones chosen.
-
-    Raises:
-        CompressError: layers that the teacher does not have.
-    """
-    there = int(teacher.config.num_hidden_layers)
-    chosen = layers if layers is not None else choose_layers(there, depth, start)
-    if not chosen or any(not 0 <= layer < there for layer in chosen):
-        raise CompressError(f"layers = {chosen} is not possible: the teacher has layers 0 to {there - 1}")
-    return chosen
 
 
 def free_depth(teacher: PreTrainedModel, depth: int | float) -> int:

@@ -13,9 +13,7 @@ import torch
 from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.errors import CompressError
 from compress.models.components import Embeddings, activation, embeddings_of, ffn_width
-from compress.models.modeling.families import layers_of
 from compress.progress import logger
 from compress.training.architectures._initialization import (
     fill_head,
@@ -35,9 +33,8 @@ def build(
     *,
     embedding_size: int = 128,
     depth: int | float = 1.0,
-    start: str | int = "middle",
 ) -> PreTrainedModel:
-    """Return an untrained ALBERT of the teacher's width that starts from its weights.
+    """Return an untrained ALBERT of the teacher's width that starts from its weights, the layer from its middle one.
 
     With a teacher of one layer and at the full ``embedding_size`` its logits are the teacher's, save where ALBERT has
     other means: its head is tanh (DistilBERT's ReLU, ELECTRA's GELU), and it has no relative positions (MPNet).
@@ -47,13 +44,11 @@ def build(
         examples: texts whose tokens decide which directions of the embeddings are kept.
         embedding_size: width of the word, position and segment vectors; at most the teacher's.
         depth: how often the layer is used, or with a decimal point a share of the teacher's layers.
-        start: the teacher's ``middle`` layer, the ``mean`` of all, or the number of one, counted from 0.
 
     Raises:
         CompressError: a shape that this teacher cannot give.
     """
     require_plain_layers(teacher, "albert")
-    layers = _layers(teacher, start)
     embeddings = embeddings_of(teacher)
     check_rank(embeddings, embedding_size)
     config = AlbertConfig(
@@ -72,7 +67,8 @@ def build(
         **label_settings(teacher),
     )
     student = AlbertForSequenceClassification(config)
-    fill_layer(teacher, layers, student, 0)
+    (middle,) = own_layers(teacher, [int(teacher.config.num_hidden_layers) // 2])
+    fill_layer(teacher, middle, student, 0)
     fill_head(teacher, student)
     error = _fill_embeddings(student, embeddings, token_vectors(embeddings, tokenizer, examples))
     student.config.embedding_error = round(error, 6)
@@ -83,19 +79,6 @@ def build(
         100 * error,
     )
     return student
-
-
-def _layers(teacher: PreTrainedModel, start: str | int) -> list[int]:
-    there = int(teacher.config.num_hidden_layers)
-    if start == "mean":
-        return list(range(len(layers_of(teacher))))
-    if start == "middle":
-        start = there // 2
-    if isinstance(start, str) or not 0 <= start < there:
-        raise CompressError(
-            f"start = {start!r} is not possible; use 'middle', 'mean', or one of the teacher's layers, 0 to {there - 1}"
-        )
-    return own_layers(teacher, [start])
 
 
 @torch.no_grad()

@@ -14,11 +14,11 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.models.components import activation, embeddings_of, ffn_width
 from compress.training.architectures._initialization import (
+    choose_layers,
     fill_head,
     fill_layer,
     label_settings,
     require_plain_layers,
-    starting_layers,
 )
 
 
@@ -28,7 +28,6 @@ def build(
     examples: Iterable[Example],
     *,
     depth: int | float = 0.5,
-    layers: list[int] | None = None,
     start: str = "spread",
 ) -> PreTrainedModel:
     """Return an untrained DistilBERT of the teacher's width that starts from its weights.
@@ -39,7 +38,6 @@ def build(
 
     Args:
         depth: number of layers, or with a decimal point a share of the teacher's.
-        layers: which teacher layers to start from, counted from 0; by default ``start`` chooses.
         start: ``spread`` from the first to the last layer (the paper's every other one), ``blocks`` the last of equal
             blocks, ``first`` the lowest.
 
@@ -47,7 +45,7 @@ def build(
         CompressError: a depth or a layer that the teacher does not have, or embeddings that are widened by a matrix.
     """
     require_plain_layers(teacher, "distilbert")
-    chosen = starting_layers(teacher, depth, layers, start)
+    chosen = choose_layers(int(teacher.config.num_hidden_layers), depth, start)
     embeddings = embeddings_of(teacher)
     if embeddings.projection is not None:
         raise CompressError(
@@ -74,6 +72,6 @@ def build(
         tables.position_embeddings.weight.copy_(embeddings.positions + embeddings.segments[0])
     tables.LayerNorm.load_state_dict(embeddings.norm.state_dict())
     for index, layer in enumerate(chosen):
-        fill_layer(teacher, [layer], student, index)
+        fill_layer(teacher, layer, student, index)
     fill_head(teacher, student)
     return student

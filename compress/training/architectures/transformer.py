@@ -19,7 +19,7 @@ from compress.errors import CompressError
 from compress.models.components import ffn_width
 from compress.models.modeling import auto_class, is_tagger
 from compress.models.modeling.families import PRUNED_FIELDS, stock_type
-from compress.training.architectures._initialization import free_depth, own_layers, require_whole, starting_layers
+from compress.training.architectures._initialization import choose_layers, free_depth, own_layers, require_whole
 from compress.training.architectures._projection import copy_model, hidden_states, leading_directions, project_model
 
 BASIS_EXAMPLES = 512
@@ -32,7 +32,6 @@ def build(
     examples: Iterable[Example],
     *,
     depth: int | float = 0.5,
-    layers: list[int] | None = None,
     start: str = "spread",
     hidden_size: int | None = None,
     ffn_size: int | None = None,
@@ -45,7 +44,6 @@ def build(
     Args:
         examples: texts on which the directions of a narrower width are found.
         depth: number of layers, or with a decimal point a share of the teacher's.
-        layers: which teacher layers to start from, counted from 0; by default ``start`` chooses.
         start: ``spread`` from the first to the last layer (DistilBERT), ``blocks`` the last of equal blocks
             (TinyBERT), ``first`` the lowest (Patient KD); ``random`` for a student of any shape, trained from scratch.
         hidden_size: width; by default the teacher's. A multiple of the number of heads.
@@ -60,13 +58,13 @@ def build(
     hidden_size = width if hidden_size is None else hidden_size
     inner = ffn_width(teacher) * hidden_size // width if ffn_size is None else ffn_size
     if start == "random":
-        return _random_student(teacher, depth, layers, hidden_size, inner, heads)
+        return _random_student(teacher, depth, hidden_size, inner, heads)
     if heads is not None:
         raise CompressError(
             f"heads = {heads} is for start = 'random'; a student that starts from its teacher has the teacher's "
             f"{teacher.config.num_attention_heads}"
         )
-    chosen = starting_layers(teacher, depth, layers, start)
+    chosen = choose_layers(int(teacher.config.num_hidden_layers), depth, start)
     _check_widths(teacher, hidden_size, inner)
     student = _empty_student(teacher, len(chosen), hidden_size, inner)
     sources = own_layers(teacher, chosen)
@@ -110,13 +108,10 @@ def _check_widths(teacher: PreTrainedModel, hidden_size: int, ffn_size: int) -> 
 def _random_student(
     teacher: PreTrainedModel,
     depth: int | float,
-    layers: list[int] | None,
     hidden_size: int,
     ffn_size: int,
     heads: int | None,
 ) -> PreTrainedModel:
-    if layers is not None:
-        raise CompressError(f"layers = {layers} has no meaning with start = 'random'; give depth alone")
     heads = int(teacher.config.num_attention_heads) if heads is None else heads
     bottleneck = getattr(teacher.config, "intra_bottleneck_size", heads)  # where MobileBERT attends
     if heads < 1 or hidden_size < 1 or hidden_size % heads or bottleneck % heads:

@@ -6,7 +6,6 @@ teacher runs live for it. The mean over all tokens of the batch that are no padd
 
 from torch import Tensor, nn
 
-from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import hidden_pairs, require_equal_widths, token_mean, zero
 
@@ -14,18 +13,14 @@ NEEDS = frozenset({"hidden"})
 MEAN_OVER = "tokens"
 
 
-def loss(student: Outputs, teacher: Outputs, batch: Batch, *, tokens: str = "all", layers: str = "final") -> Tensor:
-    """Return the mean of ``1 - cos`` over every token that is not padding, or over the first (``tokens = "first"``).
+def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "final") -> Tensor:
+    """Return the mean of ``1 - cos`` over every token that is not padding; :mod:`first_cosine` compares the first.
 
     Raises:
         CompressError: the student has no hidden states, or is not as wide as the teacher.
     """
-    if tokens not in {"all", "first"}:
-        raise CompressError(f"hidden-cosine: tokens = {tokens!r} is not allowed; use 'all' or 'first'")
-
     total = zero(student)
     for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-cosine"):
         require_equal_widths(ours, theirs, loss="hidden-cosine")
-        distances = 1 - nn.functional.cosine_similarity(ours, theirs, dim=-1)
-        total = total + (distances[:, 0].mean() if tokens == "first" else token_mean(distances, batch))
+        total = total + token_mean(1 - nn.functional.cosine_similarity(ours, theirs, dim=-1), batch)
     return total

@@ -41,13 +41,6 @@ def loss(
     return total
 
 
-def learned(
-    student: PreTrainedModel,
-    teacher: PreTrainedModel,
-    *,
-    layers: str = "uniform",
-    projected: bool = False,
-    normalised: bool = False,
-) -> nn.Module:
+def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, projected: bool = False) -> nn.Module:
     """Return the projection from the student's width to the teacher's: the identity where none is needed."""
     return width_projection(student, teacher, always=projected)

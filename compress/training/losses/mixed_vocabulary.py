@@ -55,6 +55,6 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, 
     return soft_divergence(reader(batch.mixed_ids, batch.mixed_mask), teacher.logits, temperature)
 
 
-def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, temperature: float = 2.0) -> MixedReader:
+def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> MixedReader:
     """Return the teacher as a reader of mixed text. From now on its own weights take no gradient."""
     return MixedReader(student, teacher)

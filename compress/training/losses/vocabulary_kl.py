@@ -55,14 +55,7 @@ def loss(
     return total + soft_divergence(ours, theirs.detach(), temperature)
 
 
-def learned(
-    student: PreTrainedModel,
-    teacher: PreTrainedModel,
-    *,
-    temperature: float = 2.0,
-    tokens: str = "masked",
-    mlm: float = 0.0,
-) -> nn.ModuleDict:
+def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> nn.ModuleDict:
     """Return a head over the vocabulary for each side.
 
     Raises:

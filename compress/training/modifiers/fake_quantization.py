@@ -16,6 +16,8 @@ from compress.models.packed_weights import ACTIVATION_RANGES, forget_quantizatio
 from compress.models.prunable_units import has_heads
 from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
 
+BITS = 8  # of weights and activations, as the quantizer has them
+
 
 class FakeQuantization:
     """A student under quantization-aware training."""
@@ -43,14 +45,12 @@ def attach(
     student: PreTrainedModel,
     teacher: PreTrainedModel,
     *,
-    bits: int = 8,
     decay: float = 0.9999,
     start: float = 0.0,
 ) -> FakeQuantization:
     """Attach fake quantization to a student.
 
     Args:
-        bits: of weights and activations, 2 to 8; the quantizer ``onnx-qdq`` is for 8.
         decay: of the moving average of activation ranges. It starts at the first batch, which the paper's .9999 hardly
             leaves within a few hundred steps.
         start: share of the phase that passes before training rounds; ranges are observed from its first batch, and
@@ -64,12 +64,12 @@ def attach(
             f"fake-quantization is for transformers, and the student is a {student.config.model_type!r}; "
             "use --method onnx-dynamic after training instead"
         )
-    check_shares(bits={"bits": bits}, decay=decay, start=start)
+    check_shares(bits={}, decay=decay, start=start)
     forget_quantization(student.config)
 
     def rounding(_: str, weight: Tensor) -> Rounding:
         largest = weight.detach().abs().amax()
-        return lambda rows, numbers: fake_symmetric(rows, largest, bits)
+        return lambda rows, numbers: fake_symmetric(rows, largest, BITS)
 
-    layers = FakeLayers(quantized_modules(student), rounding, activation_bits=bits, decay=decay)
+    layers = FakeLayers(quantized_modules(student), rounding, activation_bits=BITS, decay=decay)
     return FakeQuantization(student, layers, start)

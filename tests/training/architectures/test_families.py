@@ -41,7 +41,7 @@ def states(model: PreTrainedModel, family: str = "bert") -> tuple[Tensor, ...]:
 
 
 def one_layer(family: str) -> PreTrainedModel:
-    return build("transformer", classifier(family), family, layers=[1])
+    return build("transformer", classifier(family), family, depth=1, start="blocks")
 
 
 # Directions
@@ -98,11 +98,10 @@ def test_token_vectors_are_what_the_teacher_normalises(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["albert", "bert", "roberta", "xlm-roberta"])
-@pytest.mark.parametrize("start", ["mean", "middle", 0])
-def test_a_full_rank_albert_equals_a_teacher_of_one_layer(family: str, start: str | int) -> None:
+def test_a_full_rank_albert_equals_a_teacher_of_one_layer(family: str) -> None:
     teacher = one_layer(family)
     width = embeddings_of(teacher).words.shape[1]
-    student = build("albert", teacher, family, embedding_size=width, start=start)
+    student = build("albert", teacher, family, embedding_size=width)
     assert student.config.model_type == "albert" and student.config.num_hidden_layers == 1
     torch.testing.assert_close(logits(student, family), logits(teacher, family), atol=2e-5, rtol=0)
     assert student.config.embedding_error == pytest.approx(0, abs=1e-6)
@@ -118,13 +117,11 @@ def test_an_albert_keeps_hidden_states_of_another_head(family: str) -> None:
         assert torch.equal(mine.weight, theirs.weight) and torch.equal(mine.bias, theirs.bias)
 
 
-def test_an_albert_layer_is_the_mean_or_one_of_the_teachers() -> None:
+def test_an_albert_layer_is_the_middle_one_of_the_teachers() -> None:
     teacher: Any = classifier("bert")
-    both = [layer.query.weight for layer in attention_layers(teacher)]
-    for start, expected in (("mean", (both[0] + both[1]) / 2), (0, both[0]), (1, both[1]), ("middle", both[1])):
-        student = build("albert", teacher, embedding_size=8, depth=5, start=start)
-        assert len(layers_of(student)) == 1 and student.config.num_hidden_layers == 5
-        torch.testing.assert_close(attention_layers(student)[0].query.weight, expected)
+    student = build("albert", teacher, embedding_size=8, depth=5)
+    assert len(layers_of(student)) == 1 and student.config.num_hidden_layers == 5
+    assert torch.equal(attention_layers(student)[0].query.weight, attention_layers(teacher)[1].query.weight)
 
 
 def test_fewer_directions_lose_more_and_say_how_much() -> None:
@@ -180,9 +177,9 @@ def test_a_full_depth_distilbert_has_the_teachers_hidden_states(family: str) -> 
     assert same_head is (family == "distilbert")  # ReLU in place of tanh
 
 
-def test_a_distilbert_takes_the_layers_it_is_told() -> None:
+def test_a_distilbert_takes_the_layers_that_start_says() -> None:
     teacher = classifier("bert")
-    student = build("distilbert", teacher, layers=[1])
+    student = build("distilbert", teacher, depth=1, start="blocks")
     theirs = attention_layers(teacher)[1]
     assert torch.equal(attention_layers(student)[0].key.weight, theirs.key.weight)
     assert len(layers_of(student)) == 1
@@ -317,11 +314,8 @@ def test_an_incomplete_onnx_or_absent_checkpoint_is_refused(tmp_path: Path) -> N
         ("electra", "albert", {"embedding_size": 17}, "embedding_size = 17 is not possible; give 2 to 16"),
         ("bert", "albert", {"embedding_size": 1}, "embedding_size = 1 is not possible"),
         ("bert", "albert", {"embedding_size": 8, "depth": 0}, "depth = 0 is not possible; give 1 layer or more"),
-        ("bert", "albert", {"embedding_size": 8, "start": 2}, "start = 2 is not possible; use 'middle', .* 0 to 1"),
-        ("bert", "albert", {"embedding_size": 8, "start": "first"}, "start = 'first' is not possible; use 'middle'"),
         ("mobilebert", "albert", {}, "cannot start from a 'mobilebert' teacher, whose layers have bottlenecks"),
         ("bert", "distilbert", {"depth": 3}, "depth = 3 is not possible: the teacher has 2 layers"),
-        ("bert", "distilbert", {"layers": [2]}, r"layers = \[2\] is not possible: the teacher has layers 0 to 1"),
         ("bert", "distilbert", {"start": "random"}, "start = 'random' is not known; use 'spread'"),
         ("electra", "distilbert", {}, "'electra' teacher, whose embeddings of width 16 are widened by a matrix"),
         ("albert", "distilbert", {}, "'albert' teacher, whose embeddings of width 16 are widened"),
@@ -337,7 +331,6 @@ def test_an_incomplete_onnx_or_absent_checkpoint_is_refused(tmp_path: Path) -> N
         ("mobilebert", "transformer", {"start": "random", "heads": 32}, "is not a multiple of 32 heads"),
         ("bert", "transformer", {"start": "random", "depth": 0}, "depth = 0 is not possible; give 1 layer or more"),
         ("bert", "transformer", {"start": "random", "ffn_size": 0}, "ffn_size = 0 is not possible; give 1 or more"),
-        ("bert", "transformer", {"start": "random", "layers": [0]}, r"layers = \[0\] has no meaning with start"),
     ],
 )
 def test_what_cannot_be_built(family: str, name: str, options: dict[str, Any], message: str) -> None:

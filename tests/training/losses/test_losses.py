@@ -293,19 +293,14 @@ def test_hidden_cosine_is_the_mean_over_real_tokens() -> None:
     assert loss("hidden-cosine")(*hidden_case()).item() == pytest.approx((1.0 + 0.0 + 0.4) / 3, abs=1e-6)
 
 
-def test_hidden_cosine_of_the_first_tokens() -> None:
-    assert loss("hidden-cosine")(*hidden_case(), tokens="first").item() == pytest.approx((1.0 + 0.4) / 2, abs=1e-6)
-
-
 @pytest.mark.parametrize(
-    ("student", "options", "message"),
+    ("student", "message"),
     [
-        ({"hidden": ()}, {}, "this student has none; use logit-mse"),
-        ({"hidden": (torch.zeros(2, 2, 3),)}, {}, "the student has 3 and the teacher 2"),
-        ({}, {"tokens": "last"}, "tokens = 'last' is not allowed; use 'all' or 'first'"),
+        ({"hidden": ()}, "this student has none; use logit-mse"),
+        ({"hidden": (torch.zeros(2, 2, 3),)}, "the student has 3 and the teacher 2"),
     ],
 )
-def test_what_hidden_cosine_refuses(student: dict[str, Any], options: dict[str, Any], message: str) -> None:
+def test_what_hidden_cosine_refuses(student: dict[str, Any], message: str) -> None:
     ours, theirs, batch = hidden_case()
     with pytest.raises(CompressError, match=message):
-        loss("hidden-cosine")(replace(ours, **student), theirs, batch, **options)
+        loss("hidden-cosine")(replace(ours, **student), theirs, batch)

@@ -63,14 +63,14 @@ def test_ranges_are_moving_averages_from_the_first_batch_on() -> None:
 
 def test_linear_layers_and_embeddings_use_rounded_values() -> None:
     student = without_dropout(classifier("bert"))
-    attached = fake_quantization.attach(student, classifier("bert"), bits=4)
+    attached = fake_quantization.attach(student, classifier("bert"))
     linear, table = student.bert.encoder.layer[0].intermediate.dense, student.bert.embeddings.word_embeddings
     inputs = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
     found = linear.train()(inputs)
-    rounded = [fake_symmetric(t, t.abs().max(), 4) for t in (inputs, linear.weight)]
+    rounded = [fake_symmetric(t, t.abs().max(), 8) for t in (inputs, linear.weight)]
     assert torch.equal(found, nn.functional.linear(*rounded, linear.bias))
     ids = torch.tensor([[7, 8], [9, 7]])
-    assert torch.equal(table(ids), fake_symmetric(table.weight, table.weight.abs().max(), 4)[ids])
+    assert torch.equal(table(ids), fake_symmetric(table.weight, table.weight.abs().max(), 8)[ids])
     # Gradients reach the weights that are kept as if nothing were rounded.
     found.sum().backward()
     expected = rounded[0].sum((0, 1)).expand(64, 32)
@@ -118,7 +118,6 @@ def test_rounding_starts_at_its_share_and_always_in_evaluation() -> None:
 @pytest.mark.parametrize(
     ("attach", "options", "message"),
     [
-        (fake_quantization.attach, {"bits": 1}, "bits = 1 is not possible; use 2 to 8"),
         (fake_quantization.attach, {"decay": 1.0}, "decay = 1.0 must be at least 0 and below 1"),
         (fake_quantization.attach, {"start": -0.1}, "start = -0.1 must be"),
         (groupwise_quantization.attach, {"bits": [2, 9]}, r"bits\[1\] = 9 is not possible"),
