@@ -116,12 +116,6 @@ def test_a_baseline_runs_without_torch(name: str, tmp_path: Path) -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_baseline_runs_on_the_cpu_only(name: str, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="'cuda'.*--device cpu"):
-        plugins.find("baselines", name).load().start(tmp_path, threads=1, device="cuda")
-
-
 def test_majority_is_the_frequencies_with_one_row_added(tmp_path: Path) -> None:
     runner = fitted("majority", tmp_path, [], np.array([0, 0, 0, 2, 2]), "classification", 3)
     found = runner.run(runner.prepare([Example("a"), Example("b")]))

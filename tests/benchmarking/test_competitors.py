@@ -25,7 +25,7 @@ from compress.errors import CompressError, Unavailable
 from compress.inference.batching import TorchRun, logits_of
 from compress.models.model_dir import ModelDir
 from tests.support import REPOSITORY
-from tests.support.tiny import bilstm, classifier, examples, onnx_directory, pruned, torch_directory, write
+from tests.support.tiny import bilstm, classifier, examples, pruned, torch_directory, write
 
 ROOT = REPOSITORY
 COMPETITORS = plugins.names("competitors")
@@ -198,15 +198,6 @@ def test_a_model_of_our_own_runs_or_the_reason_is_said(name: str, kind: str, tmp
     rows = examples(30)
     (found,), _ = answers(name, model, [rows], tmp_path)
     assert np.corrcoef(found.ravel(), expected(model, rows).ravel())[0, 1] > 0.9
-
-
-@pytest.mark.parametrize("name", [name for name in COMPETITORS if name not in ISOLATED])
-def test_a_competitor_does_not_start_from_an_onnx_model(name: str, tmp_path: Path) -> None:
-    skip_if_missing(name)
-    with pytest.raises(Unavailable, match="ONNX model"):
-        plugins.find("competitors", name).load().build(
-            tmp_path / "built", onnx_directory("bert"), examples(4), np.zeros(4)
-        )
 
 
 def test_model2vec_learns_what_words_decide(tmp_path: Path) -> None:

@@ -5,11 +5,3 @@ teacher)`` fills an empty directory with safetensors and JSON; ``start(directory
 ``compress.inference.runner.Runner`` that gives log-probabilities ``[B, C]``, scores ``[B, 1]`` for regression, or ``[W,
 C]`` for the words of sentences to tag. Baselines run on the CPU.
 """
-
-from compress.errors import Unavailable
-
-
-def require_cpu(device: str) -> None:
-    """Refuse any device but the CPU."""
-    if device != "cpu":
-        raise Unavailable(f"a baseline runs on the CPU, not on {device!r}; use --device cpu")

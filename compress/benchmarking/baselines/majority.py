@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from compress.benchmarking.baselines import require_cpu
 from compress.data.examples import Example
 from compress.inference.runner import Runner
 from compress.models.model_dir import ModelDir
@@ -36,7 +35,6 @@ def fit(
 
 def start(directory: Path, *, threads: int, device: str) -> Runner:
     """Read the answer ``[C]``, which every row is given; one thread is enough for it."""
-    require_cpu(device)
     answer = load_file(directory / _FILE_NAME)["answer"]
 
     def repeat(rows: int) -> np.ndarray:

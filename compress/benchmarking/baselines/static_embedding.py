@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from compress.benchmarking.baselines import _linear_head, require_cpu
+from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
@@ -81,7 +81,6 @@ def _open(directory: Path) -> Pooling:
 
 def start(directory: Path, *, threads: int, device: str) -> Runner:
     """Read the table, the tokenizer and the classifier; NumPy's threads are set by the process's environment."""
-    require_cpu(device)
     pooling, head = _open(directory), _linear_head.Head.load(directory)
 
     def run(inputs: list[Ids]) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from compress.benchmarking.baselines import _linear_head, require_cpu
+from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.inference.runner import Runner
@@ -64,7 +64,6 @@ def fit(
 
 def start(directory: Path, *, threads: int, device: str) -> Runner:
     """Rebuild scikit-learn's vectorizer, which counts words in one thread; the rest is one sparse product."""
-    require_cpu(device)
     words = json.loads((directory / _VOCABULARY_NAME).read_text(encoding="utf-8"))
     vectorizer = _vectorizer({word: column for column, word in enumerate(words)})
     vectorizer.idf_ = load_file(directory / _WEIGHTS_NAME)["idf"]

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from compress.benchmarking.baselines import require_cpu
 from compress.data.examples import Example
 from compress.inference.runner import Runner
 from compress.models.model_dir import ModelDir
@@ -46,7 +45,6 @@ def fit(
 
 def start(directory: Path, *, threads: int, device: str) -> Runner:
     """Read the table ``[V + 1, C]``, whose last row is for unknown words; looking up takes one thread."""
-    require_cpu(device)
     table = load_file(directory / _TABLE_NAME)["table"]
     words = json.loads((directory / _WORDS_NAME).read_text(encoding="utf-8"))
     rows = {word: row for row, word in enumerate(words)}

@@ -58,23 +58,11 @@ def interpreter(competitor: ModuleType) -> str:
     return str(folder / "bin" / "python")
 
 
-def require_torch(model: ModelDir) -> None:
-    """Refuse an ONNX model."""
-    if model.is_onnx:
-        raise Unavailable(
-            f"{model.name} is an ONNX model; a competitor starts from the torch model it was exported from"
-        )
-
-
 def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:
     """Put a model's config and tokenizer into a directory, and its weights as links if ``weights``.
 
     The manifest stays behind: what a competitor makes of the model is no directory of ours.
-
-    Raises:
-        Unavailable: the model is an ONNX one.
     """
-    require_torch(model)
     directory.mkdir(parents=True, exist_ok=True)
     for file in model.path.iterdir():
         if file.name in {MANIFEST_NAME, "README.md"} or not file.is_file():

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.baselines import _linear_head
-from compress.benchmarking.competitors import require_torch
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable, first_line
 from compress.models.model_dir import ModelDir
@@ -64,7 +63,6 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
         raise Unavailable(
             f"model2vec cannot distil here ({error}); type pip install '{REQUIRES['model2vec']}'"
         ) from None
-    require_torch(model)
     if gold is None or not train:
         raise CompressError("the competitor model2vec fits a classifier; give it labelled rows with --train")
     from compress.models.prunable_units import has_heads
