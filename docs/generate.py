@@ -302,8 +302,6 @@ def students_table() -> str:
 def survey_tables(names: str) -> str:
     """Return every student recipe with what was published and what the committed results of studies say of it."""
     parts = [part for study in names.split(",") for part in committed(study)]
-    if not parts:
-        return survey_table.unmeasured(students())
     anywhere = [line for study in SURVEY_STUDIES for part in committed(study) for line in part.small_batches]
     measured = {line.recipe for line in anywhere if line.kind == "model"}
     waiting = [student for student in students() if student.name not in measured]
@@ -377,8 +375,6 @@ def repeats_table(said: str) -> str:
     """
     study, _, base = said.partition(",")
     path = RESULTS / f"{study}.jsonl"
-    if not path.is_file():
-        return "Not measured yet.\n"
     lines = read_results([path])
     teacher = next(line for line in lines if line.is_reference)
     kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
@@ -463,8 +459,6 @@ def fuzzing_table() -> str:
 
 def compositions_table() -> str:
     """Return the committed results of compositions.py as Markdown, group by group."""
-    if not COMPOSITIONS.is_file():
-        return "Not measured yet.\n"
     found = _lines(COMPOSITIONS)
     head = found[0]
     lines = ["| | removed | operations left | accuracy | points to the teacher | speed-up, batch 1 | batch 32 |"]
@@ -741,8 +735,6 @@ def _origin(found: Sequence[dict[str, Any]], note: str) -> str:
 
 def speed_tables() -> str:
     """Return the committed results of distillation_speed.py as Markdown: ours, TextBrewer's, and what was measured."""
-    if not DISTILLATION_SPEED.is_file():
-        return "Not measured yet.\n"
     found = _lines(DISTILLATION_SPEED)
     head = found[0]
     lines = [
@@ -785,8 +777,6 @@ def _times_within(ratio: dict[str, float]) -> str:
 
 def importance_table(kind: str) -> str:
     """Return committed results of importance_parity.py as Markdown; ``command``: how they were made."""
-    if not IMPORTANCE_PARITY.is_file():
-        return "Not measured yet.\n"
     found = _lines(IMPORTANCE_PARITY)
     if kind == "command":
         head = found[0]

@@ -120,8 +120,6 @@ def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.Mo
     sys.path.insert(0, str(REPOSITORY / "docs"))
     import generate
 
-    monkeypatch.setattr(generate, "DISTILLATION_SPEED", tmp_path / "none.jsonl")
-    assert generate.speed_tables() == "Not measured yet.\n"
     everyone = [*speed.candidates(), *speed.textbrewer_candidates((3, 6))]
     step_ms = {candidate.name: [100.0, 100.0] for candidate in everyone} | {speed.LABELLING: [100.0, 100.0]}
     common = {

@@ -189,7 +189,6 @@ def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.
 
     results = tmp_path / "found.jsonl"
     monkeypatch.setattr(generate, "IMPORTANCE_PARITY", results)
-    assert generate.importance_table("raw") == "Not measured yet.\n"
     removal = {
         "kind": "removal",
         "of": "tiny",

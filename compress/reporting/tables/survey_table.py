@@ -139,13 +139,6 @@ def survey(
     return replace(whole, notes=[*whole.notes, VALIDATION]) if has_validation else whole
 
 
-def unmeasured(students: Sequence[StudentRecipe]) -> str:
-    """Return what was published of systems and the recipes of these, in Markdown, before anything is measured."""
-    rows = [_published(recipe, one) for recipe, one in _listed(students)]
-    made = table([HEADINGS[key] for key in PUBLISHED], [[row[key] for key in PUBLISHED] for row in rows])
-    return made + "\n\nNot measured yet.\n"
-
-
 def as_markdown(found: SurveyTable) -> Markdown:
     """Return the table and its notes in Markdown."""
     notes = [f"* {markdown_text(note)}\n" for note in found.notes]
