@@ -81,7 +81,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     type=options.Whole(min=0),
     default=0,
     metavar="N",
-    help="Tokens a text is cut to. Default: as many as each model can read.",
+    help="Tokens a text is cut to for models and competitors; baselines read more. Default: as many as each can read.",
 )
 @click.option(
     "--padded-teacher/--no-padded-teacher",
