@@ -69,6 +69,7 @@ SURVEY_STUDIES = (
     "front",
     "table1-full",
     "table1-full-xeon",
+    "table1-from-scratch",
     "table1",
     "table2",
     "table2-5000-labels",
@@ -90,6 +91,7 @@ GAINS = {
     "table2-mpnet-base": "SST-2, 500 labels, teacher of BERT-base's size",
     "table1-full": "SST-2, 64,000 labels",
     "table1-full-xeon": "SST-2, 64,000 labels, another teacher",
+    "table1-from-scratch": "SST-2, 64,000 labels, 15,000 steps",
 }
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
