@@ -44,7 +44,7 @@ KINDS: Mapping[str, Kind] = {
 
 # What the constants of plug-ins may name, where they are literals.
 CONSTANTS: Mapping[str, tuple[str, ...]] = {
-    "NEEDS": ("logits", "exact", "classes", "labels", "targets", "first", "hidden", "attention", "weights", "mixed"),
+    "NEEDS": ("logits", "exact", "classes", "labels", "targets", "first", "hidden", "attention", "mixed"),
     "STUDENT_NEEDS": ("hidden", "attention"),
     "MEAN_OVER": ("answers", "texts", "tokens", "pairs", "labels", "targets"),
     "WRITES": ("onnx", "torch"),

@@ -214,8 +214,8 @@ class RemoteFile:
         if name in {"", ".", ".."} or "\0" in name:
             raise CompressError(f"{self.uri} has no name that a file can have: copy it to another.")
         tags = [f"{key}={self.info[key]}" for key in _CONTENT if self.info.get(key)]
-        # Without a mark of the content the query tells files apart, which the URI that is shown lacks.
-        source = self.uri if tags else self.path
+        # Without a mark of the content the query tells files apart, which is in the path alone; the host in the URI.
+        source = self.uri if tags else f"{self.uri}\n{self.path}"
         tags = tags or [f"{key}={self.info[key]}" for key in _TIME if self.info.get(key)]
         place = cache_place("data", "\n".join([source, str(self.info.get("size")), *tags])) / name
         return place, bool(tags) and place.is_file()

@@ -108,7 +108,7 @@ class Phase:
     @property
     def general(self) -> bool:
         """Whether the phase needs no task: only unlabelled text, and at most the pretrained encoder as its teacher."""
-        reads_teacher = bool(self.needs & {"hidden", "first", "attention", "weights"} or self.modifier)
+        reads_teacher = bool(self.needs & {"hidden", "first", "attention"} or self.modifier)
         by_task = reads_teacher and self.teacher == "task"
         return self.text == "pool" and not by_task and not self.needs & {"logits", "labels", "mixed"}
 

@@ -129,12 +129,6 @@ def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[Measurement]]
     assert len(lock.figures) == len(measured[1])
 
 
-def test_predictions_are_on_the_line_that_a_report_shows(measured: tuple[Path, list[Measurement]]) -> None:
-    kept = [line for line in measured[1] if line.predictions]
-    assert kept and {(line.batch_size, line.threads, line.length) for line in kept} == {(1, 1, None)}
-    assert len({line.title for line in kept}) == len(kept)
-
-
 def test_padding_costs_operations_and_changes_no_answer(measured: tuple[Path, list[Measurement]]) -> None:
     line = find(measured[1], "torch", 8, kind="teacher", padding="max_length")
     dynamic = find(measured[1], "torch", 8, kind="teacher")

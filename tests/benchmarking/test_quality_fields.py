@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from compress.benchmarking.quality_fields import quality_fields
+from compress.benchmarking.result_fields import keep_predictions
 from compress.benchmarking.results.line_faults import faults
 from compress.benchmarking.results.schema import groups
 from compress.errors import CompressError
@@ -149,6 +150,20 @@ def test_a_regression_flips_where_its_error_grows() -> None:
     assert found["calibration_error"] is found["calibration_error_low"] is found["mcnemar_p"] is None
     assert found["classes"] == [] and faults(line("model", **found).to_json()) == []
     assert found["agreement"] == pytest.approx(np.corrcoef(teacher[:, 0], model[:, 0])[0, 1])
+
+
+def test_predictions_are_kept_on_the_line_that_a_table_shows() -> None:
+    settings: list[dict[str, Any]] = [
+        {"batch_size": 8},
+        {"threads": 2},
+        {"padding": "max_length"},
+        {"length": 16},
+        {},
+    ]
+    lines = [line("teacher", kind="teacher", **setting) for setting in settings]
+    found = keep_predictions(lines, {"teacher in torch": np.array([0, 1])}, np.array([1, 1]))
+    assert [one.predictions for one in found] == [[], [], [], [], [0, 1]]
+    assert found[-1].gold == [1, 1] and found[:-1] == lines[:-1]
 
 
 def test_a_share_of_nothing_is_null() -> None:

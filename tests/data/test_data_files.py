@@ -283,6 +283,8 @@ def test_a_copy_has_its_name_without_a_signature() -> None:
 def test_files_that_only_a_query_tells_apart_have_copies_of_their_own(info: dict[str, Any]) -> None:
     one, other = (RemoteFile("https://host/get", f"https://host/get?id={number}", info) for number in (1, 2))
     assert one.place()[0] != other.place()[0]
+    here, there = (RemoteFile(f"ftp://{host}/data/a.csv", "/data/a.csv", info) for host in ("h1", "h2"))
+    assert here.place()[0] != there.place()[0]
 
 
 def test_a_remote_file_in_two_roles_is_refused() -> None:

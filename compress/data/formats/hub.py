@@ -21,7 +21,7 @@ def is_hub_name(name: str) -> bool:
     return (
         bool(_HUB_NAME.fullmatch(name))
         and not os.path.exists(Path(name).parent)
-        and not Path(name.split(":")[0]).suffix[1:2].isalpha()  # a version, as in v1.1, is no suffix of a file
+        and not Path(name.split(":")[0]).suffix.lstrip(".0123456789")  # v1.1 has the version of a set, no suffix
     )
 
 
@@ -38,21 +38,15 @@ def read_hub(name: str, role: str) -> Table:
     stream = _load(name, attempts, role, split)
     with _unbroken(name):
         columns = tuple(stream.column_names or next(iter(stream), ()))
-    # The hub writes -1 where a class or a score is withheld; a column of plain integers may count with it.
-    plain = {column for column, feature in (stream.features or {}).items() if _is_integer(feature)}
 
     def rows() -> Iterator[Row]:
         with _unbroken(name):
             for number, record in enumerate(stream, start=1):
-                cells = ((c, record.get(c)) for c in columns)
-                yield number, tuple(None if value == -1 and c not in plain else cell(value) for c, value in cells)
+                # The hub writes -1 where a label is withheld.
+                yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
-
-
-def _is_integer(feature: Any) -> bool:
-    return type(feature).__name__ == "Value" and feature.dtype.startswith("int")
 
 
 @contextmanager

@@ -115,7 +115,8 @@ def survey(
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
     Args:
-        measured: those of one number of threads at the smallest batch size, as a section of the report has them.
+        measured: those of one number of threads, as a section of the report has them; speeds are of the smallest batch
+            size.
         lines: all that were measured.
         more: recipes to show too where they were not measured.
     """
@@ -164,7 +165,7 @@ def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[
 
 def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> dict[str, Student]:
     """Gather what was measured by recipe, in its order, with the means over all ``lines``."""
-    smallest = min(line.batch_size for line in lines)
+    smallest, first = (min(line.batch_size for line in some) for some in (lines, measured))
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
     controls = {line.model: line for line in measured if line.kind == "control"}
     students = {}
@@ -177,7 +178,8 @@ def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> 
         trained = next((one for one in own if one.stage != "quantize"), None)
         rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
         made = [line for line in lines if line.kind == "model" and line.recipe == name]
-        students[name] = Student(recipe, made, mine, trained, rounded or trained or own[0], controls)
+        compared = [line for line in mine if line.batch_size == first]
+        students[name] = Student(recipe, made, compared, trained, rounded or trained or own[0], controls)
     return students
 
 
@@ -263,6 +265,8 @@ def _mean(judged: Aggregate) -> Cell:
 
 def _fastest(student: Student) -> Cell:
     """Return the best speed-up of the judged model in any runtime."""
+    if not student.timed:
+        return EMPTY
     line = max(student.timed, key=lambda one: one.speedup)
     made = f", {precision(line)}" if line.stage == "quantize" else ""
     return Cell(times(line.speedup), f"{speed_span(line.speedups, times)}; {line.runtime}{made}", line.speedup)

@@ -17,7 +17,7 @@ from compress.models.modeling.families import FAMILIES, layers_of, stock_type
 from compress.models.prunable_units import attention_layers
 from compress.training.losses._common import zero
 
-NEEDS = frozenset({"weights"})
+NEEDS: frozenset[str] = frozenset()
 
 
 class SharedProjections(nn.Module):

@@ -216,6 +216,15 @@ def test_a_seed_that_was_measured_with_more_threads_counts_for_quality_alone() -
     assert row["speedup_torch"].text == "×5.50"
 
 
+def test_speeds_of_other_batch_sizes_or_threads_are_none() -> None:
+    large = model("narrow", 20, runtime="onnxruntime", batch_size=32, speedup=99.0, control="narrow-control")
+    assert made(STUDENT, large)["narrow"]["speedup_best"].text == "×5.50"
+    int8 = model("whole-int8", 22, recipe="rounded", stage="quantize", threads=2)
+    of_both = [model("whole", 20, recipe="rounded"), int8, replace(TEACHER, threads=2)]
+    row = made(*of_both)["rounded"]
+    assert row["speedup_best"].text == "–" and row["metric"].text == "89.00%"
+
+
 def test_the_best_speed_up_says_where() -> None:
     int8 = model("narrow-int8", 22, stage="quantize", runtime="onnxruntime", speedup=20.0)
     onnx = model("narrow", 20, runtime="onnxruntime", speedup=11.0)
