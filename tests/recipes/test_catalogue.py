@@ -67,5 +67,5 @@ def test_only_the_listed_measurement_counts(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_shipped_student_that_is_certainly_below_its_control_says_why() -> None:
-    silent = [one.name for one in catalogue.students() if catalogue.behind(one).endswith(": ")]
-    assert silent == [] and catalogue.behind(next(one for one in catalogue.students() if one.name == "pd"))
+    said = {one.name: catalogue.behind(one) for one in catalogue.students()}
+    assert [name for name, why in said.items() if why.endswith(": ")] == [] and any(said.values())
