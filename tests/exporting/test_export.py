@@ -324,3 +324,12 @@ def test_a_full_disk_is_not_blamed_on_the_model(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(RuntimeError) as raised:  # the command line has a sentence for the cause
         export(torch_directory("bert"), tmp_path / "onnx")
     assert system_fault(raised.value) == errno.EFBIG
+
+
+def test_an_exporter_that_fails_without_words_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(model: object, path: Path) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("compress.exporting.export.exporter_for", lambda source: SimpleNamespace(function=fail))
+    with pytest.raises(CompressError, match="cannot be exported to ONNX: NotImplementedError$"):
+        export(torch_directory("bert"), tmp_path / "onnx")

@@ -14,9 +14,11 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 from compress import plugins
 from compress.errors import CompressError
 from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.recipes import Choice
 from compress.training.layer_mapping import kept_layer_map, layer_map
 from compress.training.loss_modules import VocabularyHead
 from compress.training.losses.shared_projection import weights
+from compress.training.trainer import attach_losses, detach_loss_modules
 from tests.support import tiny
 
 # KL of (3/4, 1/4) from (1/2, 1/2); scores (ln 3, 0) are the former, (0, 0) the latter.
@@ -453,3 +455,13 @@ def test_mixed_vocabulary_refuses_a_regression() -> None:
     part = learned("mixed-vocabulary", model, model)
     with pytest.raises(CompressError, match="compares classes, and this model is a regression"):
         loss("mixed-vocabulary")(ANY, Outputs(torch.zeros(1, 1)), mixed([[2]]), part)
+
+
+def test_the_module_of_a_loss_gets_the_options_that_it_names() -> None:
+    student, teacher = (tiny.classifier("bert") for _ in range(2))
+    options = {"layers": "final", "normalised": True}  # of the loss alone
+    for projected, kind in ((True, nn.Linear), (False, nn.Identity)):
+        choice = Choice("hidden-mse", options=options | {"projected": projected})
+        (made,) = attach_losses([choice], teacher, student)
+        assert isinstance(made.trained[0], kind) and made.function.keywords == choice.options
+        detach_loss_modules(student)
