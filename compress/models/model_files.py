@@ -126,9 +126,9 @@ def weight_files(directory: Path) -> list[Path]:
     Raises:
         CompressError: the index names something else than safetensors files of the directory.
     """
-    index, whole = directory / INDEX_NAME, directory / WEIGHTS_NAME
-    if whole.is_file():
-        return [whole]  # what transformers opens; variants such as model.fp16.safetensors may lie beside it
+    index, single = directory / INDEX_NAME, directory / WEIGHTS_NAME
+    if single.is_file():
+        return [single]  # transformers opens this one alone, and no variant such as model.fp16.safetensors
     if not index.is_file():
         return sorted(directory.glob("*.safetensors"))
     names = read_json_table(index).get("weight_map")

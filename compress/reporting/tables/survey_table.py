@@ -165,7 +165,7 @@ def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[
 
 def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> dict[str, Student]:
     """Gather what was measured by recipe, in its order, with the means over all ``lines``."""
-    smallest, first = (min(line.batch_size for line in some) for some in (lines, measured))
+    smallest, compared_size = (min(line.batch_size for line in some) for some in (lines, measured))
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
     controls = {line.model: line for line in measured if line.kind == "control"}
     students = {}
@@ -178,7 +178,7 @@ def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> 
         trained = next((one for one in own if one.stage != "quantize"), None)
         rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
         made = [line for line in lines if line.kind == "model" and line.recipe == name]
-        compared = [line for line in mine if line.batch_size == first]
+        compared = [line for line in mine if line.batch_size == compared_size]
         students[name] = Student(recipe, made, compared, trained, rounded or trained or own[0], controls)
     return students
 
