@@ -78,23 +78,32 @@ class Manifest:
         return cls(**values)
 
 
-def _is_table(value: Any, **keys: type) -> bool:
+def _is_table(value: Any, /, **keys: type) -> bool:
     """Tell whether a value is a table that has these keys, of these types."""
     return isinstance(value, dict) and all(type(value.get(key)) is kind for key, kind in keys.items())
 
 
-def _are_tables(value: Any, **keys: type) -> bool:
+def _are_tables(value: Any, /, **keys: type) -> bool:
     return isinstance(value, list) and all(_is_table(one, **keys) for one in value)
 
 
-# Field -> what it must be, and whether a value is that. Metrics have more keys with time, and none is read by name.
+# Field -> what it must be, and whether a value is that.
 _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("stage", "kind", "name", "task"), ("a text", lambda value: isinstance(value, str))),
     **dict.fromkeys(("architecture", "recipe", "notes", "seeds", "versions", "host"), ("a table", _is_table)),
     "labels": ("a list of texts", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
-    "parents": ("a list of models with sha256", lambda value: _are_tables(value, sha256=str)),
-    "data": ("a list of tables", _are_tables),
-    "metrics": ("a list of tables", _are_tables),
+    "parents": (
+        "a list of role, name and sha256",
+        lambda value: _are_tables(value, role=str, name=str, sha256=str),
+    ),
+    "data": (
+        "a list of role, name and rows",
+        lambda value: _are_tables(value, role=str, name=str, rows=int),
+    ),
+    "metrics": (
+        "a list of name, value, split and rows",
+        lambda value: _are_tables(value, name=str, value=float, split=str, rows=int),
+    ),
     "files": (
         "a table from files to sha256 and size_bytes",
         lambda value: _is_table(value) and _are_tables([*value.values()], sha256=str, size_bytes=int),

@@ -253,7 +253,12 @@ def change(**keys: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (change(colour="red"), r"has unknown keys \['colour'\]"),
         (change(labels=5), "is not a valid manifest"),
         (lambda raw: {k: v for k, v in raw.items() if k != "stage"}, "is not a valid manifest"),
-        (change(parents=[{"role": "teacher"}]), "parents is not a list of models"),
+        (change(parents=[{"role": "teacher"}]), "parents is not a list of role, name and sha256"),
+        (change(data=[{"role": "train", "name": "x.tsv"}]), "data is not a list of role, name and rows"),
+        (
+            change(metrics=[{"name": "accuracy", "value": "0.9", "split": "test", "rows": 3}]),
+            "metrics is not a list of",
+        ),
         (change(files={"../outside": {"sha256": 1}}), "files is not a table"),
         (lambda raw: [1], "holds no table"),
         (lambda raw: "cut", "holds no table"),
