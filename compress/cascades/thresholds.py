@@ -71,7 +71,7 @@ def _plan(
     predicted: Sequence[Array],
 ) -> CascadePlan:
     waiting = np.ones(len(sure[0]), bool)
-    found = np.zeros(len(waiting), np.int64)
+    found = np.zeros(len(waiting), np.min_scalar_type(models[0].logits.shape[1]))  # thousands are kept at once
     answered, latency_ms = [], 0.0
     for member, threshold in zip(members, (*thresholds, 0.0), strict=True):
         latency_ms += waiting.mean() * models[member].latency_ms
@@ -98,9 +98,12 @@ def fastest_within(
     """
     last = models[-1]
     reference, classes = last.logits.argmax(axis=1), last.logits.shape[1]
+    least = score(reference, gold, metric=metric, classes=classes) - max_drop / 100
     for plan in sorted(found, key=_cost):
         if plan.latency_ms >= last.latency_ms:
             return None
+        if score(plan.predicted, gold, metric=metric, classes=classes) < least:
+            continue  # the interval begins lower still
         difference = paired_difference(plan.predicted, reference, gold, metric=metric, classes=classes)
         if difference.low >= -max_drop:
             return plan

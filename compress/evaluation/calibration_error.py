@@ -44,10 +44,10 @@ def calibration_interval(
 
     With ``sentences`` ``[N]`` rows are words, and whole sentences are drawn again; "by chance" stays that of words.
     """
-    if sentences is not None:
-        sentences = sentences[np.argsort(confidence, kind="stable")]
     ordered, gap, ends = _ordered(confidence, correct)
     rows, generator = len(ordered), np.random.default_rng(seed)
+    if sentences is not None:
+        weights = sentence_weights(sentences[np.argsort(confidence, kind="stable")], generator)
     estimate = _error(np.ones(rows), gap, ends)
     weight: Array
     resampled, by_chance = np.empty(resamples), np.empty(resamples)
@@ -55,7 +55,7 @@ def calibration_interval(
         if sentences is None:
             weight = np.bincount(generator.integers(0, rows, rows), minlength=rows)
         else:
-            weight = sentence_weights(sentences, generator)
+            weight = next(weights)
         resampled[i] = _error(weight, gap, ends)
         by_chance[i] = _error(np.ones(rows), ordered - (generator.random(rows) < ordered), ends)
     tail = (1 - CONFIDENCE) / 2

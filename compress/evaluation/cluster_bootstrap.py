@@ -51,12 +51,13 @@ def sentence_mean_interval(values: Array, sentences: Array, *, seed: int = 0) ->
     return percentiles(np.concatenate(means))
 
 
-def sentence_weights(sentences: Array, generator: np.random.Generator) -> NDArray[np.float64]:
-    """Return how often every word counts, ``[W]``, in one resample of whole sentences, scaled to a sum of W."""
+def sentence_weights(sentences: Array, generator: np.random.Generator) -> Iterator[NDArray[np.float64]]:
+    """Yield how often each word counts, ``[W]``, in one resample of whole sentences after the other; their sum is W."""
     inverse, sizes = _of_sentences(sentences)
-    times = np.bincount(generator.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
-    weights = times[inverse].astype(np.float64)
-    return np.asarray(weights * (len(weights) / weights.sum()))
+    while True:
+        times = np.bincount(generator.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
+        weights = times[inverse].astype(np.float64)
+        yield weights * (len(weights) / weights.sum())
 
 
 def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError, did_you_mean
@@ -48,34 +48,42 @@ def _accuracy(predicted: Array, gold: Array, classes: int) -> Array:
     return np.asarray((predicted == gold).mean(axis=-1))
 
 
-def _f1_of(predicted: Array, gold: Array, label: int) -> Array:
-    is_predicted, is_gold = predicted == label, gold == label
-    total = is_predicted.sum(axis=-1) + is_gold.sum(axis=-1)
-    hits = (is_predicted & is_gold).sum(axis=-1)
-    return np.where(total > 0, 2 * hits / np.maximum(total, 1), np.nan)
+def _counts(labels: Array, classes: int) -> NDArray[np.int64]:
+    """Return how often each class occurs in labels ``[..., N]``, ``[..., C]``; a label that is no class is not counted.
+
+    One pass over all resamples, however many classes there are.
+    """
+    rows = np.clip(labels, -1, classes).astype(np.int64).reshape(-1, labels.shape[-1])
+    bins = classes + 2
+    rows += 1 + bins * np.arange(len(rows))[:, None]
+    counted = np.bincount(rows.ravel(), minlength=len(rows) * bins)
+    return counted.reshape(*labels.shape[:-1], bins)[..., 1:-1]
+
+
+def _f1_of_classes(predicted: Array, gold: Array, classes: int) -> tuple[Array, Array]:
+    """Return F1 of each class, ``[..., C]``, 0 of a class that occurs in neither column; and whether it occurs."""
+    hits = _counts(np.where(predicted == gold, gold, NO_ANSWER), classes)
+    total = _counts(predicted, classes) + _counts(gold, classes)
+    return 2 * hits / np.maximum(total, 1), total > 0
 
 
 def _f1(predicted: Array, gold: Array, classes: int) -> Array:
-    return np.nan_to_num(_f1_of(predicted, gold, classes - 1))
+    return np.asarray(_f1_of_classes(predicted, gold, classes)[0][..., -1])
 
 
 def _macro_f1(predicted: Array, gold: Array, classes: int) -> Array:
     # A class that occurs in neither column has no F1; like scikit-learn, it is left out of the mean.
-    total, present = np.zeros(predicted.shape[:-1]), np.zeros(predicted.shape[:-1])
-    for label in range(classes):
-        score = _f1_of(predicted, gold, label)
-        total, present = total + np.nan_to_num(score), present + ~np.isnan(score)
-    return np.asarray(total / np.maximum(present, 1))
+    found, occurs = _f1_of_classes(predicted, gold, classes)
+    return np.asarray(found.sum(axis=-1) / np.maximum(occurs.sum(axis=-1), 1))
 
 
 def _matthews(predicted: Array, gold: Array, classes: int) -> Array:
     # Gorodkin (2004), equation 8: the correlation of two one-hot matrices.
     rows = float(predicted.shape[-1])  # its fourth power is no int64 beyond 55,000 rows
-    counts = [((predicted == k).sum(axis=-1), (gold == k).sum(axis=-1)) for k in range(classes)]
-    product = sum(p * g for p, g in counts)
-    spread = (rows**2 - sum(p * p for p, _ in counts)) * (rows**2 - sum(g * g for _, g in counts))
-    covariance = (predicted == gold).sum(axis=-1) * rows - product
-    return np.where(spread > 0, covariance / np.sqrt(np.maximum(spread, 1).astype(float)), 0.0)
+    of_predicted, of_gold = _counts(predicted, classes).astype(float), _counts(gold, classes).astype(float)
+    spread = (rows**2 - (of_predicted**2).sum(axis=-1)) * (rows**2 - (of_gold**2).sum(axis=-1))
+    covariance = (predicted == gold).sum(axis=-1) * rows - (of_predicted * of_gold).sum(axis=-1)
+    return np.where(spread > 0, covariance / np.sqrt(np.maximum(spread, 1)), 0.0)
 
 
 def _pearson(predicted: Array, gold: Array, classes: int) -> Array:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from compress.cascades import thresholds
 from compress.cascades.thresholds import LEVELS, MemberResult, best_plans, fastest_within, plans, simulate
-from compress.evaluation.metrics import METRICS, paired_difference
+from compress.evaluation.metrics import METRICS, Difference, paired_difference
 from compress.evaluation.softmax import confidence
 from compress.inference.cascade import ask_in_turn
 
@@ -59,6 +62,22 @@ def test_the_fastest_within_the_budget_is_chosen(models: tuple[list[MemberResult
     assert chosen.members == (0, 1, 2) and chosen.answered[0] > 0.6
     wider = fastest_within(tried, found, gold, ACCURACY, 3.0)
     assert wider is not None and wider.latency_ms < chosen.latency_ms
+
+
+def test_only_cascades_within_the_drop_are_resampled(
+    models: tuple[list[MemberResult], np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, gold = models
+    points: list[float] = []
+
+    def difference(*columns: np.ndarray, **options: Any) -> Difference:
+        made = paired_difference(*columns, **options)
+        points.append(made.points)
+        return made
+
+    monkeypatch.setattr(thresholds, "paired_difference", difference)
+    assert fastest_within(plans(found), found, gold, METRICS["macro-f1"], 1.0) is not None
+    assert 0 < len(points) < 100 and min(points) >= -1.0
 
 
 def test_a_model_that_does_not_help_is_left_out(models: tuple[list[MemberResult], np.ndarray]) -> None:

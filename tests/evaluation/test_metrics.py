@@ -49,6 +49,26 @@ def test_f1_is_of_the_last_label() -> None:
     assert metrics.score([1, 1, 1, 0], [1, 1, 0, 1], metric=METRICS["f1"], classes=2) == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("name", ["f1", "macro-f1", "matthews"])
+def test_resamples_are_scored_each_for_itself(name: str) -> None:
+    """Words without an answer are predicted to be -1, which is no class."""
+    predicted, gold = (np.stack(many) for many in zip(*(columns(50, 3, seed) for seed in range(4)), strict=True))
+    predicted[:, :5] = -1
+    statistic = METRICS[name].statistic
+    alone = [float(statistic(p, g, 3)) for p, g in zip(predicted, gold, strict=True)]
+    assert statistic(predicted, gold, 3).tolist() == pytest.approx(alone)
+    assert len({*alone}) == 4
+
+
+def test_unanswered_rows_count_as_misses() -> None:
+    from sklearn.metrics import f1_score
+
+    predicted, gold = columns(200, 3)
+    predicted[::7] = -1
+    found = metrics.score(predicted, gold, metric=METRICS["macro-f1"], classes=3)
+    assert found == pytest.approx(f1_score(gold, predicted, labels=[0, 1, 2], average="macro"))
+
+
 def test_a_class_that_never_occurs_is_left_out_of_macro_f1() -> None:
     assert metrics.score([0, 1, 0], [0, 1, 0], metric=METRICS["macro-f1"], classes=5) == 1.0
 
