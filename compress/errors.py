@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 INSTALL_ALL = "pip install 'compress[train]'"
@@ -15,8 +15,20 @@ INSTALL_ALL = "pip install 'compress[train]'"
 _LONGEST_MESSAGE, _LAST = 4000, 400
 _LONGEST_NAME = 200
 USED_UP = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EFBIG})
-# Libraries repeat the system's words in exceptions of their own; torch's writer of checkpoints only says where.
-_WORDS = {os.strerror(number): number for number in USED_UP} | {"enforce fail at inline_container.cc": errno.ENOSPC}
+# Libraries repeat the system's words in exceptions of their own; torch's writer of checkpoints only says where, and
+# their allocators raise no MemoryError.
+_NO_MEMORY = (
+    "can't allocate memory",
+    "Storage size calculation overflowed",
+    "out of memory",
+    "std::bad_alloc",
+    "failed to map segment",
+)
+_WORDS = {
+    **{os.strerror(number): number for number in USED_UP},
+    "enforce fail at inline_container.cc": errno.ENOSPC,
+    **dict.fromkeys(_NO_MEMORY, errno.ENOMEM),
+}
 
 
 class CompressError(Exception):
@@ -58,16 +70,14 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def system_fault(error: BaseException | None, more: Mapping[str, int] = {}) -> int | None:
-    """Return the number of what the system has no more of, also where a library raised an exception of its own.
-
-    Args:
-        more: other words that tell it, and the number that they stand for.
-    """
+def system_fault(error: BaseException | None) -> int | None:
+    """Return the number of what the system has no more of, also where a library raised an exception of its own."""
     while error is not None:
+        if isinstance(error, MemoryError):
+            return errno.ENOMEM
         if isinstance(error, OSError) and error.errno in USED_UP:
             return error.errno
-        if found := next((number for words, number in {**_WORDS, **more}.items() if words in str(error)), None):
+        if found := next((number for words, number in _WORDS.items() if words in str(error)), None):
             return found
         error = error.__cause__ or error.__context__
     return None

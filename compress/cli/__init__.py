@@ -212,8 +212,8 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
         return error.format_message().rstrip(".") + hint
     if isinstance(error, ModuleNotFoundError):
         return str(MissingPackage(error))
-    number = system_fault(error, _NO_MEMORY) or (error.errno if isinstance(error, OSError) else None)
-    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+    number = system_fault(error) or (error.errno if isinstance(error, OSError) else None)
+    if number == errno.ENOMEM:
         return f"there is not enough memory: give fewer rows, or end other programs. {_resumable(arguments)}"
     if number is not None:
         reason = _EXPLAINED.get(number) or f"the system says {os.strerror(number)!r}:"
@@ -239,17 +239,6 @@ def _plugin_at_fault(error: BaseException) -> str:
     return found
 
 
-# What the allocators of libraries say instead of a MemoryError.
-_NO_MEMORY = dict.fromkeys(
-    (
-        "can't allocate memory",
-        "Storage size calculation overflowed",
-        "out of memory",
-        "std::bad_alloc",
-        "failed to map segment",
-    ),
-    errno.ENOMEM,
-)
 _EXPLAINED = {
     errno.ENOSPC: "the disk is full while writing",
     errno.EFBIG: "a file became larger than this shell allows (ulimit -f) or the disk can hold:",

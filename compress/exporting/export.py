@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
-from compress.errors import CompressError, first_line, system_fault
+from compress.errors import CompressError, first_line, interruptions, system_fault
 from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.open_runtime import open_runtime
 from compress.models.dummy_inputs import example_inputs
@@ -74,7 +74,7 @@ def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
     try:
         plugin.function(model, working / ONNX_NAME)
     except Exception as error:  # torch's exporter wraps whatever goes wrong in classes of its own
-        if system_fault(error):  # such as a full disk, of which the command line says more
+        if system_fault(error) or interruptions:  # such as a full disk, of which the command line says more
             raise
         cause = error.__cause__ or error
         raise CompressError(f"{source.path} cannot be exported to ONNX: {first_line(cause)}") from error

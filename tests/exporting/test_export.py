@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
-from compress.errors import CompressError, system_fault
+from compress.errors import CompressError, interruptions, system_fault
 from compress.exporting.export import check_parity, export, exporter_for, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
 from compress.models.model_dir import ModelDir
@@ -324,6 +324,38 @@ def test_a_full_disk_is_not_blamed_on_the_model(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(RuntimeError) as raised:  # the command line has a sentence for the cause
         export(torch_directory("bert"), tmp_path / "onnx")
     assert system_fault(raised.value) == errno.EFBIG
+
+
+@pytest.mark.parametrize(
+    "raised", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")]
+)
+def test_too_little_memory_is_no_fault_of_the_model(
+    raised: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search would keep the fault and never try the shape again."""
+
+    def fail(model: object, path: Path) -> None:
+        raise raised
+
+    monkeypatch.setattr("compress.exporting.export.exporter_for", lambda source: SimpleNamespace(function=fail))
+    with pytest.raises(type(raised)) as caught:
+        export(torch_directory("bert"), tmp_path / "onnx")
+    assert system_fault(caught.value) == errno.ENOMEM
+
+
+def test_an_interruption_that_an_exporter_wraps_is_no_fault_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(model: object, path: Path) -> None:
+        interruptions.append(2)
+        raise RuntimeError("KeyboardInterrupt: <EMPTY MESSAGE>")
+
+    monkeypatch.setattr("compress.exporting.export.exporter_for", lambda source: SimpleNamespace(function=fail))
+    try:
+        with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+            export(torch_directory("bert"), tmp_path / "onnx")
+    finally:
+        interruptions.clear()
 
 
 def test_an_exporter_that_fails_without_words_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
