@@ -85,6 +85,12 @@ def _on_test(found: Mapping[str, Any], chosen: str) -> str:
         f"{chosen}On {test['rows']:,} test rows that took no part it has {metric} {shown(test['value'], metric)}, "
         f"{_difference(test)} to the teacher, and is {with_span(Interval(**test['speedup']), times)} as fast."
         + _held(found, test)
+        + (
+            f" {plural(found['left_out'], 'row')} of its training text were left out as held-out rows; the commands "
+            "that make it again leave out those of --validation alone."
+            if found["left_out"]
+            else ""
+        )
     )
 
 

@@ -12,7 +12,7 @@ from compress.models.output_dir import write_atomically
 from compress.recipes import Pruning
 from compress.recipes.writing import student_toml
 from compress.searching.exploration import Exploration
-from compress.searching.joining import TEACHER, Joined
+from compress.searching.joining import Joined
 from compress.searching.making import pruning_of
 from compress.searching.space import QUANTIZER
 from compress.searching.trials import Trial
@@ -48,11 +48,15 @@ def making_again(
         commands.append(trial.shape.deploying(student, model))
         members.append(model)
     if joined:
-        if TEACHER in joined.model.member_names:
-            members.append("teacher-int8")
-            commands.append(command_words("quantize", {"model": typed["teacher"], "method": QUANTIZER}, members[-1]))
-        drop = explored.budget.max_accuracy_drop
-        options = {**_without(typed, _OF_TRAINING), "model": tuple(members), "max_accuracy_drop": drop}
+        members.append("teacher-int8")  # what a cascade may lose is against the last model, also where it is left out
+        commands.append(command_words("quantize", {"model": typed["teacher"], "method": QUANTIZER}, members[-1]))
+        options = {
+            **_without(typed, _OF_TRAINING),
+            "model": tuple(members),
+            "max_accuracy_drop": explored.budget.max_accuracy_drop,
+            "device": "cpu",  # as it was timed
+            "threads": explored.trainer.validation.threads,
+        }
         commands.append(command_words("cascade", options, BEST))
     return without_home(" && ".join(map(shlex.join, commands)))
 

@@ -16,7 +16,7 @@ from compress.cascades.cascade import CascadeData, cascade, choice_of
 from compress.data import LabelledData
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir, open_model
+from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
 from compress.quantization.candidates import Quantization
@@ -109,16 +109,13 @@ def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: f
     if not last.is_dir():
         quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
     rows = LabelledData((), list(trainer.validation.examples), trainer.validation.metric.name)
-    if place.is_dir():  # of an earlier start; timed again, others might be joined
-        opened = open_model(place)
-        assert isinstance(opened, CascadeDir)
-        return opened
     return cascade(
         [*members, _named(last, TEACHER)],
         place,
         data=CascadeData(rows),
         max_accuracy_drop=drop,
         compute=compute,
+        force=True,  # one of an earlier start may be of other students
     )
 
 

@@ -138,7 +138,8 @@ def search(
             if rows.test:
                 test = measure(explored, best, rows.test, stage.working / TEST_NAME)
                 refuted = budget.is_refuted(test["high"], test["speedup"]["high"], test["latency_ms"]["low"])
-                content |= {"test": test, "met": not refuted}
+                left_out = rows.dropped["unlabeled"] + rows.dropped["train"]
+                content |= {"test": test, "met": not refuted, "left_out": left_out}
         by_number = {row["trial"]: row for row in content["trials"]}
         lines = {CONTENT_NAME: [json.dumps(content, indent=1)], TRIALS_NAME: map(json.dumps, content["trials"])}
         lines[FRONT_NAME] = [json.dumps(by_number[number]) for number in content["front"]]

@@ -32,7 +32,7 @@ from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.commands import making_again
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST, RUNGS
-from compress.searching.joining import TEACHER, Joined
+from compress.searching.joining import Joined
 from compress.searching.judging import ValidationScore
 from compress.searching.search import SearchData, search
 from compress.searching.shapes import ShapeTiming
@@ -232,31 +232,33 @@ def test_a_cascade_that_is_faster_is_the_result(teacher: Path, tmp_path: Path, m
     assert sorted(path.name for path in (tmp_path / "found").glob("*.toml")) == ["best-1.toml"]
 
 
-def test_a_cascade_is_made_again_by_the_same_options(tmp_path: Path) -> None:
+def test_a_cascade_is_made_again_beside_the_teacher_it_was_chosen_against(tmp_path: Path) -> None:
     trials = [
         Trial(number, Shape("ngram", {"buckets": size}, "int8"), ShapeTiming()) for number, size in ((1, 50), (2, 100))
     ]
     score = ValidationScore(0.9, 0.0, 0.0, 0.0)
     for trial in trials:
         trial.add(TrainedRung(LAST, 9, 1.0, 1.0, 1000, score))
-    trainer = SimpleNamespace(maker=SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), 0)))
+    trainer = SimpleNamespace(
+        maker=SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), 0)), validation=SimpleNamespace(threads=1)
+    )
     typed = {
         "teacher": "t",
         "unlabeled": ("s3://key:secret@b/pool.txt",),
         "train": "a",
         "validation": "v",
-        "threads": 1,
+        "device": "cuda",
     }
     explored: Any = SimpleNamespace(
         trainer=trainer, settings=SearchSettings(typed=typed), budget=SearchBudget(max_accuracy_drop=0.0)
     )
-    joined: Any = SimpleNamespace(model=SimpleNamespace(member_names=["one", "two", TEACHER]))
+    joined: Any = SimpleNamespace(model=SimpleNamespace(member_names=["one", "two"]))
     said = making_again(explored, trials, joined, tmp_path, Path("found")).split(" && ")
     assert [command.split()[1] for command in said] == ["distill", "quantize"] * 2 + ["quantize", "cascade"]
     assert "secret" not in said[0] and "--student found/best-1.toml" in said[0]
     assert said[-1] == (
-        "compress cascade --validation v --threads 1 --model model-1 --model model-2 --model teacher-int8 "
-        "--max-accuracy-drop 0 --output best"
+        "compress cascade --validation v --device cpu --model model-1 --model model-2 --model teacher-int8 "
+        "--max-accuracy-drop 0 --threads 1 --output best"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-1.toml", "best-2.toml"]
 
