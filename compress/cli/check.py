@@ -116,8 +116,9 @@ def command(
     _show(verdict)
     _write(junit, json_file, verdict)
     if update_baseline and verdict.outcome == HOLDS:
-        for path in store_reference(results, update_baseline):
-            say(f"baseline: wrote {path}")
+        for path, gone in store_reference(results, update_baseline).items():
+            lost = f"; no longer in it, as these results have none of: {', '.join(gone)}" if gone else ""
+            say(f"baseline: wrote {path}{lost}")
     elif update_baseline:
         say(f"note: {update_baseline} is left as it is, because the verdict is {verdict.outcome}")
     context.exit(verdict.exit_code)

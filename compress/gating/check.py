@@ -65,7 +65,7 @@ def check(
         judgements += _judge_budget(lines, budget, prefix)
     older = _older(lines, baseline, against)
     if older is None:
-        return GateVerdict(tuple(judgements), tuple(notes))
+        return GateVerdict(tuple(dict.fromkeys(judgements)), tuple(notes))
     for tolerance in tolerances:
         older.judge(select(tolerance, results_of(lines), prefix="the baseline: "), tolerance)
     if not older.judgements:
@@ -73,8 +73,13 @@ def check(
             f"{older.name} has none of the models in the results; give older results of the same models, or leave "
             "it out"
         )
+    # Patterns may select a line twice.
+    changes = {(id(change.then), id(change.now)): change for change in older.changes}
     return GateVerdict(
-        tuple(judgements + older.judgements), tuple(notes + older.notes), tuple(older.changes), older.name
+        tuple(dict.fromkeys(judgements + older.judgements)),
+        tuple(dict.fromkeys(notes + older.notes)),
+        tuple(changes.values()),
+        older.name,
     )
 
 

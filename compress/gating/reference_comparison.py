@@ -39,15 +39,15 @@ class ReferenceComparison:
     judgements: list[Judgement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    judged: set[tuple[object, ...]] = field(default_factory=set)
 
     def judge(self, chosen: Sequence[Measurement], tolerance: Tolerance) -> None:
         """Judge lines by a tolerance; what cannot be compared becomes a note or is undecided, never passed over."""
+        judged: set[tuple[object, ...]] = set()
         for line, subject in zip(chosen, subjects(chosen), strict=True):
             known = [old for old in self.older if _SAME_MODEL(old) == _SAME_MODEL(line)]
             before = [old for old in known if old.data_sha256 == line.data_sha256]
             if before:
-                self._judge_known(line, subject, tolerance, before)
+                self._judge_known(line, subject, tolerance, before, judged)
             elif known:
                 what = f"the loss of at most {in_points(tolerance.max_drop)} against {self.name}"
                 why = (
@@ -63,17 +63,23 @@ class ReferenceComparison:
         self._note_what_is_gone()
 
     def _judge_known(
-        self, line: Measurement, subject: str, tolerance: Tolerance, before: Sequence[Measurement]
+        self,
+        line: Measurement,
+        subject: str,
+        tolerance: Tolerance,
+        before: Sequence[Measurement],
+        judged: set[tuple[object, ...]],
     ) -> None:
+        """Judge a line by older ones; its metric only if its model is not one of those ``judged``, which it joins."""
         here = [old for old in before if old.host_id == line.host_id]
         like = [old for old in here if _SAME_SPEED(old) == _SAME_SPEED(line)]
         then = _newest(like or here or before)
         difference = None
         if line.interval("metric") and then.interval("metric"):
             difference = self._difference(line, then)
-            if ONE_MODEL(line) not in self.judged:
+            if ONE_MODEL(line) not in judged:
                 self.judgements.append(_judge_metric(line, subject, tolerance.max_drop, difference))
-            self.judged.add(ONE_MODEL(line))
+            judged.add(ONE_MODEL(line))
         ratio = None
         if not like:
             missing = "with these settings" if here else f"on this host ({line.host_id})"

@@ -101,8 +101,11 @@ def _git(fault: str, *arguments: str) -> bytes:
     return done.stdout
 
 
-def store_reference(results: Sequence[str | Path], directory: str | Path) -> list[Path]:
-    """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, each replaced whole; return the files.
+def store_reference(results: Sequence[str | Path], directory: str | Path) -> dict[Path, list[str]]:
+    """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, each replaced whole.
+
+    Returns:
+        The files, with the models of each that were in it before and no longer are.
 
     Raises:
         CompressError: the directory is a file, or holds something else under the name of a host.
@@ -111,11 +114,15 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> lis
     if Path(directory).is_file():
         raise CompressError(f"--update-baseline {directory} is a file; give the directory that holds one file a host")
     by_host = {Path(directory) / f"{host}{REFERENCE_SUFFIX}": own for host, own in grouped(lines, _host).items()}
-    for path in by_host:
+    gone: dict[Path, list[str]] = {}
+    for path, own in by_host.items():
         check_file(path, read_result_file, "results of compress", option="--update-baseline")
+        before = read_results([path]) if path.is_file() else []
+        kept = {line.model for line in own}
+        gone[path] = [name for name in dict.fromkeys(line.model for line in before) if name not in kept]
     for path, own in by_host.items():
         write_results(path, own)
-    return list(by_host)
+    return gone
 
 
 def _host(line: Measurement) -> str:

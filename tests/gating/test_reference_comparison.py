@@ -116,6 +116,25 @@ def test_tolerances_are_the_callers(results: Results) -> None:
         check.check([now], baseline=old, tolerances=[check.Tolerance(max_slowdown=1)])
 
 
+@pytest.mark.parametrize("strict_first", [False, True])
+def test_each_of_several_tolerances_is_judged(results: Results, strict_first: bool) -> None:
+    old = results(student(metric=0.92, metric_low=0.919, metric_high=0.921), name="old.jsonl")
+    now = results(student(metric=0.90, metric_low=0.899, metric_high=0.901))
+    tolerances = [check.Tolerance(max_drop=0.1), check.Tolerance(max_drop=10)]
+    judged = check.check([now], baseline=old, tolerances=tolerances if strict_first else tolerances[::-1])
+    drops = {one.limit: one.outcome for one in judged.judgements if one.gate == "baseline_drop"}
+    assert drops == {0.1: "broken", 10: "holds"} and judged.exit_code == 1
+
+
+def test_a_line_that_two_patterns_select_is_told_once(results: Results) -> None:
+    now = results(student(predictions=predicted(1800)))
+    budgets = [check.GateBudget(model=model, min_speedup=1) for model in ("student", "s*")]
+    tolerances = [check.Tolerance(model=model) for model in ("student", "s*")]
+    found = check.check([now], budgets, baseline=now, tolerances=tolerances)
+    once = check.check([now], budgets[:1], baseline=now, tolerances=tolerances[:1])
+    assert found == once and len(found.judgements) == 3 and len(found.changes) == 1
+
+
 def test_quality_is_compared_across_hosts_and_speed_is_not(results: Results) -> None:
     old = results(student(host_id="other", speedup=99.0, speedup_low=98.0, speedup_high=100.0), name="old.jsonl")
     verdict = check.check([results(student())], baseline=old)
@@ -203,7 +222,7 @@ def test_results_become_the_baseline_of_their_hosts(results: Results, tmp_path: 
     now = write_lines(tmp_path / "two.jsonl", [student(), student(host_id="second")])
     assert [path.name for path in store_reference([now], folder)] == ["abc123.jsonl", "second.jsonl"]
     assert [json.loads(text)["host_id"] for text in (folder / "second.jsonl").read_text().splitlines()] == ["second"]
-    store_reference([results(student(model="later"))], folder)
+    assert [*store_reference([results(student(model="later"))], folder).values()] == [["student"]]
     assert "later" in (folder / "abc123.jsonl").read_text() and "later" not in (folder / "second.jsonl").read_text()
     assert sorted(path.name for path in folder.iterdir()) == ["abc123.jsonl", "second.jsonl"]
     assert check.check([results(student(model="later"))], baseline=folder).exit_code in (0, 3)
