@@ -169,6 +169,7 @@ def _belongs(name: str, prefix: str) -> bool:
 
 def _of_split(files: list[tuple[str, str]], split: str) -> list[str]:
     """Return the files of the split, by the strictest rule that finds any."""
+    split = split.lower()
     synonyms = next((names for names in SPLITS.values() if split in names), (split,))
     for words in ({split}, set(synonyms)):
         exact = [name for rest, name in files if rest.lstrip("._-").lower().split(".")[0] in words]

@@ -138,6 +138,8 @@ class Stages:
                 logger.info("%s: done before", name)
             return path
         if not self.makes:
+            if known:
+                logger.warning("%s is not measured: it was made from %s", path, _others(known, asked.inputs))
             raise NotMade(f"{path} is not made")
         if known:
             if not (self.force or gathers):

@@ -94,7 +94,7 @@ def control_names(students: Sequence[PlannedStudent]) -> dict[str, str]:
 
 def pruned_name(plan: StudyPrune) -> str:
     """Return what the teacher without some of its structure is called."""
-    return plan.name or f"pruned-{plan.heads.replace('%', '')}"
+    return plan.name or f"pruned-{plan.heads.replace('%', '').strip()}"
 
 
 def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], settings: StudySettings) -> str:

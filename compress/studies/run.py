@@ -220,10 +220,13 @@ class Study:
 
     def labels(self, teacher: ModelDir) -> LabelDir:
         """Label the pool and the gold rows once for all students."""
-        train = ExampleSource(self.rows.train, "train")
-        source = join_sources([self.rows.unlabeled, train] if self.recipe.data.unlabeled else [train])
-        make = partial(self._label, teacher, source)
+        make = partial(self._label, teacher, self._text())
         return LabelDir.open(self.stages.make("labels", {**self._pool_inputs(teacher), "gold": True}, make))
+
+    def _text(self) -> TextSource:
+        """Return the pool, where there is one, and the gold rows."""
+        train = ExampleSource(self.rows.train, "train")
+        return join_sources([self.rows.unlabeled, train] if self.recipe.data.unlabeled else [train])
 
     def variant_labels(self, teacher: ModelDir, student: StudentRecipe) -> tuple[LabelDir, ...]:
         """Label the variants of the pool that a student's recipe asks for; nothing where it asks for none."""
@@ -317,7 +320,7 @@ class Study:
             self.rows.train,
             self.rows.validation,
             self.labelled.metric,
-            vocabulary=list(chain(self.rows.unlabeled, self.rows.train)) if plan.vocabulary else None,
+            vocabulary=self._text() if plan.vocabulary else None,
             labels=labels if plan.recover else (),
             training=training,
         )

@@ -298,6 +298,7 @@ def data_root(tmp_path: Path) -> Path:
     [
         ("glue/SST-2", "dev", "glue/SST-2/dev.tsv"),
         ("glue/SST-2", "validation", "glue/SST-2/dev.tsv"),
+        ("glue/SST-2", "Dev", "glue/SST-2/dev.tsv"),
         ("glue/MRPC", "train", "glue/MRPC/msr_paraphrase_train.txt"),
         ("glue/CoLA", "train", "glue/CoLA/in_domain_train.tsv"),
         ("glue/CoLA/out_of_domain", "dev", "glue/CoLA/out_of_domain_dev.tsv"),

@@ -146,6 +146,16 @@ def test_what_is_left_for_the_end_is_all_of_what_it_needs(tmp_path: Path) -> Non
     assert not failed and names == {"needing": ["of-it"], "beside": ["busy", "frail"]}
 
 
+def test_what_was_made_from_something_else_is_left_out_with_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Stages.open(tmp_path / "study", False) as stages:
+        stages.make("a", {"recipe": 1}, Path.mkdir)
+    with Stages.open(tmp_path / "study", False) as stages:
+        assert not stages.found(lambda now: {"a": iter([lambda: now.make("a", {"recipe": 2}, Path.mkdir)])})
+    assert "a is not measured: it was made from other data or settings" in caplog.text
+
+
 def test_commands_that_end_stages_at_once_lose_none(tmp_path: Path) -> None:
     names, together = [f"stage-{number}" for number in range(8)], threading.Barrier(8)
 
