@@ -10,7 +10,7 @@ from decimal import Decimal
 from compress.data.examples import Example
 from compress.errors import CompressError, did_you_mean
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)  # beyond it a Decimal is none
 _SHOWN_CHARACTERS = 40
 _SHOWN_LABELS = 10
 

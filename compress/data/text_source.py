@@ -1,6 +1,5 @@
 """Text sources: the protocol for streams of examples, and subsets of a source."""
 
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -61,30 +60,26 @@ def is_spread(number: Any, rows: int, total: int) -> Any:
 
 
 class Subset(TextSource):
-    """Rows of another source: its first ``limit``, or ``spread`` rows of so many, without the ``excluded`` keys."""
+    """Rows of another source: ``spread`` rows of so many, without the ``excluded`` keys."""
 
     def __init__(
         self,
         source: TextSource,
         *,
-        limit: int | None = None,
         spread: tuple[int, int] | None = None,
         excluded: frozenset[bytes] = frozenset(),
     ) -> None:
         self.source = source
-        self.limit = limit
         self.spread = spread
         self.excluded = excluded
         self.name = f"{source.name} ({spread[0]:,} of {spread[1]:,} rows)" if spread else source.name
         self.identity = source.identity
 
     def __iter__(self) -> Iterator[Example]:
-        examples: Iterator[Example] = itertools.islice(self.source, self.limit)
-        if self.spread:
-            examples = spread_evenly(examples, *self.spread)
+        examples = spread_evenly(self.source, *self.spread) if self.spread else iter(self.source)
         if self.excluded:
             return (example for example in examples if row_key(example) not in self.excluded)
-        return iter(examples)
+        return examples
 
     def describe(self) -> str:
         return self.name + self.source.describe().removeprefix(self.source.name)

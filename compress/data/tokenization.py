@@ -34,10 +34,11 @@ def maximum_length(tokenizer: AnyTokenizer, config: Mapping[str, Any]) -> int:
 def position_limit(config: Mapping[str, Any]) -> int | None:
     """Return the number of position embeddings that tokens can use; None for a model without them."""
     positions = config.get("max_position_embeddings")
-    if not isinstance(positions, int):
+    if not isinstance(positions, int) or positions < 1:
         return None
     if str(config.get("model_type", "")).removeprefix("compress-pruned-") in OFFSET_POSITIONS:
-        positions -= int(config.get("pad_token_id", 1)) + 1
+        padding = config.get("pad_token_id")
+        positions -= 2 if padding is None else padding + 1
     return positions
 
 
@@ -49,7 +50,11 @@ def encode(
     For ``tagging`` the words of a row are tokenised one by one, and ``words`` says where each starts
     (:func:`compress.data.tokenization.first_tokens`). Where the tokenizer leaves nothing of a row, it has the unknown
     token.
+
+    Raises:
+        CompressError: some rows are texts and some are pairs, or a tagger is to read pairs.
     """
+    check_one_kind(examples, task)
     tokens = _encode(tokenizer, examples, max_length, task)
     if not all(map(len, tokens["input_ids"])):
         instead = {"input_ids": int(tokenizer.unk_token_id or 0)}
@@ -57,6 +62,15 @@ def encode(
             empty = np.array([instead.get(key, 0)], dtype=np.int64)
             tokens[key] = [row if len(row) else empty for row in rows]
     return tokens
+
+
+def check_one_kind(examples: Sequence[Example], task: str = "classification") -> None:
+    """Refuse texts beside pairs of texts, whose second texts nothing would read, and pairs for a tagger."""
+    kinds = {example.text_pair is not None for example in examples}
+    if task == "tagging" and True in kinds:
+        raise CompressError("a tagger reads one text, words with spaces between, and these rows are pairs of texts")
+    if len(kinds) > 1:
+        raise CompressError("some of these rows are texts and some are pairs of texts; give rows of one kind")
 
 
 def _encode(tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, task: str) -> TokenRows:

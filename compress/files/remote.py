@@ -183,8 +183,14 @@ class Remote:
         with _faults(self.uri, "written"):
             if "/" in self.path.strip("/"):  # else it is a bucket, which nothing here makes
                 with suppress(FileExistsError):
-                    self.system.mkdir(self.path, create_parents=False)
+                    self._make()
             self.system.pipe_file(self.below(name), content)
+
+    def _make(self) -> None:
+        try:
+            self.system.mkdir(self.path, create_parents=False)
+        except FileNotFoundError:
+            raise CompressError(f"{self.uri} cannot be made: the folder that it is to lie in is not there.") from None
 
     def put(self, files: Sequence[Path]) -> None:
         """Copy local files to this folder."""

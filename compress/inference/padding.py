@@ -42,18 +42,25 @@ def is_transformer(config: Mapping[str, Any]) -> bool:
 class EqualLengths:
     """A run function that tries once whether padding changes logits, and then runs rows of one length together.
 
-    What else the run function has, such as ``device_ms``, is that of the last call it was given.
+    ``device_ms`` is that of all groups of a call together; what else the run function has is its own.
     """
 
     def __init__(self, run: Run, tolerance: float, padding_matters: bool | None = None) -> None:
         self._run = run
         self._tolerance = tolerance
         self._padding_matters = padding_matters
+        self._earlier_ms = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
 
+    @property
+    def device_ms(self) -> float | None:
+        last: float | None = getattr(self._run, "device_ms", None)
+        return None if last is None else self._earlier_ms + last
+
     def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        self._earlier_ms = 0.0
         lengths = arrays["attention_mask"].sum(axis=1)
         width = arrays["attention_mask"].shape[1]
         if lengths.min() == width:
@@ -65,7 +72,8 @@ class EqualLengths:
         if not self._padding_matters:
             return self._run(arrays)
         answers: list[np.ndarray | None] = [None] * len(lengths)
-        for length in np.unique(lengths):
+        for number, length in enumerate(np.unique(lengths)):
+            self._earlier_ms = (self.device_ms or 0.0) if number else 0.0
             rows = np.flatnonzero(lengths == length)
             for row, answer in zip(rows, self._run(_cut(arrays, rows, length)), strict=True):
                 missing = width - length if answer.ndim == 2 else 0  # of a tagger, which answers tokens

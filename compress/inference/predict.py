@@ -113,10 +113,6 @@ class Classifier:
         examples = [_example(text) for text in texts]
         if not examples:
             return []
-        if self.task == "tagging" and any(example.text_pair is not None for example in examples):
-            raise CompressError("a tagger reads one text, words with spaces between, and these rows are pairs of texts")
-        if len({example.text_pair is None for example in examples}) > 1:
-            raise CompressError("some of these rows are texts and some are pairs; predict them apart")
 
         def ask(number: int, rows: np.ndarray) -> np.ndarray:
             return self._members[number].logits([examples[row] for row in rows])

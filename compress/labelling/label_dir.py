@@ -22,7 +22,6 @@ from compress.labelling.remote_labels import local_copy
 from compress.labelling.shards import Shards, open_shard, shard_path
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir
-from compress.plugins import fits
 from compress.recipes import parse
 
 ALONE_SHARDS = 32  # as quick in one process as in several
@@ -42,9 +41,9 @@ class LabelRecord:
 
     def faults(self) -> list[str]:
         """Return what neither labelling nor importing writes."""
-        known = all(isinstance(parent.get("sha256"), str) and parent["sha256"] for parent in self.parents)
+        known = all(parent["sha256"] for parent in self.parents)
         known = known and bool(self.parents) is (self.stage != IMPORTED)
-        counted = bool(self.data) and all(fits(entry.get("rows"), "int") and entry["rows"] >= 0 for entry in self.data)
+        counted = bool(self.data) and all(entry["rows"] >= 0 for entry in self.data)
         checks = {"labels are missing": self.labels, "parents have no hash": known}
         return [fault for fault, holds in {**checks, "data have no rows": counted}.items() if not holds]
 

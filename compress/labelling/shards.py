@@ -21,7 +21,7 @@ from compress.data import Example, row_keys
 from compress.data.formats.json_parquet import is_string
 from compress.data.formats.parquet_pages import batch_rows
 from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
-from compress.data.tokenization import by_sentence, word_counts
+from compress.data.tokenization import by_sentence, check_one_kind, word_counts
 from compress.errors import CompressError
 from compress.files import faults_of, read_json_table, regular_file
 from compress.models.manifest import file_sha256
@@ -93,6 +93,7 @@ def write_shard(
 
     ``logits`` are ``[N, C]``, where N counts words if the task is tagging.
     """
+    check_one_kind(examples)
     columns: dict[str, Any] = {"text": pa.array([e.text for e in examples], pa.string())}
     if examples[0].text_pair is not None:
         columns["text_pair"] = pa.array([e.text_pair for e in examples], pa.string())
@@ -125,7 +126,9 @@ def read_shard(
     with faults_of(path, "a shard of labels", "label the text again"):
         file, rows = open_shard(directory, number)
         names = [name for name in ("text", "text_pair", "logits") if name in file.schema_arrow.names]
-        table = pa.Table.from_batches(_bounded(path, file.iter_batches(batch_size=rows, columns=names)))
+        table = pa.Table.from_batches(
+            _bounded(path, file.iter_batches(batch_size=rows, columns=names), 4 * classes * SHARD_ROWS)
+        )
         columns = {name: table[name].combine_chunks() for name in names}
         logits = columns.pop("logits")
         fault = _fault(columns, logits)
@@ -153,9 +156,12 @@ def read_shard(
         return examples, by_sentence(values, counts) if task == "tagging" else values
 
 
-def _bounded(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches as long as all together are no larger than text that was packed; a dictionary may repeat a text."""
-    left = max(ALWAYS_BYTES, LARGEST_RATIO * path.stat().st_size)
+def _bounded(path: Path, batches: Iterable[pa.RecordBatch], logits_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches as long as all together are no larger than text that was packed; a dictionary may repeat a text.
+
+    Logits are ``logits_bytes`` more: those of hard labels are packed to next to nothing.
+    """
+    left = max(ALWAYS_BYTES, LARGEST_RATIO * path.stat().st_size) + logits_bytes
     for batch in batches:
         left -= batch.nbytes
         if left < 0:

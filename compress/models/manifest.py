@@ -90,7 +90,11 @@ def _are_tables(value: Any, /, **keys: type) -> bool:
 # Field -> what it must be, and whether a value is that.
 _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("stage", "kind", "name", "task"), ("a text", lambda value: isinstance(value, str))),
-    **dict.fromkeys(("architecture", "recipe", "notes", "seeds", "versions", "host"), ("a table", _is_table)),
+    **dict.fromkeys(("recipe", "notes", "seeds", "versions", "host"), ("a table", _is_table)),
+    "architecture": (
+        "a table whose parameters are a number",
+        lambda value: _is_table(value) and type(value.get("parameters", 0)) is int,
+    ),
     "labels": ("a list of texts", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
     "parents": (
         "a list of role, name and sha256",

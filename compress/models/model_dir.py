@@ -91,7 +91,7 @@ class ModelDir:
 
     @property
     def name(self) -> str:
-        return self.manifest.name or self._hub_name or self.path.name
+        return self.manifest.name or self._hub_name or self.path.resolve().name  # of "." too
 
     @property
     def _hub_name(self) -> str:

@@ -117,6 +117,8 @@ _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "problem_type": (f"one of {', '.join(_PROBLEM_TYPES)}", lambda value: value in _PROBLEM_TYPES),
     "type_vocab_size": ("a number from 0", _is_number(0, 2**31)),
     "vocab_size": ("a number from 0", _is_number(0, 2**31)),
+    "tokenizer_size": ("a number from 0", _is_number(0, 2**31)),
+    "pad_token_id": ("a number", lambda value: type(value) is int),
 }
 
 

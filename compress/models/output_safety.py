@@ -192,8 +192,8 @@ def _is_listed(name: str, manifest: Manifest) -> bool:
 
 
 def _is_as_written(name: str, sha256: str, manifest: Manifest) -> bool:
-    expected = manifest.files.get(name, {"sha256": sha256})  # the manifest, and what a killed command left
-    return isinstance(expected, dict) and expected.get("sha256") == sha256
+    # The manifest itself, and what a killed command left, are not in it.
+    return bool(manifest.files.get(name, {"sha256": sha256})["sha256"] == sha256)
 
 
 def _is_own_card(path: Path) -> bool:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from compress.data import text_encoder
 from compress.data.stored_tokenizer import PlainTokenizer
 from compress.data.text_encoder import TextEncoder, TokenRows, shared_encoder
-from compress.data.tokenization import maximum_length
+from compress.data.tokenization import maximum_length, position_limit
 from compress.errors import CompressError
 from tests.support.tiny import GOOD, PRUNABLE, tokenizer
 
@@ -158,3 +158,19 @@ def test_a_damaged_tokenizer_is_one_error(damaged: str, tmp_path: Path) -> None:
     (tmp_path / damaged).write_text("{", encoding="utf-8")
     with pytest.raises(CompressError, match="cannot be read as a directory with a tokenizer|is not valid JSON"):
         PlainTokenizer.read(tmp_path, segments=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({"max_position_embeddings": 512}, 512),
+        ({"max_position_embeddings": -1}, None),
+        ({"max_position_embeddings": "512"}, None),
+        ({}, None),
+        ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ({"model_type": "compress-pruned-mpnet", "max_position_embeddings": 514, "pad_token_id": None}, 512),
+        ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 0}, 513),
+    ],
+)
+def test_positions_that_tokens_can_use(config: dict[str, Any], positions: int | None) -> None:
+    assert position_limit(config) == positions

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from compress.data import Example, ExampleSource, TextSource, join_sources, open_source, read_examples, row_key
-from compress.data.text_source import Subset
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import write_shard
 from compress.models.manifest import Manifest
@@ -35,7 +34,13 @@ def augmented_source(directory: Path) -> TextSource:
 
 def pool_of_labels(directory: Path) -> TextSource:
     write_shard(directory, 0, EXAMPLES, np.zeros((len(EXAMPLES), 2)), {})
-    manifest = Manifest(stage="label", kind="labels", name="labels", labels=("0", "1"), data=({"rows": len(EXAMPLES)},))
+    manifest = Manifest(
+        stage="label",
+        kind="labels",
+        name="labels",
+        labels=("0", "1"),
+        data=({"role": "unlabeled", "name": "pool", "rows": len(EXAMPLES)},),
+    )
     return LabelledPool((LabelDir(directory, manifest),), identity=frozenset({"labels"}))
 
 
@@ -43,7 +48,9 @@ IMPLEMENTATIONS: dict[str, Callable[[Path], TextSource]] = {
     "file": file_source,
     "examples": lambda directory: ExampleSource(EXAMPLES, "rows"),
     "joined": joined_source,
-    "subset": lambda directory: Subset(ExampleSource([*EXAMPLES, Example("last")], "rows"), limit=len(EXAMPLES)),
+    "subset": lambda directory: ExampleSource([*EXAMPLES, Example("last")], "rows").without(
+        frozenset([row_key(Example("last"))])
+    ),
     "augmented": augmented_source,
     "labels": pool_of_labels,
 }

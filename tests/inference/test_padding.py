@@ -125,6 +125,8 @@ def test_rows_of_one_length_run_together_where_padding_matters() -> None:
     first, second = exact(arrays()), exact(arrays())
     assert run.batches == [1, 2, *[2, 1, 1] * 2]
     assert first.tolist() == second.tolist() == [[15, -15], [5, -5], [10, -10], [5, -5]]
+    assert exact.device_ms == 21.0  # of three groups
+    exact({name: values[:1] for name, values in arrays().items()})
     assert exact.device_ms == 7.0
 
 

@@ -35,8 +35,8 @@ def directory(
         start += rows
     described: dict[str, Any] = {
         "labels": tuple(map(str, range(flat.shape[1]))),
-        "parents": ({"sha256": path.name, "name": path.name},),
-        "data": ({"rows": start},),
+        "parents": ({"role": "teacher", "sha256": path.name, "name": path.name},),
+        "data": ({"role": "unlabeled", "name": "pool", "rows": start},),
         "files": describe_files(path),
     }
     (path / MANIFEST_NAME).write_text(Manifest(stage="label", kind="labels", **{**described, **fields}).to_json())

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from compress.data import TextSource, content_sha256, open_source
+from compress.data import Example, ExampleSource, TextSource, content_sha256, open_source
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
@@ -24,9 +24,10 @@ from compress.labelling import precision
 from compress.labelling.label import LabelOptions, choose_runtime, label, plan_for, teacher_logits
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.precision import compare_precisions
-from compress.labelling.shards import SHARD_ROWS
+from compress.labelling.shards import SHARD_ROWS, write_shard
 from compress.models.model_dir import ModelDir
 from tests.labelling.conftest import SHARD
+from tests.support.tagging import tagger
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
 ROWS = 40
@@ -146,6 +147,18 @@ def test_pairs_are_read_as_pairs(tmp_path: Path, small_shards: None) -> None:
     expected = reference(teacher, pairs)
     np.testing.assert_allclose(np.stack([logits for _, logits in rows]), expected, atol=1e-5)
     assert np.abs(expected - reference(teacher, [(one,) for one, _ in pairs])).max() > 1e-3
+
+
+@pytest.mark.parametrize("task", ["classification", "tagging"])
+def test_second_texts_that_nothing_reads_are_refused(task: str, tmp_path: Path, small_shards: None) -> None:
+    mixed = [Example("the film"), Example("a bad", "plot")]
+    model = classifier() if task == "classification" else tagger()
+    said = "some are pairs of texts" if task == "classification" else "a tagger reads one text"
+    with pytest.raises(CompressError, match=said):
+        label(write(tmp_path / "model", model), ExampleSource(mixed, "mixed"), tmp_path / "labels")
+    assert not (tmp_path / "labels").exists()
+    with pytest.raises(CompressError, match="some are pairs of texts"):
+        write_shard(tmp_path, 0, mixed, np.zeros((2, 2)), {})
 
 
 def test_a_regression_has_one_logit(tmp_path: Path, small_shards: None) -> None:

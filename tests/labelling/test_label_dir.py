@@ -23,8 +23,8 @@ def directory(path: Path, shards: tuple[int, ...] = (0, 1), widths: tuple[int, .
     described: dict[str, Any] = {
         "stage": "label",
         "labels": ("0", "1"),
-        "parents": ({"sha256": "a" * 64},),
-        "data": ({"rows": 4},),
+        "parents": ({"role": "teacher", "name": "t", "sha256": "a" * 64},),
+        "data": ({"role": "unlabeled", "name": "pool", "rows": 4},),
         "files": describe_files(path),
     }
     (path / MANIFEST_NAME).write_text(Manifest(kind="labels", **{**described, **fields}).to_json())
@@ -39,11 +39,14 @@ def test_labels_are_read_in_order(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"shards": (0, 2)}, "shard-00001.parquet is missing"),
-        ({"data": ({"rows": 5},)}, "has labels of 4 rows, and its compress.json says 5"),
-        ({"data": ({"rows": "4"},)}, "data have no rows"),
+        (
+            {"data": ({"role": "unlabeled", "name": "pool", "rows": 5},)},
+            "has labels of 4 rows, and its compress.json says 5",
+        ),
+        ({"data": ({"role": "unlabeled", "name": "pool", "rows": "4"},)}, "data is not a list of role, name and rows"),
         ({"data": ()}, "data have no rows"),
         ({"parents": ()}, "parents have no hash"),
-        ({"parents": ({"sha256": ""},)}, "parents have no hash"),
+        ({"parents": ({"role": "teacher", "name": "t", "sha256": ""},)}, "parents have no hash"),
         ({"stage": "import"}, "parents have no hash"),
         ({"labels": ()}, "labels are missing"),
         ({"task": "luck"}, "task = 'luck' is not one of"),

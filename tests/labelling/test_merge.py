@@ -294,8 +294,8 @@ def test_a_thousand_parts(tmp_path: Path) -> None:
         notes |= {"max_length": 64, "precision": "float32", "shard_rows": 1}
         described: dict[str, Any] = {
             "labels": ("0", "1"),
-            "parents": ({"sha256": "a" * 64},),
-            "data": ({"rows": count},),
+            "parents": ({"role": "teacher", "name": "t", "sha256": "a" * 64},),
+            "data": ({"role": "unlabeled", "name": "pool", "rows": count},),
             "files": describe_files(path),
         }
         manifest = Manifest(stage="label", kind="labels", notes=notes, **described)

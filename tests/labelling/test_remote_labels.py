@@ -84,6 +84,15 @@ def test_nobody_reads_labels_that_are_there_in_part(place: str, made: Path, remo
     assert there(remote) == [MANIFEST_NAME, *SHARDS] and LabelDir.open(URI).rows == 4
 
 
+def test_a_folder_is_made_in_one_that_is_there(made: Path, tmp_path: Path) -> None:
+    uri = (tmp_path / "not" / "labels").as_uri()
+    with pytest.raises(CompressError, match="not/labels cannot be made: the folder that it is to lie in is not there"):
+        Upload.begin(uri, force=False)
+    (tmp_path / "not").mkdir()
+    Upload.begin(uri, force=False).finish(made)
+    assert LabelDir.open(uri).rows == 4
+
+
 def test_nobody_reads_old_labels_with_new_ones(made: Path, remote: FaultyFileSystem) -> None:
     upload(made)
     FaultyFileSystem.before_put = lose_at("shard-00001.parquet")
@@ -104,7 +113,9 @@ def test_finished_labels_are_replaced_with_force_only(made: Path, remote: Faulty
     refused("labels already holds finished labels; choose another -o or replace", lambda: upload(made))
     for path in made.iterdir():
         path.unlink()
-    upload(directory(made, shards=(0,), widths=(2,), data=({"rows": 2},)), force=True)
+    upload(
+        directory(made, shards=(0,), widths=(2,), data=({"role": "unlabeled", "name": "pool", "rows": 2},)), force=True
+    )
     assert there(remote) == [MANIFEST_NAME, *SHARDS[:2]] and LabelDir.open(URI).rows == 2
 
 

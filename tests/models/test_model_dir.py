@@ -253,6 +253,7 @@ def change(**keys: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (change(colour="red"), r"has unknown keys \['colour'\]"),
         (change(labels=5), "is not a valid manifest"),
         (lambda raw: {k: v for k, v in raw.items() if k != "stage"}, "is not a valid manifest"),
+        (change(architecture={"parameters": None}), "architecture is not a table whose parameters are a number"),
         (change(parents=[{"role": "teacher"}]), "parents is not a list of role, name and sha256"),
         (change(data=[{"role": "train", "name": "x.tsv"}]), "data is not a list of role, name and rows"),
         (
@@ -339,6 +340,11 @@ def test_everything_reloads_with_its_tokenizer(kind: str, tmp_path: Path) -> Non
 def test_labels_come_in_the_order_of_the_logits(tmp_path: Path) -> None:
     labels = tuple(f"class {index}" for index in range(12))  # as text, "10" would sort before "2"
     assert ModelDir.open(write(tmp_path / "m", classifier("bert", labels=labels))).labels == labels
+
+
+def test_the_folder_one_is_in_has_a_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model)
+    assert ModelDir.open(".").name == "model"
 
 
 def test_one_label_is_a_regression(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def test_a_damaged_line_is_one_sentence(tmp_path: Path, line: str) -> None:
 def test_the_score_is_the_manifests_metric_on_the_split_that_selected(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "validation": 0.5}')
     assert read_training(tmp_path) == TrainingLog(tmp_path.name, [{"step": 1, "validation": 0.5}])
-    metrics = [{"name": "f1", "split": "train"}, {"name": "accuracy", "split": "held-out pool"}]
+    named = {"f1": "train", "accuracy": "held-out pool"}
+    metrics = [{"name": name, "value": 0.5, "split": split, "rows": 9} for name, split in named.items()]
     notes: dict[str, Any] = {"score_name": "held-out pool"}
     for about in (notes, {"recovery": notes}):
         manifest = {"format_version": 1, "stage": "distill", "metrics": metrics, "notes": about}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from compress.data.column_inference import TEXT_COLUMNS, usual
+from compress.data.column_inference import LABELS, TEXT_COLUMNS, usual
 from compress.data.examples import sentence
 from compress.data.formats.parquet_pages import batch_rows
 from compress.data.formats.table import (
@@ -115,6 +115,11 @@ def read_json_file(lines: Lines, role: str) -> Table:
                     raise CompressError(f"{name} has columns of different lengths: give each a cell a row.")
                 content = [dict(zip(content, row, strict=True)) for row in zip(*values, strict=True)]
             else:
+                if not all(map(_has_no_label, itertools.chain.from_iterable(values))):
+                    raise CompressError(
+                        f"{name} holds the lists {', '.join(content)[:200]}, which are no splits, no columns and no "
+                        "labels with their texts: give the list of rows alone."
+                    )
                 content = [_labelled(record, key) for key, rows in content.items() for record in rows]
         elif any(usual(key) in TEXT_COLUMNS for key in content) and all(
             isinstance(value, dict) and value.keys() == values[0].keys() and all(map(str.isdigit, value))
@@ -131,6 +136,11 @@ def read_json_file(lines: Lines, role: str) -> Table:
     table = _records_table(name, form, lambda: enumerate(rows, start=1))
     table.identity = frozenset({printable_name(f"{lines.path.resolve()}#{parts}")})
     return table
+
+
+def _has_no_label(record: Any) -> bool:
+    """Tell whether a record may be a row that stands under its label."""
+    return isinstance(record, str) or (isinstance(record, dict) and {*map(usual, record)}.isdisjoint(LABELS))
 
 
 def _labelled(record: Any, label: str) -> dict[str, Any]:

@@ -17,6 +17,10 @@ def read_label_first(lines: Lines, labelled: bool) -> Table:
             match = LABEL_FIRST.fullmatch(line.rstrip("\n"))
             if match is None:
                 raise CompressError(f"{lines.name}, line {number} does not start with a label and a space: correct it.")
+            if match[2].startswith("__label__"):
+                raise CompressError(
+                    f"{lines.name}, line {number} has several labels, and a text has one here: keep one of them."
+                )
             yield number, (match[2], match[1].removeprefix("__label__"))
 
     return Table(lines.name, "label-first", ("text", "label"), rows, fixed=True)
