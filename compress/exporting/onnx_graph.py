@@ -30,6 +30,7 @@ from transformers import PreTrainedModel
 from transformers.activations import NewGELUActivation
 from transformers.masking_utils import AttentionMaskInterface
 
+from compress.errors import CompressError
 from compress.exporting.token_rows import compute_only_tokens
 from compress.models.dummy_inputs import example_inputs
 from compress.models.modeling import input_names
@@ -177,8 +178,20 @@ def module_of(node: onnx.NodeProto) -> str:
 
 def layer_of(node: onnx.NodeProto) -> int | None:
     """Return the number of the encoder layer that a node of our graphs belongs to, counted from 0, or None."""
-    found = re.search(r"\.layers?\.(\d+)\.", module_of(node))
+    found = re.search(r"\.(?:albert_)?layers?\.(\d+)\.", module_of(node))
     return int(found[1]) if found else None
+
+
+def layers_to_keep(model: onnx.ModelProto, numbers: Iterable[int] | None) -> set[int]:
+    """Return the numbers of encoder layers that a quantizer is to leave.
+
+    Raises:
+        CompressError: the graph has no such layer.
+    """
+    kept, there = set(numbers or ()), {layer_of(node) for node in model.graph.node} - {None}
+    if missing := sorted(kept - there):
+        raise CompressError(f"keep_fp32 names the layers {missing}, and the graph has {len(there)}, counted from 0")
+    return kept
 
 
 def join_attention(model: onnx.ModelProto) -> None:

@@ -10,7 +10,7 @@ from compress.errors import CompressError
 from compress.models.frozen_parameters import fixed_weights
 from compress.models.prunable_units import kept_layers
 from compress.progress import Advance
-from compress.pruning.scoring import Batches, Labels, losses_of, target_labels, value_of
+from compress.pruning.scoring import Batches, losses_of, target_labels, value_of
 from compress.surgery.remove_hidden import members
 from compress.surgery.remove_layers import removable_layers, skipped
 
@@ -62,16 +62,13 @@ def choose_removed_layers(
     return steps
 
 
-def hidden_importance(model: PreTrainedModel, batches: Batches, *, labels: Labels = "gold") -> Tensor:
+def hidden_importance(model: PreTrainedModel, batches: Batches) -> Tensor:
     """Return ``[D]``: the first-order change of the loss if all weights of a position are set to zero.
 
     That is ``|sum w dL/dw|`` over all weights of the position in all layers, of every batch by itself, and the mean of
     that over the rows (Molchanov et al. 2019, "Importance Estimation for Neural Network Pruning", arXiv:1906.10771,
     equation 7, for groups of weights; Ma et al. 2023, "LLM-Pruner", arXiv:2305.11627, section 3.2, for coupled ones).
     On the rows that a model was trained on, the gradient of the mean over all of them is nearly zero.
-
-    Args:
-        labels: ``gold``, or ``own``: the classes that the model predicts itself, which needs no labels.
     """
     parts = [share for member in members(model) for share in member.shares()]
     weights = list({id(weight): weight for _, weight, _ in parts}.values())
@@ -80,7 +77,7 @@ def hidden_importance(model: PreTrainedModel, batches: Batches, *, labels: Label
     with fixed_weights(model, learning=True), torch.enable_grad():
         for batch in batches:
             logits = batch.answers(model(**batch.inputs()).logits)
-            loss = losses_of(logits, target_labels(batch, logits, labels)).sum()
+            loss = losses_of(logits, target_labels(batch, logits, "gold")).sum()
             gradients = torch.autograd.grad(loss, weights)
             products = {id(w): w.detach() * gradient for w, gradient in zip(weights, gradients, strict=True)}
             by_position = [products[id(w)].movedim(dim, 0).reshape(width, -1).sum(dim=1) for _, w, dim in parts]

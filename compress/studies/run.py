@@ -10,7 +10,7 @@ from typing import Any
 
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, join_sources, row_key
+from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, join_sources
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import LabelOptions, label
@@ -47,7 +47,7 @@ from compress.studies.plan import (
     pruned_name,
     within_budget,
 )
-from compress.training.augmentation import augmented
+from compress.training.augmentation import augmented, one_of
 from compress.training.distill import CONTROL_PHASES, DistillationData, DistillationOptions, distill
 from compress.training.finetune import finetune
 
@@ -242,7 +242,7 @@ class Study:
                 teacher,
                 teacher.load_tokenizer(),
                 seed=self.recipe.seed,
-                held_out=frozenset(map(row_key, chain(self.rows.validation, self.rows.test))),
+                held_out=one_of(chain(self.rows.validation, self.rows.test)),
                 originals=False,
             )
             return self._label(teacher, variants, path)

@@ -1,7 +1,7 @@
 """Variants of text for the teacher to label; how a text is varied is a plug-in of ``compress/training/augmenters``."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from transformers import PreTrainedTokenizerFast
 
@@ -21,8 +21,8 @@ _SIDES = ((True, False), (False, True), (True, True))
 class AugmentedSource(TextSource):
     """A source with up to ``copies`` variants after each of its rows; the same seed gives the same variants.
 
-    A variant that equals its row or an earlier variant of it is left out, and so is one that is a held-out row (a short
-    phrase can be).
+    A variant that equals its row or an earlier variant of it is left out. So are one that is a held-out row (a short
+    phrase can be) and those of a row that is held out itself: what selects has no likeness in what is trained on.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class AugmentedSource(TextSource):
         vary: Variation,
         copies: int,
         seed: int,
-        held_out: frozenset[bytes] = frozenset(),
+        held_out: Callable[[Example], bool] = lambda example: False,
         *,
         originals: bool = True,
     ) -> None:
@@ -51,13 +51,15 @@ class AugmentedSource(TextSource):
         for example in self.source:
             if self.originals:
                 yield example
+            if self.held_out(example):
+                continue
             # Seeded by the row, not by its place, so that a resumed run draws the same variants.
             generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
             met = {(example.text, example.text_pair)}
             for _ in range(self.copies):
                 variant = self.vary(example, generator)
                 texts = (variant.text, variant.text_pair)
-                if texts not in met and row_key(variant) not in self.held_out:
+                if texts not in met and not self.held_out(variant):
                     met.add(texts)
                     yield Example(*texts)
 
@@ -69,19 +71,25 @@ def augmented(
     tokenizer: PreTrainedTokenizerFast,
     *,
     seed: int,
-    held_out: frozenset[bytes] = frozenset(),
+    held_out: Callable[[Example], bool] = lambda example: False,
     originals: bool = True,
 ) -> AugmentedSource:
     """Return a source with its variants, as a recipe's ``[augmentation]`` describes them.
 
     Args:
         teacher: whose embeddings and special tokens an augmenter may use, with its ``tokenizer``.
-        held_out: keys (:func:`compress.data.row_key`) of rows that no variant may be.
+        held_out: tells rows that no variant may be, and of which none is made.
         originals: give the rows of the source too; without, the variants alone.
     """
     augmenter = plugins.find("augmenters", augmentation.by.name).function
     vary = augmenter(teacher, tokenizer, source, **augmentation.by.options)
     return AugmentedSource(source, vary, augmentation.copies, seed, held_out, originals=originals)
+
+
+def one_of(examples: Iterable[Example]) -> Callable[[Example], bool]:
+    """Return what tells whether a row has the words of one of these."""
+    keys = frozenset(map(row_key, examples))
+    return lambda example: row_key(example) in keys
 
 
 def vary_sides(example: Example, generator: random.Random, vary: Callable[[str], str]) -> Example:

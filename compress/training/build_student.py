@@ -111,8 +111,11 @@ def try_student(
             _, ours = ActivationRecorder(student, needs_of_student(losses))(batch)
             ours = replace(ours, trained_layers=part.trained_layers)
             theirs = LiveTeacher(teacher, needs_of(losses))(batch, None) if teacher else ours
-            for loss in attach_losses(losses, teacher, student):
-                loss.function(ours, theirs, batch, *loss.trained)
+            for choice, loss in zip(losses, attach_losses(losses, teacher, student), strict=True):
+                if not torch.isfinite(value := loss.function(ours, theirs, batch, *loss.trained)):
+                    raise CompressError(
+                        f"the loss {choice.name} is {float(value)} with its options {dict(choice.options)}; change them"
+                    )
             detach_loss_modules(student)
     return student
 

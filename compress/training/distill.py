@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -32,7 +33,7 @@ from compress.models.pretrained import check_vocabulary, load_body, load_classif
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
-from compress.training.augmentation import augmented
+from compress.training.augmentation import augmented, one_of
 from compress.training.build_student import build_student, try_student
 from compress.training.finetune import encoder_of
 from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
@@ -47,6 +48,7 @@ from compress.training.training_data import (
     TrainingPlan,
     agreement_rows,
     check_held_out,
+    held_out,
 )
 
 CONTROL_PHASES = (Phase((Choice("hard-label"),), name="control", text="gold"),)
@@ -154,9 +156,10 @@ def distill(
         pool = pool.sample(data.rows)
     gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
     selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
+    there = checked.rows.get("unlabeled", 0)
+    pool_size = min(data.rows or there, there)
     if not validation and not options.control:
-        there = checked.rows["unlabeled"]
-        check_held_out(pool, min(data.rows or there, there), has_others=bool(train))
+        check_held_out(pool, pool_size, has_others=bool(train))
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     check_batch_sizes(*phase_batch_sizes(recipe.training, phases))
@@ -192,8 +195,10 @@ def distill(
         force=force,
     ) as stage:
         if recipe.augmentation and unlabeled:
-            held_out = frozenset(map(row_key, validation))
-            pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=held_out)
+            # Without validation rows the pool's own select. There are at least so many; more hold out fewer of them.
+            least = max(1, pool_size - len(train))
+            selects = one_of(validation) if validation else partial(held_out, rows=least)
+            pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=selects)
         if unlabeled and not options.control:
             folder = stage.scratch / POOL_FOLDER
             done = folder.is_dir()

@@ -56,7 +56,14 @@ def learn_vocabulary(
             show_progress=False,
         ),
     )
-    learned: Any = BertTokenizer(made.get_vocab(), do_lower_case=_normal(theirs, "A") == "a", **named)
+    rules = json.loads(theirs.to_str())["normalizer"] or {}
+    learned: Any = BertTokenizer(
+        made.get_vocab(),
+        do_lower_case=_normal(theirs, "A") == "a",
+        strip_accents=rules.get("strip_accents"),
+        tokenize_chinese_chars=rules.get("handle_chinese_chars", True),
+        **named,
+    )
     learned.model_max_length = tokenizer.model_max_length
     return cast(PreTrainedTokenizerFast, learned)
 

@@ -240,6 +240,13 @@ def test_the_most_sensitive_layer_stays_in_fp32(
     assert any(layer_of(node) == 0 and node.op_type == product for node in nodes)
 
 
+def test_layers_that_share_weights_stay_in_fp32_together(tmp_path: Path) -> None:
+    made = quantize(torch_directory("albert"), tmp_path / "int8", quantization=Quantization(options={"keep_fp32": [0]}))
+    nodes = onnx.load(str(made.path / "model.onnx")).graph.node
+    assert not any(layer_of(node) == 0 and node.op_type == "MatMulInteger" for node in nodes)
+    assert any(layer_of(node) == 0 and node.op_type == "MatMul" for node in nodes)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in SMALL if kind.startswith(("cnn", "ngram"))])
 def test_rows_of_a_scaled_table_are_added_up_as_integers(kind: str, tmp_path: Path) -> None:
     exported = onnx_directory(kind)
@@ -364,6 +371,11 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
         (bert, {"method": "packed"}, "was not trained for few bits"),
         (bert, {"method": "packed", "options": {"bits": 9}}, "bits = 9 must be 2 to 8"),
         (bert, {"keep_fp32": 1, "options": {"keep_fp32": [0]}, "train": rows}, "--option keep_fp32 both say"),
+        (
+            bert,
+            {"options": {"keep_fp32": [1, 9]}},
+            r"names the layers \[9\], and the graph has 2, counted from 0",
+        ),
         (few_bits, {"options": {"bits": 4}}, "bits = 4 is not possible: the model was trained for its own"),
         (few_bits, {"options": {"groups": 16}}, "groups = 16 is not possible: the model was trained for its own"),
         (packed, {}, "is packed already"),

@@ -255,15 +255,6 @@ def test_importance_is_the_slope_of_the_loss_as_a_position_fades(family: str) ->
     model.load_state_dict(whole)
 
 
-def test_importance_needs_no_gold_labels() -> None:
-    model, rows = classifier("bert"), batch("bert")
-    with torch.no_grad():
-        own = model(**rows.inputs()).logits.argmax(dim=-1)
-    gold = hidden_importance(model, [Batch(rows.input_ids, rows.attention_mask, labels=own)])
-    unlabelled = Batch(rows.input_ids, rows.attention_mask)
-    assert torch.equal(hidden_importance(model, [unlabelled], labels="own"), gold)
-
-
 @pytest.mark.parametrize(
     ("gone", "message"),
     [

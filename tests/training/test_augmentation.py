@@ -25,7 +25,8 @@ from compress.recipes import Augmentation, Choice
 from compress.studies import run as run_module
 from compress.studies.plan import StudySettings
 from compress.studies.run import run
-from compress.training.augmentation import AugmentedSource, Variation, augmented, vary_sides
+from compress.training import distill as distill_module
+from compress.training.augmentation import AugmentedSource, Variation, augmented, one_of, vary_sides
 from compress.training.augmenters._word_replacement import (
     Word,
     embedding_neighbours,
@@ -38,6 +39,7 @@ from compress.training.augmenters._word_replacement import (
 )
 from compress.training.augmenters.masked_lm import ExpectedWords
 from compress.training.augmenters.masking import FrequencyBands
+from compress.training.training_data import LabelledPool, Selection, agreement_rows, held_out
 from tests.support.tiny import BAD, FAMILIES, GOOD, POSITIONS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import (
     BILSTM,
@@ -45,6 +47,7 @@ from tests.support.training_data import (
     TINY_STUDENT,
     distilled,
     pool_file,
+    pool_rows,
     train_rows,
     validation_rows,
     write_study_data,
@@ -132,9 +135,10 @@ def test_variants_of_a_row_do_not_depend_on_the_rows_before_it() -> None:
 
 def test_equal_and_held_out_variants_are_left_out() -> None:
     source = ExampleSource([Example("row", "pair")], "rows")
-    held_out = frozenset({row_key(Example("Row  b!", "pair"))})
+    held_out = one_of([Example("Row  b!", "pair")])
     texts = [e.text for e in AugmentedSource(source, shout, 200, 0, held_out)]
     assert texts[0] == "row" and sorted(texts[1:]) == ["row a", "row c", "row d"]
+    assert [*AugmentedSource(source, shout, 200, 0, one_of(source))] == [Example("row", "pair")]
     assert list(AugmentedSource(source, lambda example, _: example, 5, 0)) == [Example("row", "pair")]
 
 
@@ -511,6 +515,30 @@ def test_variants_are_labelled_and_taught(name: str, teacher: Path, language_mod
     made = distilled(teacher, recipe, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"), threads=1)
     assert made.manifest.stage and 120 < made.manifest.data[0]["rows"] <= 270
     assert made.manifest.recipe["augmentation"]["by"]["name"] == name
+
+
+def test_rows_that_select_have_no_variants_among_those_that_teach(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[list[Example], int]] = []
+
+    def spy(pool: LabelledPool, task: str) -> Selection:
+        read.append(([*pool], pool.rows))
+        return agreement_rows(pool, task)
+
+    monkeypatch.setattr(distill_module, "agreement_rows", spy)
+    recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking"), copies=3))
+    unlabeled = pool_file(tmp_path / "pool.txt", pool_rows(400))
+    texts = {example.text for example in unlabeled}
+    distilled(teacher, recipe, tmp_path / "student", unlabeled=unlabeled, threads=1)
+    ((examples, rows),) = read
+    groups: list[list[Example]] = []
+    for example in examples:
+        if example.text in texts:
+            groups.append([])
+        groups[-1].append(example)
+    held = [group for group in groups if any(held_out(one, rows) for one in group)]
+    assert rows > 800 and held and all(len(group) == 1 for group in held)
 
 
 STUDY = (

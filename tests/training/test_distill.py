@@ -185,6 +185,13 @@ def test_a_control_without_validation_has_its_own_slice(teacher: Path, labels: L
     assert 0 < made.manifest.metrics[0]["rows"] <= 5
 
 
+def test_a_loss_that_is_no_number_is_refused_before_the_work(teacher: Path, tmp_path: Path) -> None:
+    student = replace(BILSTM, phases=(Phase((Choice("kl", options={"temperature": 0.0}),)),))
+    with pytest.raises(CompressError, match=r"the loss kl is nan with its options \{'temperature': 0.0\}; change them"):
+        taught(teacher, tmp_path / "made", student, unlabeled=pool_file(tmp_path / "pool.txt"))
+    assert not (tmp_path / "made").exists()
+
+
 # What it learns from
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers.normalizers import NFC, Lowercase, Sequence
+from transformers import BertTokenizer
 
 from compress.data.examples import Example
 from compress.errors import CompressError
@@ -47,6 +48,14 @@ def test_capitals_are_kept_where_the_teacher_keeps_them(normalizer: Any, lowerca
     learned = learn_vocabulary(theirs, [Example(f"Zebra {word}") for word in PLAIN], 100)
     assert learned.tokenize("Zebra") == (["zebra"] if lowercase else ["Zebra"])
     assert len(Mixer(theirs, learned, 1000, seed=3).ids(Example("film is Zebra"), 32)) >= 5
+
+
+def test_accents_are_kept_where_the_teacher_keeps_them() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyzü"
+    pieces = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *letters, *(f"##{letter}" for letter in letters)]
+    teacher: Any = BertTokenizer({piece: n for n, piece in enumerate(pieces)}, do_lower_case=True, strip_accents=False)
+    learned = learn_vocabulary(teacher, [Example("Müller")] * 5, 80)
+    assert "".join(learned.tokenize("MÜLLER")).replace("##", "") == "müller"
 
 
 def test_a_tokenizer_of_another_kind_is_refused() -> None:

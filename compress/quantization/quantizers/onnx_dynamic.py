@@ -14,7 +14,16 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import SCALED_TABLE, SMALL_PRODUCT, ZERO_OR_ONE, clean, layer_of, quiet, write_graph
+from compress.exporting.onnx_graph import (
+    SCALED_TABLE,
+    SMALL_PRODUCT,
+    ZERO_OR_ONE,
+    clean,
+    layer_of,
+    layers_to_keep,
+    quiet,
+    write_graph,
+)
 from compress.models.integer_rounding import symmetric_int8
 
 WRITES = "onnx"
@@ -55,7 +64,7 @@ def quantize(
     if embeddings != "float32":
         _quantize_tables(model, embeddings)
     excluded = [] if last_layer else _last_layer(model)
-    kept = set(keep_fp32 or ())
+    kept = layers_to_keep(model, keep_fp32)
     excluded += [n.name for n in model.graph.node if layer_of(n) in kept or n.name.startswith(SMALL_PRODUCT)]
     with quiet():  # it advises to preprocess the graph, which has been fused already
         quantize_dynamic(

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import clean, layer_of, module_of, write_graph
+from compress.exporting.onnx_graph import clean, layer_of, layers_to_keep, module_of, write_graph
 from compress.models.integer_rounding import symmetric_int8
 
 WRITES = "onnx"
@@ -50,7 +50,7 @@ def quantize(
         for tensor in model.graph.initializer
         if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT
     }
-    kept = set(keep_fp32 or ())
+    kept = layers_to_keep(model, keep_fp32)
     writer = _Writer(ranges, per_channel)
     for node in list(model.graph.node):
         if node.op_type == "Gather" and node.input[0] in weights:

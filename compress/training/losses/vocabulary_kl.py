@@ -1,8 +1,8 @@
 """Divergence between what teacher and student expect in the place of a masked token.
 
 General DistilBERT (Sanh et al. 2019, arXiv:1910.01108, section 3): ``T**2 KL(p_teacher || p_student)`` over the
-vocabulary; the mean over the masked tokens of the batch, or over all (``tokens = "all"``, as the authors' code does
-unless told otherwise: the heads then cost about seven times as much).
+vocabulary; the mean over the masked tokens of the batch (the authors' code: over all tokens unless told otherwise, for
+which the heads cost about seven times as much).
 
 A classifier or a sentence encoder has lost its head for masked tokens, so that the teacher's head is trained
 meanwhile, on the same text: its cross-entropy with the true tokens is added, which changes the head alone and neither
@@ -30,17 +30,14 @@ def loss(
     heads: nn.ModuleDict,
     *,
     temperature: float = 2.0,
-    tokens: str = "masked",
     mlm: float = 0.0,
 ) -> Tensor:
     """Return the divergence, plus the cross-entropy of the teacher's head; zero when no token is masked.
 
     Raises:
-        CompressError: a side has no hidden states, or ``tokens`` is not known.
+        CompressError: a side has no hidden states.
     """
     require_outputs("hidden", loss="vocabulary-kl", student=student, teacher=teacher)
-    if tokens not in {"masked", "all"}:
-        raise CompressError(f"vocabulary-kl: tokens = {tokens!r} is not allowed; use 'masked' or 'all'")
     learner, targets = masked_tokens(student, batch)
     model, _ = masked_tokens(teacher, batch)
     if not len(targets):
@@ -49,9 +46,6 @@ def loss(
     total = nn.functional.cross_entropy(theirs, targets)
     if mlm:
         total = total + mlm * nn.functional.cross_entropy(ours, targets)
-    if tokens == "all":
-        real = batch.attention_mask.bool()
-        ours, theirs = heads["student"](student.hidden[-1][real]), heads["teacher"](teacher.hidden[-1][real].detach())
     return total + soft_divergence(ours, theirs.detach(), temperature)
 
 

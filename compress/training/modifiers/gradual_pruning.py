@@ -40,6 +40,7 @@ class PartMasks(nn.Module):
         super().__init__()
         self.hooks, self.count, self.normalise = hooks, count, normalise
         self.keep, self.multiple = keep, multiple
+        self.rows = 0  # of the batch, which may be read in parts
         present = [torch.ones(units, device=hooks.device) for units in hooks.counts]
         self.register_buffer("kept", nn.utils.rnn.pad_sequence(present, batch_first=True))
         self.register_buffer("totals", torch.zeros_like(self.kept))
@@ -53,18 +54,20 @@ class PartMasks(nn.Module):
         """Give the units masks for a forward pass of so many examples; none in an evaluation, which has 0."""
         self.hooks.masks = self.masks
         self.hooks.examples = []
+        self.rows += rows
         for layer, mask in enumerate(self.hooks.per_example(rows) if rows else ()):
             mask.register_hook(partial(self._add, layer))
 
     def _add(self, layer: int, gradient: Tensor) -> None:
         """Add the gradients ``[B, U]`` of a batch: a loss is a mean over the B examples, which is undone here."""
         # The mean over processes, which gather takes, is the sum of what they add.
-        factor = processes.active() * len(gradient)
+        factor = processes.active() * self.rows
         self.totals[layer, : gradient.shape[1]] += factor * gradient.abs().sum(dim=0)
 
     def gather(self) -> None:
-        """Add up what the processes of a training have seen."""
+        """Add up what the processes of a training have seen of a batch."""
         processes.total(self.totals).div_(processes.active())
+        self.rows = 0
 
     def mask(self, share: float) -> None:
         """Mask units until this share of ``count`` is gone, as nearly as widths allow, and begin to count anew."""

@@ -102,6 +102,8 @@ class GroupwiseQuantization:
 
     def _before(self, student: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Round as soon as the bits are known, and until then keep training batches to measure on."""
+        if not student.training and self._parts and not any(self.layer_bits):
+            self._decide()  # weights are selected by what they are worth when rounded
         self._weight_bits = self._present_bits()
         self._layers.active = all(self._weight_bits.values())
         if student.training and not self._layers.active and len(self._parts) < PARTS:

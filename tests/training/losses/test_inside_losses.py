@@ -293,15 +293,6 @@ def test_vocabulary_kl_adds_cross_entropy_of_the_teachers_head() -> None:
     assert triple.item() == pytest.approx(value.item() - 0.4 * math.log(0.5), rel=1e-5)
 
 
-def test_vocabulary_kl_of_all_tokens_leaves_padding_out() -> None:
-    student = hidden([[[0.0, 0.0], [0.0, 0.0], [9.0, 0.0]]])
-    teacher = hidden([[[2 * LN3, 0.0], [0.0, 0.0], [0.0, 0.0]]])
-    mask = torch.tensor([[1, 1, 0]])
-    batch = Batch(mask, mask, targets=torch.tensor([[1, NO_TARGET, NO_TARGET]]))
-    value = loss("vocabulary-kl")(student, teacher, batch, SAME, tokens="all")
-    assert value.item() == pytest.approx(4 * (THREE_QUARTERS + 0) / 2 - math.log(0.1), rel=1e-5)
-
-
 def test_the_student_does_not_teach_the_teachers_head() -> None:
     model = tiny.classifier()
     parts = learned("vocabulary-kl", model, model)
@@ -349,9 +340,6 @@ def test_vocabulary_head_has_the_width_of_factorised_embeddings() -> None:
 
 
 def test_what_vocabulary_kl_refuses() -> None:
-    states = hidden([[[0.0, 0.0]]])
-    with pytest.raises(CompressError, match="tokens = 'first' is not allowed; use 'masked' or 'all'"):
-        loss("vocabulary-kl")(states, states, masked([[0]]), SAME, tokens="first")
     with pytest.raises(CompressError, match="the student has 50 pieces and the teacher "):
         learned("vocabulary-kl", bert(vocab_size=50), tiny.classifier())
 

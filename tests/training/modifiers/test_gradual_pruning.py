@@ -58,11 +58,12 @@ def loss_of(model: PreTrainedModel, batch: Batch) -> Tensor:
     return nn.functional.cross_entropy(model(**batch.inputs()).logits.float(), batch.labels)
 
 
-def learn(model: PreTrainedModel, given: Sequence[Batch]) -> None:
+def learn(model: PreTrainedModel, given: Sequence[Batch], attached: GradualPruning) -> None:
     """Run batches forwards and backwards as training does, but leave the weights alone."""
     model.train()
     for batch in given:
         loss_of(model, batch).backward()
+        attached.gather()
     model.zero_grad()
 
 
@@ -91,7 +92,7 @@ def test_units_are_masked_by_the_cubic_schedule() -> None:
     for done in range(10):
         attached.step(done / 10)
         found.append((masked(attached, "heads"), masked(attached, "neurons")))
-        learn(model, batches(model, (2,)))
+        learn(model, batches(model, (2,)), attached)
     # After a third, 1 - (2/3)^3 = 19/27; after two thirds, 26/27: of 6 heads 4.2 and 5.8, of 64 neurons 45.04 and 61.6.
     assert found == [(0, 0)] * 2 + [(4, 45)] * 2 + [(6, 62)] * 2 + [(6, 64)] * 4
 
@@ -102,7 +103,7 @@ def test_masked_units_stay_masked_and_layers_keep_their_share() -> None:
     before = attached.masks
     for done in range(10):
         attached.step(done / 10)
-        learn(model, batches(model, (2,)))
+        learn(model, batches(model, (2,)), attached)
         now = attached.masks
         assert all((new <= old).all() for part in PARTS for new, old in zip(now[part], before[part], strict=True))
         assert all(int(mask.sum()) % 16 == 0 for mask in now["neurons"])
@@ -115,7 +116,7 @@ def test_a_short_phase_masks_the_rest_at_its_end() -> None:
     model = without_dropout(classifier("bert"))
     attached = attach(model, None, heads=5, until=1.0)
     attached.step(0.0)
-    learn(model, batches(model))
+    learn(model, batches(model), attached)
     assert masked(attached, "heads") == 0
     attached.detach()
     assert masked(attached, "heads") == 5
@@ -145,7 +146,7 @@ def test_importance_is_that_of_the_gradient_criterion(family: str, part: Part) -
     for done in (0.0, 0.5):  # all kept, then with some masked
         attached.step(done)
         assert (masked(attached, part) > 0) == (done > 0)
-        learn(model, given)
+        learn(model, given, attached)
         expected = importance(model.eval(), given, attached.masks[part], part=part)
         torch.testing.assert_close(totals(model, part) / rows, expected, atol=1e-6, rtol=1e-4)
         assert expected.shape == (physical_layers(family), HEADS if part == "heads" else NEURONS)
@@ -157,18 +158,35 @@ def test_the_lowest_units_are_removed_raw_or_normalised() -> None:
     for normalise in (True, False):
         model = without_dropout(classifier("bert", seed=1))
         attached = attach(model, None, heads=4, updates=1, until=1.0, normalise=normalise)
-        learn(model, batches(model))
+        learn(model, batches(model), attached)
         scores = totals(model, "heads").clone()
         attached.detach()
         expected = mask_lowest(normalised(scores) if normalise else scores, [torch.ones(HEADS)] * LAYERS, 4)
         assert [mask.tolist() for mask in attached.masks["heads"]] == [mask.tolist() for mask in expected]
 
 
+def test_a_batch_that_is_read_in_parts_counts_each_example_alike() -> None:
+    """A model that reads padding takes rows of one length at a time, and the loss is the mean over all of them."""
+    model = without_dropout(classifier("bert"))
+    (batch,) = batches(model, (4,))
+    attached = attach(model, None, heads=2, updates=1, until=1.0)
+    model.train()
+    inputs = batch.inputs()
+    parts = [{name: values[part] for name, values in inputs.items()} for part in (slice(0, 3), slice(3, 4))]
+    logits = torch.cat([model(**part).logits for part in parts])
+    assert batch.labels is not None
+    nn.functional.cross_entropy(logits, batch.labels).backward()
+    attached.gather()
+    model.zero_grad()
+    expected = importance(model.eval(), [batch], attached.masks["heads"], part="heads")
+    torch.testing.assert_close(totals(model, "heads") / 4, expected, atol=1e-6, rtol=1e-4)
+
+
 def test_layers_of_unequal_width_are_scored_each_by_itself() -> None:
     model = without_dropout(pruned("bert"))  # 2 and 3 heads
     given = batches(model)
     attached = attach(model, None, heads=3, updates=1, until=1.0)
-    learn(model, given)
+    learn(model, given, attached)
     expected = importance(model.eval(), given)
     torch.testing.assert_close(totals(model, "heads") / 7, expected, atol=1e-6, rtol=1e-4)
     attached.detach()
@@ -178,13 +196,13 @@ def test_layers_of_unequal_width_are_scored_each_by_itself() -> None:
 
 def test_bfloat16_gives_nearly_the_same_importance() -> None:
     model = without_dropout(classifier("bert"))
-    attach(model, None, heads=2, neurons=32)
-    learn(model, batches(model))
+    attached = attach(model, None, heads=2, neurons=32)
+    learn(model, batches(model), attached)
     exact = {part: totals(model, part).clone() for part in PARTS}
     for part in PARTS:
         totals(model, part).zero_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        learn(model, batches(model))
+        learn(model, batches(model), attached)
     for part in PARTS:
         found = totals(model, part)
         assert found.dtype == torch.float32 and not torch.equal(found, exact[part])
@@ -211,7 +229,7 @@ def test_evaluations_see_what_is_open_and_count_for_nothing(family: str) -> None
     model = without_dropout(classifier(family))
     (batch,) = batches(model, (4,))
     attached = attach(model, None, heads=2, updates=1, until=0.5)
-    learn(model, [batch])
+    learn(model, [batch], attached)
     attached.step(0.5)
     before = totals(model, "heads").clone()
     model.eval()
@@ -232,7 +250,7 @@ def test_removing_masked_units_keeps_the_logits() -> None:
     attached = attach(model, None, heads=4, neurons=64, updates=2)
     for done in (0.0, 0.35, 0.7):
         attached.step(done)
-        learn(model, [batch])
+        learn(model, [batch], attached)
     with torch.no_grad():
         expected = model.eval()(**batch.inputs()).logits
         attached.detach()
@@ -248,7 +266,7 @@ def test_nothing_is_left_when_it_ends() -> None:
     model = without_dropout(classifier("bert"))
     before, keys = {key: value.clone() for key, value in model.state_dict().items()}, set(model.__dict__)
     attached = attach(model, None, heads=4, neurons=64)
-    learn(model, batches(model))
+    learn(model, batches(model), attached)
     attached.step(0.7)
     attached.detach()
     after = model.state_dict()

@@ -189,6 +189,21 @@ def test_layers_get_their_bits_after_the_first_batches(monkeypatch: pytest.Monke
         assert torch.equal(student(**inputs[0]).logits, logits)
 
 
+def test_what_is_evaluated_is_rounded_however_early() -> None:
+    """The best weights may be those of an evaluation before enough batches were seen."""
+    student = without_dropout(classifier("bert"))
+    attached = groupwise_quantization.attach(student, classifier("bert", seed=1), bits=[2, 4], groups=8)
+    inputs = batches(student, 1)[0]
+    student.train()
+    student(**inputs)
+    with torch.no_grad():
+        before = student(**inputs).logits
+        rounded = student.eval()(**inputs).logits
+    assert sorted(attached.layer_bits) == [2, 4] and not torch.allclose(before, rounded, atol=1e-3)
+    attached.detach()
+    assert set(student.config.weight_bits.values()) == {2, 4, 8}
+
+
 def test_one_number_of_bits_needs_no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groupwise_quantization, "layer_sensitivities", None)
     student = classifier("bert")
