@@ -99,6 +99,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
                 "models are compared only when their labels are the same in the same order"
             )
         if model.path.resolve() == first.path.resolve():
+            logger.info("%s is the teacher, which is measured in any case", model.path)
             continue
         notes = model.manifest.notes
         control_of = str(notes.get("control_of") or "")
@@ -260,8 +261,8 @@ def _key(candidate: Candidate) -> str:
 
 
 def _with_own_names(candidates: list[Candidate]) -> list[Candidate]:
-    """Tell apart models that bear the same name by their directory, then by the one above it."""
-    for parts in (1, 2, 3):
+    """Tell apart models that bear the same name by their directory, then by the ones above it."""
+    for parts in range(1, 1 + max(len(candidate.model.path.resolve().parts) for candidate in candidates)):
         counts = Counter(candidate.name for candidate in candidates)
         candidates = [
             replace(c, name="/".join(c.model.path.resolve().parts[-parts:])) if counts[c.name] > 1 else c

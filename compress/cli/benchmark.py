@@ -100,13 +100,13 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 )
 @click.option(
     "--time-limit",
-    type=options.Real(min=1),
+    type=options.Real(1, 86_400),
     default=120.0,
     show_default=True,
     metavar="SECONDS",
     help="Begin no further round after so long, if three are done.",
 )
-@click.option("--rounds", type=options.Whole(min=3), default=100, show_default=True, help="Most rounds.")
+@click.option("--rounds", type=options.Whole(min=3, max=10_000), default=100, show_default=True, help="Most rounds.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
 @click.option(
     "--device",
@@ -158,6 +158,7 @@ def command(
 
     written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
     options.keep_inputs(written.files)
+    options.check_idle("--train FILE", fitted, "drop_overlap")
     options.check_idle("--competitor NAME", chosen["competitors"], "competitor_models")
     source = open_source(data, role="test", labelled=True, **columns)
     train = None

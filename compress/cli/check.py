@@ -14,7 +14,7 @@ from compress.cli import Command
 from compress.cli.options import Real, Whole, keep_inputs
 from compress.cli.printing import say
 from compress.errors import CompressError
-from compress.models.output_safety import check_file, output_path, unwritable
+from compress.models.output_safety import append_summary, check_file, output_path, refuse_other_outputs, unwritable
 
 if TYPE_CHECKING:
     from compress.gating.budgets import GateBudget, Tolerance
@@ -113,9 +113,10 @@ def command(
         verdict = check(results, written, asked=asked, baseline=baseline, against=against, tolerances=tolerances)
     else:
         verdict = GateVerdict()
-    _show(verdict)
     _write(junit, json_file, verdict)
+    _show(verdict)
     if update_baseline and verdict.outcome == HOLDS:
+        refuse_other_outputs(Path(update_baseline), "--update-baseline a directory of results")
         for path, gone in store_reference(results, update_baseline).items():
             lost = f"; no longer in it, as these results have none of: {', '.join(gone)}" if gone else ""
             say(f"baseline: wrote {path}{lost}")
@@ -168,9 +169,7 @@ def _show(verdict: GateVerdict) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for annotation in github_annotations(verdict):
             print(annotation)  # a command of the workflow, which saying would make text
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(to_markdown(verdict) + "\n")
+    append_summary(to_markdown(verdict))
 
 
 def _check_outputs(junit: str | None, json_file: str | None) -> None:

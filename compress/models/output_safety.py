@@ -18,6 +18,7 @@ CARD_NAME = "README.md"
 # In working directories; in a finished one where a command was killed after that got its name.
 WORK_FOLDER, LOCK_NAME = ".work", ".lock"
 REQUEST_NAME = "request.json"  # in the work folder: what was asked for, which every command writes first
+SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 _LONGEST_NAME = 255
 
 
@@ -108,6 +109,22 @@ def unwritable(path: str | Path, error: OSError, option: str = "-o") -> Compress
     if error.errno in {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}:
         return error
     return CompressError(f"{option} {path} cannot be written ({error.strerror}); choose another {option}")
+
+
+def append_summary(text: str) -> None:
+    """Add text to the summary that GitHub shows of a workflow's step, where there is one."""
+    if summary := os.environ.get(SUMMARY_VARIABLE):
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+        except OSError as error:
+            raise unwritable(summary, error, f"${SUMMARY_VARIABLE}") from None
+
+
+def refuse_other_outputs(target: Path, advice: str) -> None:
+    """Refuse to put files of another kind into a model or another output, which ``--force`` then could not replace."""
+    if made := [name for name in (MANIFEST_NAME, "config.json") if (target / name).exists()]:
+        raise CompressError(f"{target} holds {made[0]}, so that it is a model or another output; give {advice}")
 
 
 def check_file(

@@ -127,7 +127,7 @@ class BenchmarkSettings:
             ("together", (self.together,), 0, 10_000),
         )
         found = [
-            f"{name} = {str(getattr(self, name)):.60} must be at least {least} and at most {most}"
+            f"{name} = {', '.join(map(str, values)):.60} must be at least {least} and at most {most}"
             for name, values, least, most in bounds
             if not all(least <= value <= most for value in values)
         ]

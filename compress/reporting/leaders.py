@@ -72,8 +72,9 @@ def taken_apart(rows: Sequence[Result], lines: Sequence[Measurement]) -> list[li
     That is itself and its int8, in every runtime, by the largest batch size, where times are longest and known best.
     """
     pruned = dict.fromkeys(line.parents[0] for line in lines if line.kind == "pruning-step")
+    models = [row for row in rows if row.small_batch.kind == "model"]
     made = [
-        [row for row in rows if sha in (row.small_batch.model_sha256, *row.small_batch.parents[:1])] for sha in pruned
+        [row for row in models if sha in (row.small_batch.model_sha256, *row.small_batch.parents[:1])] for sha in pruned
     ]
     return [sorted(own, key=lambda row: -float(row.large_batch.speedup)) for own in made if own]
 
@@ -100,7 +101,7 @@ def control_pair(line: Measurement, lines: Sequence[Measurement]) -> tuple[Measu
     if control is None:
         return None
     before = _before_int8(line, control, lines)
-    students = [other for other in scored if other.model in before]
+    students = [other for other in scored if other.kind == "model" and other.model in before]
     if not students and line.stage == "quantize":
         return None  # the student before int8 was not measured, and int8 would be in the difference
     return min(students or [line], key=lambda other: other.runtime != control.runtime), control

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,10 +11,17 @@ from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
 from compress.escaping.characters import visible
 from compress.files import read_json_table, read_text
-from compress.models.manifest import MANIFEST_NAME, METRICS_NAME
+from compress.models.manifest import METRICS_NAME
 from compress.models.output_dir import write_atomically
 from compress.models.output_lock import alone
-from compress.models.output_safety import check_file, keep_apart, output_path, unwritable
+from compress.models.output_safety import (
+    append_summary,
+    check_file,
+    keep_apart,
+    output_path,
+    refuse_other_outputs,
+    unwritable,
+)
 from compress.models.signatures import is_signed, signed
 from compress.models.training_log import read_training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
@@ -25,7 +31,6 @@ from compress.reporting.rendering import render
 from compress.reporting.tables.cost import PriceList, parse_prices
 
 HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
-SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 
 
 def report(
@@ -85,11 +90,9 @@ def report(
             _check_files(target, force)
             for name, text in written.items():
                 write_atomically(target / name, text if name == JSON_NAME else signed(text))
-        if os.environ.get(SUMMARY_VARIABLE):
-            with Path(os.environ[SUMMARY_VARIABLE]).open("a", encoding="utf-8") as summary:
-                summary.write(written[MARKDOWN_NAME] + "\n")
     except OSError as error:
         raise unwritable(error.filename or target, error) from None
+    append_summary(written[MARKDOWN_NAME])
     return target / HTML_NAME
 
 
@@ -101,10 +104,7 @@ def _curve_files(given: Path) -> list[Path]:
 
 def _check_files(target: Path, force: bool) -> None:
     """Refuse a directory that another command made, and pages that are not to be replaced."""
-    if made := [name for name in (MANIFEST_NAME, "config.json") if (target / name).exists()]:
-        raise CompressError(
-            f"{target} holds {made[0]}, so that it is a model or another output; give -o a directory for the report"
-        )
+    refuse_other_outputs(target, "-o a directory for the report")
     for name, read in _READERS.items():
         check_file(target / name, read, "as 'compress report' wrote it", force=force)
 

@@ -158,7 +158,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         kinds=kinds + (["published"] if published else []),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
         table=results_table.results(rows, budget_points),
-        notes=_notes(rows),
+        notes=[*_notes(rows), *_of_more_threads(measured)],
         published=published,
         waterfalls=_waterfalls(measured),
         sweeps=[
@@ -274,10 +274,21 @@ def _notes(rows: Sequence[Result]) -> list[str]:
     found += [note for kind, note in _KIND_NOTES.items() if kind in kinds]
     found += [_tail(line) for line in lines if line.kind == "cascade"]
     found += _faster_competitors(rows)
-    if inside := sorted({line.model for line in lines if line.tokenizer_inside}):
+    if inside := sorted({line.title for line in lines if line.tokenizer_inside}):
         found.append(
             f"Of {', '.join(inside)} the tokenisation cannot be told from the rest; it is in every speed of theirs."
         )
     if len({line.created for row in rows for line in row.lines}) > 1:
         found.append("The results come from more than one run on this host; each speed-up is within its own run.")
     return found
+
+
+def _of_more_threads(measured: Measured) -> list[str]:
+    """Name what was measured with more threads alone, and is in no table and no sweep."""
+    shown = {row.small_batch.title for row in measured.rows}
+    others = [row.small_batch for row in measured.swept if row.small_batch.title not in shown]
+    return [
+        f"{title} was measured with {' and '.join(map(str, sorted({line.threads for line in lines})))} threads alone, "
+        "and is not in this table: report its results by themselves."
+        for title, lines in grouped(others, attrgetter("title")).items()
+    ]

@@ -126,14 +126,16 @@ def _waterfall(run: _Run) -> Waterfall | None:
     stock, base = (run.find(run.teacher, REFERENCE_RUNTIME, padding) for padding in ("max_length", "longest"))
     pairs = [("dynamic padding", stock, base), *_made(run), *_threads(run)]
     known = [(name, before, after) for name, before, after in pairs if before and after]
-    steps = [_step(name, before, after) for name, before, after in known]
+    # A cascade's own speed is of mean times: the steps to it are then too, so that they multiply to it.
+    means = run.best.kind == "cascade"
+    steps = [_step(name, before, after, of_means=means) for name, before, after in known]
     first, last = stock or base, run.find(run.best.model_sha256, run.best.runtime)
     if known and known[-1][0].startswith("threads"):
         last = known[-1][2]
     if not steps or first is None or last is None:
         return None
     missing = [name for name, before, after in pairs if not (before and after)]
-    total = _step("all together", first, last)
+    total = _step("all together", first, last, of_means=means)
     start = "stock use" if first is stock else "the teacher in torch"
     title = f"From {start} to {run.best.model}, batch {run.batch_size}"
     reached = accumulate((step.value for step in steps), mul)
@@ -234,11 +236,11 @@ def _threads(run: _Run) -> list[Pair]:
     return [] if fastest is one else [(f"threads: {one.threads} → {fastest.threads}", one, fastest)]
 
 
-def _step(name: str, before: Measurement, after: Measurement) -> Step:
+def _step(name: str, before: Measurement, after: Measurement, *, of_means: bool) -> Step:
     if before.group == after.group:
         same_clock = before.clock == after.clock
         costs = (line.cost_ms if same_clock else line.latency_ms for line in (before, after))
-        ratio = speedup(*costs, of_means="cascade" in {before.kind, after.kind})
+        ratio = speedup(*costs, of_means=of_means)
     else:  # no round is shared, but each was compared with the teacher in its own
         ratio = divided(after.speedups, before.speedups)
     return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)

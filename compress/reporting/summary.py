@@ -100,10 +100,15 @@ def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict)
     beside = f" Its speed is {with_span(same, times)} that of the teacher in {line.runtime}." if same else ""
     return (
         f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher)} on "
-        f"{line.metric_rows:,} examples: {points(value)} points, and the data allow "
+        f"{_counted(line)}: {points(value)} points, and the data allow "
         f"{span(points(low), points(high))} (95% paired interval)"
         f"{f'; {judged.more}' if judged.more else ''}.{beside}"
     )
+
+
+def _counted(line: Measurement) -> str:
+    examples = f"{line.data_rows:,} examples"
+    return examples if line.metric_rows == line.data_rows else f"{line.metric_rows:,} words in {examples}"
 
 
 def _faster_sentence(line: Measurement, budget_points: float) -> str:
@@ -203,7 +208,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     title = f"{first.metric_name} on {first.data}, {first.data_rows:,} rows"
     table = Table(title=terminal_cell(title, "table.title"))
     table.add_column("model", overflow="fold")
-    table.add_column("runtime")
+    table.add_column("runtime", overflow="fold")
     for name in (
         *settings,
         metric_title(first.metric_name),

@@ -460,6 +460,11 @@ def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
     models = [tmp_path / "a" / "student", tmp_path / "b" / "student"]
     names = [candidate.name for candidate in open_candidates(torch_directory("bert"), models, [])]
     assert names == ["bert", "a/student", "b/student"]
+    deep = [tmp_path / one / "runs" / "students" / "x" / "int8" for one in ("c", "d")]
+    for path in deep:
+        write(path, bilstm())
+    names = [candidate.name for candidate in open_candidates(torch_directory("bert"), deep, [])]
+    assert names == ["bert", "c/runs/students/x/int8", "d/runs/students/x/int8"]
     with pytest.raises(CompressError, match="is given twice"):
         open_candidates(torch_directory("bert"), [models[0], models[0]], [])
 

@@ -95,19 +95,16 @@ def test_limits_are_judged_by_the_whole_interval(results: Results, name: str, li
     assert check([results(student())], **{name: limit}).exit_code == code
 
 
-def test_an_undecided_drop_names_the_examples_it_needs(results: Results) -> None:
-    """For a metric without counts, 0.2 from the limit with a half width of 1.0 on 1,000 rows.
+@pytest.mark.parametrize("words", [2000, 30_000])
+def test_an_undecided_drop_names_the_examples_it_needs(results: Results, words: int) -> None:
+    """For a metric without counts, 0.2 from the limit with a half width of 1.0 on 2,000 rows.
 
-    (1.96 + 0.84) / 1.96 * 1.0 / 0.2 is 7.15; its square is 51.1 times as many rows, 50,100 more.
+    (1.96 + 0.84) / 1.96 * 1.0 / 0.2 is 7.15; its square is 51.1 times as many rows, 100,200 more, however many words
+    of each are tagged.
     """
-    path = results(
-        student(
-            difference_points=-0.8, difference_low=-1.8, difference_high=0.2, metric_rows=1000, metric_name="macro-f1"
-        )
-    )
-    (sentence,) = check([path], max_accuracy_drop=1.0).sentences
-    assert "about 51,000 more examples would decide" in sentence
-    assert "0.80 lost on 1,000 examples (95% interval 0.20 won to 1.80 lost)" in sentence
+    fields = {"difference_points": -0.8, "difference_low": -1.8, "difference_high": 0.2, "metric_name": "macro-f1"}
+    (sentence,) = check([results(student(metric_rows=words, **fields))], max_accuracy_drop=1.0).sentences
+    assert "about 110,000 more examples would decide" in sentence
 
 
 def test_a_drop_that_is_the_budget_needs_no_number(results: Results) -> None:

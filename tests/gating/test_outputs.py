@@ -71,6 +71,7 @@ def test_exit_codes(results: Results, capsys: Any, limits: dict[str, float], cod
         (["--against", "nonsense"], "is not REF:PATH"),
         (["--min-speedup", "5", "--junit", "b.toml/x.xml"], "--junit b.toml/x.xml cannot be written"),
         (["--update-baseline", "b.toml"], "is a file"),
+        (["--update-baseline", "model"], "model holds config.json, so that it is a model or another output"),
         (["--update-baseline", "taken"], "abc123.jsonl exists and is not results of compress"),
         (["--min-speedup", "5", "--junit", "b.toml"], "--junit b.toml exists and is not a verdict of compress"),
         (["--min-speedup", "5", "--json", "b.toml"], "--json b.toml exists and is not a verdict of compress"),
@@ -89,6 +90,8 @@ def test_mistakes_are_one_sentence_and_exit_code_2(
     Path("b.toml").write_text("[[budget]]\nmax_size = '1GB'\n")
     Path("linked").symlink_to("b.toml")
     Path("taken").mkdir()
+    Path("model").mkdir()
+    Path("model", "config.json").write_text("{}")
     Path("taken", "abc123.jsonl").write_text("mine")
     before = {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
     assert execute(["check", str(path), *arguments]) == 2

@@ -208,6 +208,12 @@ def test_the_step_summary_is_appended_to(tmp_path: Path, monkeypatch: pytest.Mon
     assert summary.read_text().startswith("before\n## made-up") and "×46.2" in summary.read_text()
 
 
+def test_a_step_summary_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "none" / "summary.md"))
+    with pytest.raises(CompressError, match=r"\$GITHUB_STEP_SUMMARY .*summary.md cannot be written"):
+        report([write_lines(tmp_path / "r.jsonl", usual())], tmp_path / "out")
+
+
 def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     results = write_lines(tmp_path / "r.jsonl", usual())
     bad = tmp_path / "bad.csv"

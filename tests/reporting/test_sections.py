@@ -131,6 +131,24 @@ def test_more_text_is_a_chart_with_the_mean_of_seeds_and_the_level_of_the_contro
     assert "minilm-3: 10,000 → 96" in minilm and "gold rows alone" not in minilm
 
 
+def test_a_competitor_takes_no_part_in_what_is_said_of_models() -> None:
+    lines = [TEACHER, curve_of("cnn", 860_000, 98.0), curve_of("cnn-10000", 10_000, 94.0)]
+    rivals = [replace(one, kind="competitor", runtime="slow", tokenizer_inside=True) for one in lines[1:]]
+    (found,) = gather([*lines, *rivals])
+    shown = section(found, {})
+    (curve,) = (one for one in shown.sweeps if one.title == "What more text is worth")
+    assert [row[0].text for row in curve.rows] == ["cnn-10000", "cnn"]
+    assert any(note.startswith(f"Of {rivals[0].title}, {rivals[1].title} the token") for note in shown.notes)
+
+
+def test_what_was_measured_with_more_threads_alone_is_named() -> None:
+    (found,) = gather([TEACHER, student(), line("wide", threads=2), line("wide", threads=4)])
+    said = "wide in torch was measured with 2 and 4 threads alone, and is not in this table"
+    assert any(note.startswith(said) for note in section(found, {}).notes)
+    (found,) = gather([TEACHER, student(), student(threads=2)])
+    assert not any("threads alone" in note for note in section(found, {}).notes)
+
+
 def test_one_number_of_rows_is_no_curve() -> None:
     same = [curve_of(name, 500, 97.0, recipe="cnn") for name in ("cnn", "cnn-seed-1")]
     (found,) = gather([TEACHER, *same, curve_of("without", None, 90.0, recipe="cnn")])

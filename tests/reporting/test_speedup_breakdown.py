@@ -111,6 +111,10 @@ def test_a_cascade_is_compared_by_mean_times() -> None:
     both = made("c", "onnxruntime", 1.0, latency_ms=took, latency_cpu_ms=took, **fields)
     both = replace(both, parents=[sha256("s"), sha256("t")])
     assert factors(fall(BASE, FAST, STUDENT, both, best=both))[1:] == [("cascade", 1.25)]  # 3 x 5 ms to 12 ms
+    uneven = [[4.0, 5.0, 9.0]] * ROUNDS
+    fast = replace(FAST, latency_ms=uneven, latency_cpu_ms=uneven)
+    found = fall(BASE, fast, STUDENT, both, best=both)
+    assert found.product == pytest.approx(found.total.value) == pytest.approx(2.5)  # 3 x 10 ms to 12 ms
 
 
 def test_pruning_and_int8_of_it() -> None:
@@ -203,7 +207,8 @@ def test_every_pruned_model_that_was_taken_apart_has_its_steps() -> None:
     other = made("q", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
     int8 = made("q-int8", "torch", 1.6, stage="quantize", parent="q", **quality)
     whole = made("r", "torch", 2.0, stage="prune", parent="t", removals=["layers", "heads"], **quality)
-    lines = [BASE, PRUNED, *BETWEEN, other, int8, of("q", ["layers"], 4.0), whole]
+    rival = replace(int8, kind="competitor", runtime="openvino-int8", latency_ms=[[0.5] * 3] * ROUNDS)
+    lines = [BASE, PRUNED, *BETWEEN, other, int8, of("q", ["layers"], 4.0), whole, rival]
     lines = [replace(line, speedup=10.0 / line.latency_ms[0][0]) for line in lines]
     large = [replace(line, batch_size=32) for line in lines]
     small = [line for line in lines if line.model != "q-int8"]  # which was measured at batch 32 alone

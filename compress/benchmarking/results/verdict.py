@@ -58,7 +58,8 @@ def judge_drop_of(line: Measurement, budget_points: float) -> Verdict:
     """
     if line.difference is None:
         raise ValueError(f"{line.model} has no {line.metric_name or 'metric'} to judge")
-    return judge_drop(*line.difference, budget_points, line.metric_rows)
+    # What is asked for are rows, of which the words of a tagger's metric are no independent part.
+    return judge_drop(*line.difference, budget_points, line.data_rows)
 
 
 def rows_to_decide(difference_points: float, low: float, high: float, budget_points: float, rows: int) -> int | None:

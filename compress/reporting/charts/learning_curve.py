@@ -18,7 +18,7 @@ def learning_curve(lines: Sequence[Measurement]) -> Sweep | None:
     Students are of one kind if they share the recipe, whose name may end in their rows
     (:class:`compress.recipes.study.StudyStudent`). The control learns from gold rows alone, so that it is one level.
     """
-    models = {line.model_sha256: line for line in lines if line.model_sha256}.values()
+    models = {line.model_sha256: line for line in lines if line.model_sha256 and line.kind != "competitor"}.values()
     students = [line for line in models if line.kind == "model" and line.unlabeled_rows and _kept(line)]
     curves = {name: own for name, own in grouped(students, _recipe).items() if len(_means(own)) > 1}
     if not curves:

@@ -60,14 +60,15 @@ class Flips:
 
 
 def flips_of(lines: Sequence[Measurement], texts: Mapping[str, Sequence[str]]) -> list[Flips]:
-    """Return what every model changed, one runtime each, in the order of the lines.
+    """Return what every model changed, one runtime each, in the order of the lines; a competitor has rows of its own.
 
     ``texts`` are the rows of a data set by its content hash.
     """
-    found: dict[tuple[str, str], Flips] = {}
+    found: dict[tuple[str, str, str], Flips] = {}
     for line in lines:
         if line.kind != "teacher" and line.flips_lost_rows is not None:
-            found.setdefault((line.model, line.model_sha256), _flips(line, texts.get(line.data_sha256, ())))
+            tool = line.runtime if line.kind == "competitor" else ""  # each answers in its own way
+            found.setdefault((line.model, line.model_sha256, tool), _flips(line, texts.get(line.data_sha256, ())))
     return list(found.values())
 
 

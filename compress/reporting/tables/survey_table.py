@@ -135,7 +135,8 @@ def survey(
         made.append([found.get(key, EMPTY) for key in HEADINGS])
     head = teacher_line(measured) or measured[0]
     names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
-    whole = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, measured))
+    of_rows = [line for student in students.values() for line in student.compared] or [head]
+    whole = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, of_rows))
     has_validation = HEADINGS["validation"] in whole.filled.headings
     return replace(whole, notes=[*whole.notes, VALIDATION]) if has_validation else whole
 
@@ -313,7 +314,8 @@ def _notes(teacher: Measurement, measured: Sequence[Measurement]) -> list[str]:
     """Say what every figure is of."""
     metric = f", {teacher.metric_name} {shown_metric(teacher)}" if teacher.is_reference else ""
     budget = next((line.budget for line in measured if line.budget), "")
-    command = f"Made by '{teacher.command}'" + (f", at the budget {budget}." if budget else ".")
+    commands = " and ".join(f"'{command}'" for command in dict.fromkeys(line.command for line in measured))
+    made = f"Made by {commands}" + (f", at the budget {budget}." if budget else ".")
     return [
         f"{teacher.data}, n = {teacher.metric_rows:,}; 95% intervals, paired where two models are compared. The "
         f"teacher: {shape(teacher)}, {megabytes(teacher.size_bytes)}{metric}.",
@@ -322,6 +324,6 @@ def _notes(teacher: Measurement, measured: Sequence[Measurement]) -> list[str]:
         "machine.",
         "The control is the same student from the same start, trained for as many steps on gold labels alone. Recipes "
         "of one architecture, vocabulary, augmentation and training share it.",
-        f"{command} The command of a row goes on with '--teacher DIR --unlabeled FILE --train FILE -o DIR', for a "
+        f"{made} The command of a row goes on with '--teacher DIR --unlabeled FILE --train FILE -o DIR', for a "
         "teacher of your own.",
     ]

@@ -83,6 +83,12 @@ def test_a_model_once_and_the_worst_rows_first() -> None:
     ]
 
 
+def test_a_faster_competitor_does_not_stand_for_the_model() -> None:
+    rival = replace(STUDENT, kind="competitor", runtime="model2vec", speedup=99.0, flips_lost_rows=700)
+    found = flips_of([LINES[0], rival, *LINES[1:]], {})
+    assert [(one.runtime, one.lost_rows) for one in found] == [("model2vec", 700), (STUDENT.runtime, 12)]
+
+
 def test_a_word_that_its_sentence_does_not_have_is_refused() -> None:
     flips = [{"row": 0, "word": 3, "gold": 0, "predicted": 1, "change": -1.0}]
     for texts, refused in (({}, False), ({SHA256: ["a dull film"]}, True)):
