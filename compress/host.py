@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from compress.escaping.uris import without_secrets
+
 LIBRARIES = (
     "torch",
     "transformers",
@@ -84,9 +86,13 @@ def without_home(text: str) -> str:
 
 
 def typed_command(program: str) -> str:
-    """Return the command line with absolute paths reduced to file names, for sharing."""
-    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
-    return without_home(shlex.join([program, *words]))
+    """Return the command line with absolute paths reduced to file names and without secrets, for sharing."""
+
+    def shown(word: str) -> str:
+        option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+        return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else without_secrets(value)}"
+
+    return without_home(shlex.join([program, *map(shown, sys.argv)]))
 
 
 @contextmanager

@@ -120,6 +120,7 @@ repeated: `--model a --model b`; any other is given once.
 | 2 | a mistake in what was asked: one sentence on standard error says what, and what to type next |
 | 3 | undecided: an interval contains the budget (`compress check`), or figures cannot be compared (`compress replay`) |
 | 130 | interrupted; a sentence says what the same command will resume |
+| 141 | nobody reads what it prints any more, such as `head` that has its lines |
 
 ## Environment
 
