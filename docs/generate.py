@@ -1,6 +1,6 @@
 """Write what follows from code or committed results: the command reference, tables of results and the picture of the
 README, the table of published systems with what their recipes reach here, what head importance was compared with, the
-field table of result lines and its JSON schema.
+field table of result lines and its JSON schema, and the committed reports.
 
     python docs/generate.py            # write them
     python docs/generate.py --check    # exit code 1 when one is out of date; CI and the tests do this
@@ -37,9 +37,15 @@ from compress.benchmarking.results.schema import Measurement, groups, json_schem
 from compress.cli import COMMANDS, cli
 from compress.escaping.markdown import Markdown, markdown_text
 from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
+from compress.models.signatures import signed
+from compress.recipes import load_recipe
 from compress.recipes.catalogue import NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
+from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
+from compress.reporting.page import Options, view
+from compress.reporting.provenance import locks_beside
+from compress.reporting.rendering import render
 from compress.reporting.sections import Measured, gather
 from compress.reporting.tables import cells, seeds_table, survey_table
 
@@ -93,6 +99,7 @@ GAINS = {
     "table1-full-xeon": "SST-2, 64,000 labels, another teacher",
     "table1-from-scratch": "SST-2, 64,000 labels, 15,000 steps",
 }
+REPORTS = ("sst2", "structure", "structure-banking77")  # studies; each folder has the forms of it that are committed
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
 METRIC = seeds_table.HEADINGS.index("Metric, mean")
@@ -412,6 +419,20 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
 
 
 @cache
+def reports() -> dict[Path, str]:
+    """Return the reports of committed results by file."""
+    found = {}
+    for study in REPORTS:
+        results = RESULTS / f"{study}.jsonl"
+        title = load_recipe("benchmarks", study).title
+        folder = RESULTS / f"{study}-report"
+        curves = [read_curve(path) for path in sorted(folder.glob(f"*/{CURVE_NAME}"))]
+        page = view(read_results([results]), curves, locks_beside([results]), Options(title=title))
+        for path in folder.glob("report.*"):
+            found[path] = signed(render(f"{path.name}.j2", page))
+    return found
+
+
 def committed(study: str) -> list[Measured]:
     """Return a study's committed results, none where there are none yet."""
     path = RESULTS / f"{study}.jsonl"
@@ -891,6 +912,7 @@ def main() -> int:
         **{
             page: with_tables(page) for pattern in PAGES for page in sorted(ROOT.glob(pattern)) if page != COMMANDS_PAGE
         },
+        **reports(),
     }
     if not arguments.check:
         for path, page in pages.items():
