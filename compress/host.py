@@ -89,7 +89,7 @@ def typed_command(program: str) -> str:
     """Return the command line with absolute paths reduced to file names and without secrets, for sharing."""
 
     def shown(word: str) -> str:
-        option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
+        option, equals, value = word.partition("=") if word.startswith("-") and "=" in word else ("", "", word)
         return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else without_secrets(value)}"
 
     return without_home(shlex.join([program, *map(shown, sys.argv)]))

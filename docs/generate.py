@@ -418,7 +418,6 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
     return found
 
 
-@cache
 def reports() -> dict[Path, str]:
     """Return the reports of committed results by file."""
     found = {}
@@ -433,6 +432,7 @@ def reports() -> dict[Path, str]:
     return found
 
 
+@cache
 def committed(study: str) -> list[Measured]:
     """Return a study's committed results, none where there are none yet."""
     path = RESULTS / f"{study}.jsonl"

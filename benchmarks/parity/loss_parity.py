@@ -315,13 +315,11 @@ def against_formulas(student: Outputs, teacher: Outputs, batch: Batch) -> list[C
         ),
         Comparison(
             "vocabulary-kl",
-            {"temperature": TEMPERATURE, "tokens": "all"},
-            loss(
-                "vocabulary-kl", student, teacher, hidden_as_logits(batch), heads, temperature=TEMPERATURE, tokens="all"
-            ),
+            {"temperature": TEMPERATURE},
+            loss("vocabulary-kl", student, teacher, hidden_as_logits(batch), heads, temperature=TEMPERATURE),
             "authors' code (DistilBERT)",
             distilbert(h_s, h_t, hidden_as_logits(batch)),
-            "plus the cross-entropy of the teacher's head, which it does not train",
+            "of masked tokens alone; plus the cross-entropy of the teacher's head, which it does not train",
         ),
     ]
 
@@ -334,10 +332,10 @@ def hidden_as_logits(batch: Batch) -> Batch:
 
 def distilbert(h_s: np.ndarray, h_t: np.ndarray, batch: Batch) -> float:
     assert batch.targets is not None
-    real, targets = batch.attention_mask.bool().numpy(), batch.targets.numpy()
-    log_s, log_t = (log_softmax(h[real] / TEMPERATURE) for h in (h_s, h_t))
-    divergence = TEMPERATURE**2 * (np.exp(log_t) * (log_t - log_s)).sum(-1).mean()
+    targets = batch.targets.numpy()
     chosen = targets != NO_TARGET
+    log_s, log_t = (log_softmax(h[chosen] / TEMPERATURE) for h in (h_s, h_t))
+    divergence = TEMPERATURE**2 * (np.exp(log_t) * (log_t - log_s)).sum(-1).mean()
     return float(divergence - log_softmax(h_t[chosen])[np.arange(chosen.sum()), targets[chosen]].mean())
 
 

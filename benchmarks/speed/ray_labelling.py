@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.data import TextSource, open_source
-from compress.data.text_source import Subset
+from compress.data import ExampleSource, TextSource, open_source
 from compress.exporting.export import export
 from compress.host import describe_host, library_versions
 from compress.labelling.label import Engine, Job, Labelled, LabelOptions, Shard, label
@@ -127,7 +126,13 @@ def _drive(teacher: Path, source: TextSource, folder: Path) -> float:
     """Return the rows a second that the driver reads, sends and writes."""
     begun = time.perf_counter()
     options = LabelOptions(engine=Workers())
-    made = label(teacher, Subset(source, limit=DRIVEN_ROWS), folder / "driven", options=options, force=True)
+    made = label(
+        teacher,
+        ExampleSource([*itertools.islice(source, DRIVEN_ROWS)], source.name),
+        folder / "driven",
+        options=options,
+        force=True,
+    )
     return made.rows / (time.perf_counter() - begun)
 
 

@@ -42,7 +42,7 @@ def _drop(limit: Limit, line: Measurement) -> Judgement:
     if line.difference is None:
         return limit.unknown(what, line, "metric")
     found = verdict.judge_drop_of(line, limit.value)
-    return limit.judged(f"{what} of {line.metric_name}", as_loss(line.difference), found, lost, line.metric_rows)
+    return limit.judged(f"{what} of {line.metric_name}", as_loss(line.difference), found, lost, *line.counted)
 
 
 def _metric(limit: Limit, line: Measurement) -> Judgement:
@@ -51,9 +51,7 @@ def _metric(limit: Limit, line: Measurement) -> Judgement:
         return limit.unknown(f"the metric of at least {limit.value:g}", line, "metric")
     form = "{:.2%}".format if in_percent(line.metric_name) else "{:.4f}".format
     found = verdict.at_least(figures.low, figures.high, limit.value, MORE_EXAMPLES)
-    return limit.judged(
-        f"the {line.metric_name} of at least {form(limit.value)}", figures, found, form, line.metric_rows
-    )
+    return limit.judged(f"the {line.metric_name} of at least {form(limit.value)}", figures, found, form, *line.counted)
 
 
 def _calibration(limit: Limit, line: Measurement) -> Judgement:
@@ -62,7 +60,7 @@ def _calibration(limit: Limit, line: Measurement) -> Judgement:
     if figures is None:
         return limit.unknown(what, line, "probabilities, and so no calibration error")
     found = verdict.at_least(-figures.high, -figures.low, -limit.value, MORE_EXAMPLES)
-    return limit.judged(what, figures, found, "{:.3f}".format, line.metric_rows)
+    return limit.judged(what, figures, found, "{:.3f}".format, *line.counted)
 
 
 def _speedup(limit: Limit, line: Measurement) -> Judgement:

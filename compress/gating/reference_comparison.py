@@ -142,9 +142,9 @@ def _kept(lines: Sequence[Measurement], like: Measurement, key: str, same: attrg
 
 
 def _judge_metric(line: Measurement, subject: str, budget: float, difference: Figures) -> Judgement:
-    found = verdict.judge_drop(*difference, budget, line.metric_rows)
+    found = verdict.judge_drop(*difference, budget, line.data_rows)
     what = f"the loss of at most {in_points(budget)} of {line.metric_name} against the baseline"
-    return Limit("baseline_drop", budget, subject).judged(what, as_loss(difference), found, lost, line.metric_rows)
+    return Limit("baseline_drop", budget, subject).judged(what, as_loss(difference), found, lost, *line.counted)
 
 
 def _speed_ratio(line: Measurement, then: Measurement) -> Figures:

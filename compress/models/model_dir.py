@@ -7,6 +7,7 @@ a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights 
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -91,7 +92,7 @@ class ModelDir:
 
     @property
     def name(self) -> str:
-        return self.manifest.name or self._hub_name or self.path.resolve().name  # of "." too
+        return self.manifest.name or self._hub_name or Path(os.path.abspath(self.path)).name  # of "." too
 
     @property
     def _hub_name(self) -> str:

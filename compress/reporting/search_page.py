@@ -86,8 +86,8 @@ def _on_test(found: Mapping[str, Any], chosen: str) -> str:
         f"{_difference(test)} to the teacher, and is {with_span(Interval(**test['speedup']), times)} as fast."
         + _held(found, test)
         + (
-            f" {plural(found['left_out'], 'row')} of its training text were left out as held-out rows; the commands "
-            "that make it again leave out those of --validation alone."
+            f" {plural(found['left_out'], 'row')} of its training text were left out as rows of --validation or "
+            "--test; the commands that make it again do not read --test."
             if found["left_out"]
             else ""
         )

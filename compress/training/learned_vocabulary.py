@@ -56,12 +56,11 @@ def learn_vocabulary(
             show_progress=False,
         ),
     )
-    rules = json.loads(theirs.to_str())["normalizer"] or {}
     learned: Any = BertTokenizer(
         made.get_vocab(),
         do_lower_case=_normal(theirs, "A") == "a",
-        strip_accents=rules.get("strip_accents"),
-        tokenize_chinese_chars=rules.get("handle_chinese_chars", True),
+        strip_accents=_normal(theirs, "é") == "e",
+        tokenize_chinese_chars=_normal(theirs, "中") != "中",
         **named,
     )
     learned.model_max_length = tokenizer.model_max_length

@@ -226,6 +226,7 @@ def test_what_is_shared_has_a_tilde_for_the_home_directory(
 
 def test_a_typed_command_names_files_without_their_folders_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--data", "/mnt/big/train data.tsv", "--model=/mnt/m", "https://me:word@host/x?signature=1"]
+    words.append("--texts=https://me:word@host/x?signature=1")
     monkeypatch.setattr("sys.argv", ["benchmarks/x.py", *words, "-o", "results/x.jsonl"])
     said = typed_command("python")
     assert said.startswith("python benchmarks/x.py --data 'train data.tsv' --model=m ") and "-o results/x.jsonl" in said

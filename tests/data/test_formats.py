@@ -114,6 +114,11 @@ def test_plain_text_streams_and_stops_at_the_limit(tmp_path: Path) -> None:
     assert [row.text for row in itertools.islice(source, 2)] == ["one", "two"]
 
 
+def test_rows_under_their_label_may_repeat_it(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"pos": [{"text": "a b", "label": "pos"}], "neg": ["c d"]}')
+    assert labelled(tmp_path / "a.json") == [Example("a b", None, "pos"), Example("c d", None, "neg")]
+
+
 def test_windows_1252_is_read_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "old.txt"
     path.write_bytes("h\xe9ros \u2013 vus\n".encode("cp1252") + "h\xe9ros\n".encode())

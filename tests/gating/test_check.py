@@ -103,8 +103,13 @@ def test_an_undecided_drop_names_the_examples_it_needs(results: Results, words: 
     of each are tagged.
     """
     fields = {"difference_points": -0.8, "difference_low": -1.8, "difference_high": 0.2, "metric_name": "macro-f1"}
-    (sentence,) = check([results(student(metric_rows=words, **fields))], max_accuracy_drop=1.0).sentences
+    now = results(student(metric_rows=words, **fields))
+    (sentence,) = check([now], max_accuracy_drop=1.0).sentences
+    assert f"0.80 lost on {'2,000 examples' if words == 2000 else '30,000 words'}" in sentence
     assert "about 110,000 more examples would decide" in sentence
+    worse = student(metric_rows=words, metric=0.888, metric_low=0.878, metric_high=0.898, metric_name="macro-f1")
+    sentence = check_module.check([results(worse, name="new.jsonl")], baseline=now).sentences[0]
+    assert "about 190,000 more examples would decide" in sentence  # (1.4286 * 2.02 / 0.3)**2 times as many
 
 
 def test_a_drop_that_is_the_budget_needs_no_number(results: Results) -> None:

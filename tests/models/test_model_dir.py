@@ -345,6 +345,8 @@ def test_labels_come_in_the_order_of_the_logits(tmp_path: Path) -> None:
 def test_the_folder_one_is_in_has_a_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model)
     assert ModelDir.open(".").name == "model"
+    (model.parent / "latest").symlink_to("model")
+    assert ModelDir.open(model.parent / "latest").name == "latest"
 
 
 def test_one_label_is_a_regression(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def test_the_winner_its_certainty_and_the_test_rows_are_named() -> None:
     assert "chosen among 2 candidates on validation rows" in test and "optimistic by selection" in test
     assert "On 500 test rows that took no part it has accuracy 92.00%, −0.40 points (−0.90 to +0.20)" in test
     assert test.endswith("×39.0 (×38.0 to ×40.0) as fast. That is certainly within 1 point.")
-    again = "the commands that make it again leave out those of --validation alone."
+    again = "the commands that make it again do not read --test."
     assert verdict(found(left_out=3))[-1].endswith(
-        f"3 rows of its training text were left out as held-out rows; {again}"
+        f"3 rows of its training text were left out as rows of --validation or --test; {again}"
     )
 
 

@@ -50,10 +50,13 @@ def test_capitals_are_kept_where_the_teacher_keeps_them(normalizer: Any, lowerca
     assert len(Mixer(theirs, learned, 1000, seed=3).ids(Example("film is Zebra"), 32)) >= 5
 
 
-def test_accents_are_kept_where_the_teacher_keeps_them() -> None:
+@pytest.mark.parametrize("normalizer", [None, Sequence([NFC(), Lowercase()])])
+def test_accents_are_kept_where_the_teacher_keeps_them(normalizer: Any) -> None:
     letters = "abcdefghijklmnopqrstuvwxyzü"
     pieces = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *letters, *(f"##{letter}" for letter in letters)]
     teacher: Any = BertTokenizer({piece: n for n, piece in enumerate(pieces)}, do_lower_case=True, strip_accents=False)
+    if normalizer:
+        teacher.backend_tokenizer.normalizer = normalizer
     learned = learn_vocabulary(teacher, [Example("Müller")] * 5, 80)
     assert "".join(learned.tokenize("MÜLLER")).replace("##", "") == "müller"
 

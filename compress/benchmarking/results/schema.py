@@ -259,6 +259,11 @@ class Measurement(WithIntervals):
         """The metric minus the teacher's in points; None where it has no metric."""
         return self.interval("difference_points")
 
+    @property
+    def counted(self) -> tuple[int, str]:
+        """What the metric is a mean over: how many, and of what; of a tagger words, several to an example."""
+        return self.metric_rows, "examples" if self.metric_rows == self.data_rows else "words"
+
     def points_above(self, other: Self) -> float:
         """Return how much higher its metric is than another line's, in points; both have one."""
         assert self.metric is not None and other.metric is not None

@@ -115,7 +115,7 @@ def read_json_file(lines: Lines, role: str) -> Table:
                     raise CompressError(f"{name} has columns of different lengths: give each a cell a row.")
                 content = [dict(zip(content, row, strict=True)) for row in zip(*values, strict=True)]
             else:
-                if not all(map(_has_no_label, itertools.chain.from_iterable(values))):
+                if not all(_fits_under(record, key) for key, rows in content.items() for record in rows):
                     raise CompressError(
                         f"{name} holds the lists {', '.join(content)[:200]}, which are no splits, no columns and no "
                         "labels with their texts: give the list of rows alone."
@@ -138,9 +138,11 @@ def read_json_file(lines: Lines, role: str) -> Table:
     return table
 
 
-def _has_no_label(record: Any) -> bool:
-    """Tell whether a record may be a row that stands under its label."""
-    return isinstance(record, str) or (isinstance(record, dict) and {*map(usual, record)}.isdisjoint(LABELS))
+def _fits_under(record: Any, label: str) -> bool:
+    """Tell whether a record may be a row that stands under its label: a text, or an object that names no other one."""
+    if isinstance(record, dict):
+        return all(usual(key) not in LABELS or value == label for key, value in record.items())
+    return isinstance(record, str)
 
 
 def _labelled(record: Any, label: str) -> dict[str, Any]:
