@@ -421,8 +421,8 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
 def reports() -> dict[Path, str]:
     """Return the reports of committed results by file."""
     found = {}
-    for study in REPORTS:
-        results = RESULTS / f"{study}.jsonl"
+    for results in filter(Path.is_file, (RESULTS / f"{study}.jsonl" for study in REPORTS)):
+        study = results.stem
         title = load_recipe("benchmarks", study).title
         folder = RESULTS / f"{study}-report"
         curves = [read_curve(path) for path in sorted(folder.glob(f"*/{CURVE_NAME}"))]

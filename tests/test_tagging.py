@@ -284,7 +284,7 @@ def test_the_bootstrap_of_sums_is_the_bootstrap_of_words() -> None:
 
 def test_words_of_a_drawn_sentence_weigh_alike() -> None:
     which = np.repeat(np.arange(5), [1, 2, 3, 4, 5])
-    weights = sentence_weights(which, np.random.default_rng(1))
+    weights = next(sentence_weights(which, np.random.default_rng(1)))
     assert weights.sum() == pytest.approx(15)
     assert all(len(set(weights[which == one].tolist())) == 1 for one in range(5)) and len(set(weights.tolist())) > 1
 
