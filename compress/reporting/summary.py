@@ -107,8 +107,8 @@ def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict)
 
 
 def _counted(line: Measurement) -> str:
-    examples = f"{line.data_rows:,} examples"
-    return examples if line.metric_rows == line.data_rows else f"{line.metric_rows:,} words in {examples}"
+    count, unit = line.counted
+    return f"{count:,} {unit}" + (f" in {line.data_rows:,} examples" if unit == "words" else "")
 
 
 def _faster_sentence(line: Measurement, budget_points: float) -> str:

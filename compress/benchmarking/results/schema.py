@@ -262,7 +262,7 @@ class Measurement(WithIntervals):
     @property
     def counted(self) -> tuple[int, str]:
         """What the metric is a mean over: how many, and of what; of a tagger words, several to an example."""
-        return self.metric_rows, "examples" if self.metric_rows == self.data_rows else "words"
+        return self.metric_rows, "words" if self.metric_rows > self.data_rows else "examples"
 
     def points_above(self, other: Self) -> float:
         """Return how much higher its metric is than another line's, in points; both have one."""
