@@ -106,6 +106,8 @@ def command(
     from compress.gating.reference_files import store_reference
 
     _check_outputs(junit, json_file)
+    if update_baseline:
+        refuse_other_outputs(Path(update_baseline), "--update-baseline a directory of results")
     file = read_budgets(budgets) if budgets else None
     asked, tolerances = _from_options(options, file.baseline if file else None, baseline or against)
     written = file.budget if file else ()
@@ -116,7 +118,6 @@ def command(
     _write(junit, json_file, verdict)
     _show(verdict)
     if update_baseline and verdict.outcome == HOLDS:
-        refuse_other_outputs(Path(update_baseline), "--update-baseline a directory of results")
         for path, gone in store_reference(results, update_baseline).items():
             lost = f"; no longer in it, as these results have none of: {', '.join(gone)}" if gone else ""
             say(f"baseline: wrote {path}{lost}")

@@ -63,13 +63,6 @@ def _counts(labels: Array, classes: int) -> NDArray[np.int64]:
     return counted.reshape(*labels.shape[:-1], bins)[..., 1:-1]
 
 
-def _f1_of_classes(predicted: Array, gold: Array, classes: int) -> tuple[Array, Array]:
-    """Return F1 of each class, ``[..., C]``, 0 of a class that occurs in neither column; and whether it occurs."""
-    hits = _counts(np.where(predicted == gold, gold, NO_ANSWER), classes)
-    total = _counts(predicted, classes) + _counts(gold, classes)
-    return 2 * hits / np.maximum(total, 1), total > 0
-
-
 def _f1(predicted: Array, gold: Array, classes: int) -> Array:
     is_predicted, is_gold = predicted == classes - 1, gold == classes - 1
     total = is_predicted.sum(axis=-1) + is_gold.sum(axis=-1)
@@ -78,8 +71,10 @@ def _f1(predicted: Array, gold: Array, classes: int) -> Array:
 
 def _macro_f1(predicted: Array, gold: Array, classes: int) -> Array:
     # A class that occurs in neither column has no F1; like scikit-learn, it is left out of the mean.
-    found, occurs = _f1_of_classes(predicted, gold, classes)
-    return np.asarray(found.sum(axis=-1) / np.maximum(occurs.sum(axis=-1), 1))
+    hits = _counts(np.where(predicted == gold, gold, NO_ANSWER), classes)
+    total = _counts(predicted, classes) + _counts(gold, classes)
+    found = 2 * hits / np.maximum(total, 1)
+    return np.asarray(found.sum(axis=-1) / np.maximum((total > 0).sum(axis=-1), 1))
 
 
 def _matthews(predicted: Array, gold: Array, classes: int) -> Array:

@@ -73,7 +73,8 @@ class EqualLengths:
             return self._run(arrays)
         answers: list[np.ndarray | None] = [None] * len(lengths)
         for number, length in enumerate(np.unique(lengths)):
-            self._earlier_ms = (self.device_ms or 0.0) if number else 0.0
+            if number:
+                self._earlier_ms = self.device_ms or 0.0
             rows = np.flatnonzero(lengths == length)
             for row, answer in zip(rows, self._run(_cut(arrays, rows, length)), strict=True):
                 missing = width - length if answer.ndim == 2 else 0  # of a tagger, which answers tokens
