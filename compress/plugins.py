@@ -30,7 +30,7 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    "losses": Kind("training/losses", "loss", ("NEEDS",), ("STUDENT_NEEDS", "MEAN_OVER")),
+    "losses": Kind("training/losses", "loss", ("NEEDS",), ("STUDENT_NEEDS", "MEAN_OVER", "PRECISION")),
     "modifiers": Kind("training/modifiers", "attach"),
     "augmenters": Kind("training/augmenters", "augmenter"),
     "criteria": Kind("pruning/criteria", "importance"),
@@ -47,6 +47,7 @@ CONSTANTS: Mapping[str, tuple[str, ...]] = {
     "NEEDS": ("logits", "exact", "classes", "labels", "targets", "first", "hidden", "attention", "mixed"),
     "STUDENT_NEEDS": ("hidden", "attention"),
     "MEAN_OVER": ("answers", "texts", "tokens", "pairs", "labels", "targets"),
+    "PRECISION": ("float32", "run"),
     "WRITES": ("onnx", "torch"),
     "OPENS": ("onnx", "torch"),
     "DEVICES": ("cpu", "cuda"),

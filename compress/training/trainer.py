@@ -124,13 +124,15 @@ LOSS_MODULES = "loss_modules"  # a submodule of the student while it trains, so 
 class WeightedLoss(NamedTuple):
     """A loss: its weight, its function of student, teacher and batch, the module that it trains, if any, and its count.
 
-    ``mean_over`` names what it is a mean over, of :func:`compress.training.batches.counts_of`.
+    ``mean_over`` names what it is a mean over, of :func:`compress.training.batches.counts_of`. ``precision`` is
+    ``float32``, or ``run`` for that of the training.
     """
 
     weight: float
     function: Callable[..., Tensor]
     trained: list[nn.Module]
     mean_over: str
+    precision: str
 
 
 def attach_losses(
@@ -141,14 +143,22 @@ def attach_losses(
     modules = nn.ModuleDict()
     for number, choice in enumerate(chosen):
         plugin = plugins.find("losses", choice.name)
+        module = plugin.load()
         trained: list[nn.Module] = []
-        if learned := getattr(plugin.load(), "learned", None):
+        if learned := getattr(module, "learned", None):
             taken = inspect.signature(learned).parameters
             options = {name: value for name, value in choice.options.items() if name in taken}
             trained = [learned(model, teacher, **options)]
             modules[f"{number}_{choice.name.replace('-', '_')}"] = trained[0]
-        mean_over = getattr(plugin.load(), "MEAN_OVER", "answers")
-        losses.append(WeightedLoss(choice.weight, partial(plugin.function, **choice.options), trained, mean_over))
+        losses.append(
+            WeightedLoss(
+                choice.weight,
+                partial(plugin.function, **choice.options),
+                trained,
+                mean_over=getattr(module, "MEAN_OVER", "answers"),
+                precision=getattr(module, "PRECISION", "float32"),
+            )
+        )
     if modules:
         model.add_module(LOSS_MODULES, modules.to(model.device))
     return losses
@@ -286,15 +296,18 @@ class DistillationTrainer(Trainer):
         raw, student = self.student(batch, model)
         student = replace(student, trained_layers=self.objective.trained_layers)
         teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
-        with torch.autocast(student.logits.device.type, enabled=False):  # relations and divergences need the digits
-            # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
-            weighted = [one.weight * one.function(student, teacher, batch, *one.trained) for one in self.losses]
-            if processes.active() > 1:
-                sizes = {"batch_size": self.args.train_batch_size, "rows": len(self.train_dataset)}  # type: ignore[arg-type]
-                share_of = shares(batch, step=self.state.global_step, **sizes)
-                weighted = [share_of[one.mean_over] * loss for one, loss in zip(self.losses, weighted, strict=True)]
-            self.metrics.add(weighted, len(batch.input_ids))
-            total = 0.0 * self.anchor.sum() + sum(weighted)
+        weighted = []
+        for one in self.losses:
+            mixed = self.args.bf16 and one.precision == "run"  # relations and divergences need the digits
+            with torch.autocast(student.logits.device.type, torch.bfloat16, enabled=mixed):
+                weighted.append(one.weight * one.function(student, teacher, batch, *one.trained))
+        if processes.active() > 1:
+            sizes = {"batch_size": self.args.train_batch_size, "rows": len(self.train_dataset)}  # type: ignore[arg-type]
+            share_of = shares(batch, step=self.state.global_step, **sizes)
+            weighted = [share_of[one.mean_over] * loss for one, loss in zip(self.losses, weighted, strict=True)]
+        self.metrics.add(weighted, len(batch.input_ids))
+        # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
+        total = 0.0 * self.anchor.sum() + sum(weighted)
         return (total, raw) if return_outputs else total
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:

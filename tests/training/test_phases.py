@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from compress.training.masked_lm import Masker
 from compress.training.modifiers.module_replacing import attach
 from compress.training.phases import frozen, parameters_by_part
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
-from compress.training.trainer import Outcome
+from compress.training.trainer import Outcome, WeightedLoss, attach_losses
 from compress.training.training_data import held_out
 from tests.support.tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import (
@@ -84,6 +85,32 @@ def test_every_phase_computes_in_the_precision_of_the_recipe(teacher: Path, labe
         hook.remove()
     assert len(computed) > 10 and set(computed) == {torch.bfloat16}
     assert made.manifest.notes["precision"] == "bfloat16"
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_losses_compute_in_float32_but_those_of_large_products(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    dtypes: dict[str, set[torch.dtype]] = {}
+
+    def noting(one: WeightedLoss, *given: Any) -> torch.Tensor:
+        dtypes.setdefault(one.function.func.__module__.rpartition(".")[2], set()).add(
+            (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+        )
+        return one.function(*given)
+
+    def attached(*given: Any) -> list[WeightedLoss]:
+        return [one._replace(function=partial(noting, one)) for one in attach_losses(*given)]
+
+    monkeypatch.setattr(training_module, "attach_losses", attached)
+    as_deep = replace(TRANSFORMER, architecture=Choice("transformer", options={"depth": 2}))
+    phases = in_phases(Phase((KL, HIDDEN, Choice("shared-projection"))), recipe=as_deep, precision=precision)
+    taught(teacher, tmp_path / "student", phases, labels)
+    assert dtypes == {
+        "kl": {torch.float32},
+        "hidden_cosine": {torch.float32},
+        "shared_projection": {getattr(torch, precision)},
+    }
 
 
 # Layer maps, as the papers print them
