@@ -50,8 +50,6 @@ from compress.reporting.sections import Measured, gather
 from compress.reporting.tables import cells, seeds_table, survey_table
 
 ROOT = Path(__file__).parent.parent
-# Options in the commands of committed results, as they are spelt today.
-RENAMED_OPTIONS = {"--no-floors": "--no-baselines", "--peer": "--competitor"}
 
 COMMANDS_PAGE = ROOT / "docs" / "commands.md"
 JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
@@ -245,7 +243,6 @@ def results_table(name: str) -> str:
     ]
     host = head.host
     flags = ", ".join(host["cpu_flags"])
-    command = re.sub("|".join(RENAMED_OPTIONS), lambda option: RENAMED_OPTIONS[option[0]], head.command)
     where = f"each in its fastest runtime at batch {sizes[0]}; speed-ups against the teacher in torch float32"
     if runtime:
         where = f"all in {runtime}, speed-ups against the teacher there"
@@ -254,7 +251,7 @@ def results_table(name: str) -> str:
         f"{head.data}, n = {head.metric_rows:,}; 95% intervals; {where}, "
         f"{head.threads} thread{'s' * (head.threads > 1)}, "
         f"{'without tokenisation' if runtime else 'without tokenisation but where said'}, "
-        f"on {host['cpu']} (family/model {host['cpu_family_model']}; {flags}). Made by `{command}`; every "
+        f"on {host['cpu']} (family/model {host['cpu_family_model']}; {flags}). Made by `{head.command}`; every "
         f"runtime is in [{study}.jsonl](benchmarks/results/{study}.jsonl).",
     ]
     return "\n".join(lines) + "\n"
