@@ -8,6 +8,7 @@ imports that one file. Other packages add plug-ins through the entry-point group
 import ast
 import importlib
 import importlib.util
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -266,7 +267,7 @@ def of_another_package(module: str) -> str:
 
 def fits(value: Any, annotation: str) -> bool:
     """Tell whether a TOML value fits an annotation such as ``int | float | None`` or ``list[int]``."""
-    return any(_fits_one(value, part) for part in annotation.split(" | "))
+    return any(_fits_one(value, part) for part in re.split(r" \| (?![^\[]*\])", annotation))
 
 
 def _fits_one(value: Any, annotation: str) -> bool:

@@ -453,7 +453,7 @@ def tokenization_table() -> str:
     lines = ["| | median, µs a text | mean | `compress` is faster by |", "|---|---:|---:|---:|"]
     for line in found:
         ratio = _times_within(line["compress_is_faster_by"])
-        lines.append(f"| {line['way']} | {line['median_us']:.1f} | {line['mean_us']:.1f} | {ratio} |")
+        lines.append(f"| {markdown_text(line['way'])} | {line['median_us']:.1f} | {line['mean_us']:.1f} | {ratio} |")
     note = (
         f"{head['rows_per_round'] * head['rounds']:,} texts of {head['data']}, {head['mean_tokens']:.1f} tokens on "
         f"average, one at a time; before them {head['rows_before']:,} others; one thread, on {head['host']['cpu']}; "

@@ -39,7 +39,7 @@ from compress.benchmarking.result_fields import (
     setting_fields,
     speed_fields,
 )
-from compress.benchmarking.results.files import host_id, read_result_file, write_results
+from compress.benchmarking.results.files import host_id, read_results, write_results
 from compress.benchmarking.results.schema import PREDICTIONS_KEPT, SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import WorkerRun, take_turns, workloads_of
 from compress.benchmarking.start_workers import Files, groups_of, started
@@ -94,10 +94,10 @@ class BenchmarkOutput:
 
     def check(self) -> None:
         """Refuse before the measurement files that could not, or must not, be written after it."""
-        for path, read, what in zip(
-            self.files, (read_result_file, read_lock), ("results of compress", "a lock of compress"), strict=False
-        ):
-            check_file(path, read, what, force=self.force)
+        if self.files:
+            results, lock = self.files
+            check_file(results, lambda file: read_results([file]), "results of compress", force=self.force)
+            check_file(lock, read_lock, "a lock of compress", force=self.force)
 
     def alone(self) -> AbstractContextManager[None]:
         """Keep other commands from writing the files meanwhile."""

@@ -84,7 +84,8 @@ class LockedFigure(WithIntervals):
     speedup_high: float
     latency_p50_ms: float
     size_bytes: int
-    clock: str = ""  # empty where speed was measured in another way
+    schema: int
+    clock: str
 
     @classmethod
     def of(cls, line: Measurement) -> Self:

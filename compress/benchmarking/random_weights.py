@@ -21,19 +21,15 @@ from compress.models.manifest import Manifest, describe_files
 from compress.models.model_dir import REMOVALS, ModelDir, parent_entry, removal_shapes
 from compress.models.modeling import PROBLEM_TYPES, auto_class
 from compress.progress import logger
-from compress.recipes.benchmark_settings import REFERENCE_MODELS, check_reference_model
+from compress.recipes.benchmark_settings import REFERENCE_MODELS
 
 POSITIONS = 512
 
 
 def build_reference_models(names: Sequence[str], candidates: Sequence[Candidate], scratch: Path) -> list[Candidate]:
-    """Write each reference model into a folder of its own and return what is measured; the same weights every time.
-
-    Raises:
-        CompressError: an unknown reference model.
-    """
+    """Write each reference model into a folder of its own and return what is measured; the same weights every time."""
     found = []
-    for name in dict.fromkeys(map(check_reference_model, names)):
+    for name in dict.fromkeys(name.replace("_", "-") for name in names):
         logger.info("%s: building", name)
         found.append(new_candidate(name, "reference-model", candidates, scratch))
         build_reference_model(name, found[-1].model.path, candidates[0].model)

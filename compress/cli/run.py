@@ -46,18 +46,12 @@ def command(study: str, output: str, compute: Compute, **given: Any) -> None:
 
 
 def _print(directory: Path) -> None:
-    """Print the report of a study, if it was made, and last its table of published systems."""
-    from compress.benchmarking.results.files import read_results
+    """Print the report of a study, if it was made."""
     from compress.models.signatures import unsigned
     from compress.reporting.report import MARKDOWN_NAME
-    from compress.reporting.sections import gather
-    from compress.reporting.tables import survey_table
     from compress.studies.run import REPORT_NAME, RESULTS_NAME
 
     page = directory / REPORT_NAME / MARKDOWN_NAME
     if page.is_file():
         tell(unsigned(page.read_text(encoding="utf-8")))
-        for part in gather(read_results([directory / RESULTS_NAME])):
-            if table := survey_table.survey(part.small_batches, part.lines):
-                tell(survey_table.as_markdown(table))
         tell(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

@@ -1,7 +1,6 @@
 """Write a verdict as text, Markdown, JUnit XML, GitHub annotations and JSON."""
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -125,9 +124,7 @@ def to_json(verdict: GateVerdict) -> str:
         "schema": JSON_SCHEMA,
         "outcome": verdict.outcome,
         "exit_code": verdict.exit_code,
-        "judgements": [
-            {key: _finite(value) for key, value in asdict(judgement).items()} for judgement in verdict.judgements
-        ],
+        "judgements": list(map(asdict, verdict.judgements)),
         "notes": list(verdict.notes),
     }
     return visible(json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
@@ -141,7 +138,3 @@ def read_verdict(path: Path) -> None:
     """
     if set(read_json_table(path)) != _JSON_KEYS:
         raise CompressError(f"{path} is no verdict of compress check")
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

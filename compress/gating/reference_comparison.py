@@ -92,7 +92,7 @@ class ReferenceComparison:
             why = f"{self.name} has speed-ups over a teacher of another shape"
         else:
             why = ""
-            ratio = _speed_ratio(line, then)
+            ratio = divided(line.speedups, then.speedups)
             self.judgements.append(_judge_speed(line, then, subject, tolerance.max_slowdown, ratio))
         if why:
             self.notes.append(f"{subject}: {why}, so its speed is not compared.")
@@ -145,14 +145,6 @@ def _judge_metric(line: Measurement, subject: str, budget: float, difference: Fi
     found = verdict.judge_drop(*difference, budget, line.data_rows)
     what = f"the loss of at most {in_points(budget)} of {line.metric_name} against the baseline"
     return Limit("baseline_drop", budget, subject).judged(what, as_loss(difference), found, lost, *line.counted)
-
-
-def _speed_ratio(line: Measurement, then: Measurement) -> Figures:
-    """Return the ratio of two speed-ups of separate runs."""
-    try:
-        return divided(line.speedups, then.speedups)
-    except (ValueError, ZeroDivisionError):  # a speed-up of 0 decides nothing
-        return math.nan, math.nan, math.nan
 
 
 def _judge_speed(line: Measurement, then: Measurement, subject: str, slowdown: float, ratio: Figures) -> Judgement:

@@ -10,7 +10,6 @@ from compress.benchmarking.results.files import (
     RESULTS_LIMIT_BYTES,
     grouped,
     parse_results,
-    read_result_file,
     read_results,
     write_results,
 )
@@ -116,7 +115,7 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> dic
     by_host = {Path(directory) / f"{host}{REFERENCE_SUFFIX}": own for host, own in grouped(lines, _host).items()}
     gone: dict[Path, list[str]] = {}
     for path, own in by_host.items():
-        check_file(path, read_result_file, "results of compress", option="--update-baseline")
+        check_file(path, lambda file: read_results([file]), "results of compress", option="--update-baseline")
         before = read_results([path]) if path.is_file() else []
         kept = {line.model for line in own}
         gone[path] = [name for name in dict.fromkeys(line.model for line in before) if name not in kept]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compress import plugins
-from compress.errors import CompressError, did_you_mean
+from compress.errors import did_you_mean
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 # Name -> model type and what differs from the defaults of its config.
@@ -42,21 +42,6 @@ REFERENCE_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "distilbert": ("distilbert", {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}),
 }
-
-
-def check_reference_model(name: str) -> str:
-    """Return a reference model's name as a line shows it; ``-`` and ``_`` are the same.
-
-    Raises:
-        CompressError: there is none of that name.
-    """
-    key = name.replace("_", "-")
-    if key not in REFERENCE_MODELS:
-        raise CompressError(
-            f"unknown reference model {name!r}; there is {', '.join(REFERENCE_MODELS)}."
-            f"{did_you_mean(key, REFERENCE_MODELS)}"
-        )
-    return key
 
 
 LONGEST_LIST = 100

@@ -46,7 +46,6 @@ class Survey:
     only.
     """
 
-    family: Literal["distillation", "quantization", "other"]
     system: str
     compression: float
     performance_kept: float

@@ -18,6 +18,7 @@ from compress.models.modeling import ENDINGS, auto_class, is_tagger
 from compress.models.modeling.registration import is_known
 from compress.progress import Progress, silent
 from compress.recipes import StudentRecipe, needs_of
+from compress.training.attached_losses import attach_losses, detach_loss_modules
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 from compress.training.masked_lm import Masker
 from compress.training.phases import prepared
@@ -25,7 +26,6 @@ from compress.training.step_plan import step_ranges
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher, needs_of_student
 from compress.training.tokenized_dataset import batch_of, collator, mapped_rows
 from compress.training.tokenized_rows import TrainingRow, write_rows
-from compress.training.trainer import attach_losses, detach_loss_modules
 
 TRIED_ROWS, TRIED_LENGTH = 8, 32
 

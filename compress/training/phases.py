@@ -74,7 +74,7 @@ def fit(
             pretrained encoder, which is the teacher in general distillation.
         mixer: writes texts in two vocabularies, for losses that read such.
         keep_loss_modules: the modules of the last losses stay on the model, for
-            :func:`compress.training.trainer.detach_loss_modules`.
+            :func:`compress.training.attached_losses.detach_loss_modules`.
     """
     work, selection = run.folder / WORK_FOLDER, plan.selection
     training = run.training.for_classes(model.config.num_labels or 0)

@@ -25,6 +25,7 @@ from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, quiet_libraries, silent
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
+from compress.training.attached_losses import detach_loss_modules
 from compress.training.build_student import build_student, try_student
 from compress.training.distill import summary
 from compress.training.finetune import open_encoder
@@ -34,7 +35,7 @@ from compress.training.phases import fit
 from compress.training.teacher_signal import ActivationRecorder
 from compress.training.tokenized_dataset import batches_by_length, collator, mapped_rows
 from compress.training.tokenized_rows import TrainingRow, write_rows
-from compress.training.trainer import TrainingRun, detach_loss_modules
+from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText, check_held_out
 
 MASKED = Phase((Choice("mlm"),), name="masked language modelling", text="pool", masking=0.15)

@@ -4,7 +4,6 @@ Fine-tuning, pre-training, distillation and the recovery of pruned models all us
 teacher signals.
 """
 
-import inspect
 import math
 import time
 import warnings
@@ -12,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import (
     EarlyStoppingCallback,
@@ -29,7 +28,6 @@ from transformers import (
     set_seed,
 )
 
-from compress import plugins
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
 from compress.inference import processes
@@ -40,6 +38,7 @@ from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
+from compress.training.attached_losses import attach_losses, detach_loss_modules
 from compress.training.batches import EpochSampler, ProcessBatches, average_gradients, shares
 from compress.training.checkpoints import last_whole_checkpoint, was_last
 from compress.training.cpu_steps import fast_steps
@@ -116,57 +115,6 @@ class Objective:
     modifier: Modifier | None = None
     trained_layers: tuple[int, ...] | None = None
     keep_loss_modules: bool = False
-
-
-LOSS_MODULES = "loss_modules"  # a submodule of the student while it trains, so that checkpoints hold it
-
-
-class WeightedLoss(NamedTuple):
-    """A loss: its weight, its function of student, teacher and batch, the module that it trains, if any, and its count.
-
-    ``mean_over`` names what it is a mean over, of :func:`compress.training.batches.counts_of`. ``precision`` is
-    ``float32``, or ``run`` for that of the training.
-    """
-
-    weight: float
-    function: Callable[..., Tensor]
-    trained: list[nn.Module]
-    mean_over: str
-    precision: str
-
-
-def attach_losses(
-    chosen: Sequence[Choice], teacher: PreTrainedModel | None, model: PreTrainedModel
-) -> list[WeightedLoss]:
-    """Return losses as functions; their modules become a submodule of ``model`` until :func:`detach_loss_modules`."""
-    losses: list[WeightedLoss] = []
-    modules = nn.ModuleDict()
-    for number, choice in enumerate(chosen):
-        plugin = plugins.find("losses", choice.name)
-        module = plugin.load()
-        trained: list[nn.Module] = []
-        if learned := getattr(module, "learned", None):
-            taken = inspect.signature(learned).parameters
-            options = {name: value for name, value in choice.options.items() if name in taken}
-            trained = [learned(model, teacher, **options)]
-            modules[f"{number}_{choice.name.replace('-', '_')}"] = trained[0]
-        losses.append(
-            WeightedLoss(
-                choice.weight,
-                partial(plugin.function, **choice.options),
-                trained,
-                mean_over=getattr(module, "MEAN_OVER", "answers"),
-                precision=getattr(module, "PRECISION", "float32"),
-            )
-        )
-    if modules:
-        model.add_module(LOSS_MODULES, modules.to(model.device))
-    return losses
-
-
-def detach_loss_modules(model: PreTrainedModel) -> nn.Module | None:
-    """Remove from the model and return the modules that losses trained with it; None when there are none."""
-    return model._modules.pop(LOSS_MODULES, None)
 
 
 def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:

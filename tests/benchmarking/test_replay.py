@@ -21,6 +21,7 @@ from compress.benchmarking.replay import Replay, find_models, replay
 from compress.benchmarking.replay_agreement import (
     DIFFERS,
     OTHER_HOST,
+    OTHER_METHOD,
     SAME,
     WITHIN,
     Agreement,
@@ -141,6 +142,7 @@ def test_interval_sides_are_those_that_face_each_other() -> None:
         (speed(3.0, 5), DIFFERS, "differs", 1),
         (speed(3.0, 100), WITHIN, "agrees", 0),
         (speed(0.5, 100), DIFFERS, "differs", 1),
+        ({**speed(3.0, 5), "schema": 3}, OTHER_METHOD, "undecided", 3),
     ],
 )
 def test_a_speedup_is_judged_by_both_intervals_however_wide(

@@ -24,13 +24,14 @@ from compress.models.prunable_units import attention_layers
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.training import teacher_signal
 from compress.training import trainer as training_module
+from compress.training.attached_losses import WeightedLoss, attach_losses
 from compress.training.distill import possible_phases, summary
 from compress.training.layer_mapping import layer_map
 from compress.training.masked_lm import Masker
 from compress.training.modifiers.module_replacing import attach
 from compress.training.phases import frozen, parameters_by_part
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
-from compress.training.trainer import Outcome, WeightedLoss, attach_losses
+from compress.training.trainer import Outcome
 from compress.training.training_data import held_out
 from tests.support.tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import (

@@ -132,15 +132,6 @@ def write_results(path: Path, lines: Iterable[Measurement]) -> None:
         raise unwritable(path, error) from None
 
 
-def read_result_file(path: Path) -> None:
-    """Read a file that is about to be replaced.
-
-    Raises:
-        CompressError: it holds anything but results.
-    """
-    parse_results(read_text(path, RESULTS_LIMIT_BYTES), str(path))
-
-
 def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
     """Read the lines of all files in order.
 

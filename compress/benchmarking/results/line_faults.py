@@ -140,9 +140,9 @@ def _sample_faults(line: Mapping[str, Any]) -> Iterator[str]:
     rounds = [line.get(name, ()) for name in ("latency_ms", "latency_cpu_ms")]
     if any(sum(map(len, samples)) > MOST_SAMPLES for samples in rounds):
         yield f"latency_ms has more than {MOST_SAMPLES:,} times"
-    if not rounds[0] or not all(rounds[0]):
-        yield "latency_ms has a round without batches"
-    if not all(0 <= value < LARGEST_MS for samples in rounds for batches in samples for value in batches):
+    if len(rounds[0]) < 2 or not all(rounds[0]):
+        yield "latency_ms has fewer than two rounds, or a round without batches"
+    if not all(0 < value < LARGEST_MS for samples in rounds for batches in samples for value in batches):
         yield "latency_ms has times that no benchmark measures"
     if line["clock"] == "cpu" and len({tuple(map(len, samples)) for samples in rounds}) > 1:
         yield "latency_cpu_ms has other batches than latency_ms"
