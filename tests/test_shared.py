@@ -176,8 +176,8 @@ def test_the_real_teacher_with_the_vocabulary_of_2000_sentences(
     ]
     assert np.array_equal(*logits)
     found = fallbacks(tokens, cut_tokens, dev)
-    assert (found.texts, found.texts_changed) == (872, 872 - 99)
-    assert (found.words, found.words_changed, found.words_unknown) == (18_248, 2_398, 0)
+    assert (found["texts"], found["texts_changed"]) == (872, 872 - 99)
+    assert (found["words"], found["words_changed"], found["words_unknown"]) == (18_248, 2_398, 0)
 
 
 def test_shallow_students_have_the_shapes_of_their_recipes(shared_models: Path) -> None:

@@ -118,6 +118,7 @@ class RequestHandler:
         tokens = None
         if request.folder == "runtimes":
             from compress.inference.cascade import open_runner
+            from compress.inference.open_runtime import open_runtime
 
             tokens = open_runner(place, request.max_length, request.lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
@@ -125,7 +126,8 @@ class RequestHandler:
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
         if tokens:
-            tokens.start(partial(open_in_runtime, module, request))
+            opened = partial(open_runtime, runtime=request.plugin, threads=request.threads, device=request.device)
+            tokens.start(lambda model: opened(model.path))
             self.runner = tokens
         else:
             self.runner = module.start(place, threads=request.threads, device=request.device)
@@ -276,16 +278,6 @@ def blank_arrays(lengths: Sequence[int], width: int = 0) -> dict[str, np.ndarray
     """Return token arrays ``[B, T]`` of rows of these lengths, all of one token, padded to the longest or ``width``."""
     mask = (np.arange(max(*lengths, width))[None, :] < np.array(lengths)[:, None]).astype(np.int64)
     return {"input_ids": mask.copy(), "attention_mask": mask}
-
-
-def open_in_runtime(
-    module: Any, request: LoadRequest, model: ModelDir
-) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
-    """Open a model, or a member of a cascade, in a runtime."""
-    from compress.inference.padding import exact_batches
-
-    run = module.start(model.path, threads=request.threads, device=request.device)
-    return exact_batches(run, model.config, getattr(module, "PRECISION", ""))
 
 
 def write_texts(path: Path, examples: Sequence[Example]) -> Path:

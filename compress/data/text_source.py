@@ -1,6 +1,6 @@
 """Text sources: the protocol for streams of examples, and subsets of a source."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from compress.data.examples import Example, row_key, row_keys
@@ -49,11 +49,6 @@ class TextSource(Protocol):
         return self.name
 
 
-def spread_evenly(items: Iterable[Item], rows: int, total: int) -> Iterator[Item]:
-    """Yield ``rows`` of ``total`` items, in equal distances."""
-    return (item for n, item in enumerate(items) if is_spread(n, rows, total))
-
-
 def is_spread(number: Any, rows: int, total: int) -> Any:
     """Tell of an item's number, or of each number of an array, whether it is one of ``rows`` of ``total`` items."""
     return number * rows // total != (number - 1) * rows // total
@@ -76,7 +71,9 @@ class Subset(TextSource):
         self.identity = source.identity
 
     def __iter__(self) -> Iterator[Example]:
-        examples = spread_evenly(self.source, *self.spread) if self.spread else iter(self.source)
+        examples = iter(self.source)
+        if spread := self.spread:
+            examples = (example for number, example in enumerate(self.source) if is_spread(number, *spread))
         if self.excluded:
             return (example for example in examples if row_key(example) not in self.excluded)
         return examples

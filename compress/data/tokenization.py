@@ -120,8 +120,7 @@ def pad(rows: Sequence[Mapping[str, Sequence[int] | np.ndarray]], padding_id: in
 
 def tokenizer_sha256(tokenizer: "PreTrainedTokenizerFast") -> str:
     """Return a fingerprint of the tokenizer's whole definition."""
-    definition = tokenizer.backend_tokenizer.to_str() if hasattr(tokenizer, "backend_tokenizer") else repr(tokenizer)
-    return hashlib.sha256(definition.encode()).hexdigest()
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 NO_ANSWER = -1  # prediction of a word without logits

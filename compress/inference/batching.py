@@ -109,32 +109,22 @@ class DeviceTimer:
         return float(self._events[0].elapsed_time(self._events[1]))
 
 
-def open_torch(
-    directory: Path, *, threads: int, device: str, devices: Sequence[str], runtime: str, precision: str = "float32"
-) -> PreTrainedModel:
+def open_torch(directory: Path, *, threads: int, device: str, precision: str = "float32") -> PreTrainedModel:
     """Load a torch model directory for inference on a device; see :func:`~compress.inference.compute.set_up_gpu`.
 
     Args:
         directory: a torch model directory.
         threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
-        device: where it shall run; one of ``devices``.
-        devices: where the runtime works.
-        runtime: its name, for errors.
+        device: ``cpu`` or ``cuda``.
         precision: what weights and activations are cast to: ``float32``, ``bfloat16`` or ``float16``.
 
     Raises:
-        CompressError: the runtime does not work on that device, or there is none.
+        CompressError: there is no such device.
     """
     import torch
 
-    if device not in devices:
-        instead = "" if "cpu" in devices else ", or --runtime torch --device cpu"
-        raise CompressError(
-            f"device {device!r} is not one that {runtime} runs on here; use --device {' or '.join(devices)}{instead}"
-        )
     if device == "cuda" and not torch.cuda.is_available():
-        instead = "" if "cpu" in devices else "--runtime torch "
-        raise CompressError(f"torch finds no CUDA device on this host; use {instead}--device cpu")
+        raise CompressError("torch finds no CUDA device on this host; use --runtime torch --device cpu")
     torch.set_num_threads(threads)
     set_up_gpu()
     model: Any = ModelDir.open(directory, verify=False).load()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from compress import plugins
+from compress.errors import CompressError
 from compress.inference.batching import Run
 from compress.inference.padding import exact_batches
 from compress.inference.threads import default_threads
@@ -33,10 +34,20 @@ def open_runtime(
         device: ``cpu`` or ``cuda``.
         config: the ``config.json`` of the model, where it does not lie in the directory yet.
         options: what this runtime alone takes, such as ``precision`` of ``torch``.
+
+    Raises:
+        CompressError: the runtime does not work on that device, or cannot open the directory.
     """
     plugin = plugins.find("runtimes", runtime or runtime_for(directory))
+    module: Any = plugin.load()
+    if device not in module.DEVICES:
+        instead = "" if "cpu" in module.DEVICES else ", or --runtime torch --device cpu"
+        raise CompressError(
+            f"device {device!r} is not one that {plugin.name} runs on here; use --device "
+            f"{' or '.join(module.DEVICES)}{instead}"
+        )
     run: Run = plugin.function(directory, threads=threads or default_threads(), device=device, **options)
-    precision = options.get("precision", getattr(plugin.load(), "PRECISION", ""))
+    precision = options.get("precision", getattr(module, "PRECISION", ""))
     return exact_batches(run, read_config(directory) if config is None else config, precision)
 
 

@@ -2,9 +2,8 @@
 
 import hashlib
 import itertools
-import json
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sh
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri
 from compress.exporting.export import export, exporter_for
-from compress.files import read_json_table
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import counted, open_runtime
@@ -29,7 +27,7 @@ from compress.labelling.precision import COMPARED_ROWS, compare_precisions
 from compress.labelling.remote_labels import Upload, keep_copy, work_place
 from compress.labelling.shards import SHARD_ROWS, Part, shard_is_done, write_shard
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import cached_json
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
 from compress.recipes import parse
@@ -183,7 +181,8 @@ def label(
             with progress("Comparing float32 and bfloat16", None):
                 return _faster_plan(plan, model, tokenizer, rows, stage.scratch)
 
-        plan = _kept_plan(stage.scratch, make_plan)
+        kept = cached_json(stage.scratch / PLAN_NAME, lambda: asdict(make_plan()))
+        plan = parse(Plan, kept, source=str(stage.scratch / PLAN_NAME))
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -348,13 +347,3 @@ def runtime_directory(plan: Plan, model: ModelDir, scratch: Path) -> Path:
     if not directory.is_dir():
         export(model, directory)
     return directory
-
-
-def _kept_plan(scratch: Path, make: Callable[[], Plan]) -> Plan:
-    """Return the plan of the run that began this directory, or make one and write it down."""
-    path = scratch / PLAN_NAME
-    if path.is_file():
-        return parse(Plan, read_json_table(path), source=str(path))
-    plan = make()
-    write_atomically(path, json.dumps(asdict(plan), sort_keys=True) + "\n")
-    return plan

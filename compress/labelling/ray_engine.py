@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from compress.data import Example
-from compress.errors import CompressError
+from compress.errors import CompressError, first_line
 from compress.host import is_installed
 from compress.inference.threads import free_cores
 from compress.labelling.label import Engine, Job, Labelled, Plan, Shard, runtime_directory, start_runtime
@@ -202,7 +202,7 @@ class Crew:
         if self.losses[what] > LOSSES:
             raise CompressError(
                 f"{self.losses[what]} workers died with {what}, perhaps for lack of memory; with fewer --workers the "
-                f"same command goes on (Ray says: {_sentence(error)})"
+                f"same command goes on (Ray says: {first_line(error)})"
             )
         if shard:
             self.waiting.append(shard)
@@ -245,7 +245,7 @@ def connected(engine: RayEngine, threads: int, gpus: int) -> Iterator[Any]:
                 to_do = "see 'ray status' on a node of it" if engine.address else "try --engine local"
                 raise CompressError(
                     f"Ray cannot be {f'reached at {engine.address}' if engine.address else 'started'} "
-                    f"({_sentence(error)}); {to_do}"
+                    f"({first_line(error)}); {to_do}"
                 ) from error
             stack.callback(ray.shutdown)
             stack.enter_context(_messages_to_log(ray))
@@ -272,8 +272,3 @@ def _messages_to_log(ray: Any) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, before)
-
-
-def _sentence(error: Exception) -> str:
-    """Return the first line that Ray says."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -5,13 +5,14 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError
+from compress.files import read_json
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
 from compress.models.output_lock import locked
 from compress.models.output_safety import (
@@ -252,3 +253,10 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
+    """Return JSON values that are computed once: a resumed run reads those of the first run from the file."""
+    if not path.is_file():
+        write_atomically(path, json.dumps(compute()) + "\n")
+    return read_json(path)

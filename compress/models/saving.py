@@ -9,11 +9,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from compress.models.dummy_inputs import example_inputs
-from compress.models.loading import load_network
-from compress.models.manifest import Manifest
-from compress.models.modeling import auto_class, input_names
+from compress.models.modeling import input_names
 from compress.models.modeling.registration import register_models
-from compress.models.output_dir import finish
 from compress.models.prunable_units import ffn_widths, has_units, heads_per_layer, kept_layers
 
 LAST_BITS = 1e-5
@@ -66,15 +63,6 @@ def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
         "heads_per_layer": heads_per_layer(model),
         "ffn_per_layer": ffn_widths(model),
     }
-
-
-def write_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, manifest: Manifest, working: Path) -> None:
-    """Write a finished model directory: weights, tokenizer, manifest and card; then reopen it and compare outputs."""
-    model = model.cpu().float().eval()
-    save_model(model, tokenizer, working)
-    finish(working, manifest)
-    reopened, _ = load_network(auto_class(manifest.task), working)
-    check_same(model, reopened.eval())
 
 
 def check_same(model: PreTrainedModel, reopened: PreTrainedModel) -> None:

@@ -93,8 +93,14 @@ class Stage:
         finish(self.working, replace(self.manifest, **described))
 
     def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **described: Any) -> None:
-        """Write a torch model, its tokenizer, the manifest and the card; the manifest describes its architecture."""
-        from compress.models.saving import describe_architecture, write_model
+        """Write a torch model, its tokenizer, the manifest and the card; then reopen it and compare outputs."""
+        from compress.models.loading import load_network
+        from compress.models.modeling import auto_class
+        from compress.models.saving import check_same, describe_architecture, save_model
 
         manifest = replace(self.manifest, architecture=describe_architecture(model), **described)
-        write_model(model, tokenizer, manifest, self.working)
+        model = model.cpu().float().eval()
+        save_model(model, tokenizer, self.working)
+        finish(self.working, manifest)
+        reopened, _ = load_network(auto_class(manifest.task), self.working)
+        check_same(model, reopened.eval())

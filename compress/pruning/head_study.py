@@ -24,13 +24,13 @@ from compress.inference.compute import Compute, resolve_device
 from compress.inference.threads import using_threads
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import cached_json, write_atomically
 from compress.models.prunable_units import Part, heads_per_layer
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
-from compress.pruning.scoring import Values, cached_json
+from compress.pruning.scoring import Values
 from compress.recipes import Pruning
 from compress.reporting.figure_page import write_page
 from compress.reporting.heads_page import view

@@ -131,9 +131,7 @@ class PrunedState:
         before = self.tokenizer
         self.tokenizer, cut = cut_vocabulary(self.model, before, corpus)
         self.record("vocabulary", cut.pieces_before - cut.pieces_after, cut.pieces_before)
-        anew = fallbacks(before, self.tokenizer, self.rows.gold.examples)
-        described = {**asdict(anew), "text_share": anew.text_share, "word_share": anew.word_share}
-        return {**asdict(cut), "fallbacks": described}
+        return {**asdict(cut), "fallbacks": fallbacks(before, self.tokenizer, self.rows.gold.examples)}
 
     def remove_layers(self, layers: Sequence[int]) -> None:
         """Remove whole layers by their positions."""

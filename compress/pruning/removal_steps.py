@@ -8,6 +8,7 @@ from typing import Any
 
 from compress.data import Example
 from compress.inference.speedup_intervals import Interval
+from compress.models.output_dir import cached_json
 from compress.models.prunable_units import units_of
 from compress.progress import Progress, each, logger
 from compress.pruning.choose_units import choose_units
@@ -15,7 +16,7 @@ from compress.pruning.layer_and_width_scores import choose_removed_layers, hidde
 from compress.pruning.plan import PruningPlan, plan_units
 from compress.pruning.pruned_state import PrunedState
 from compress.pruning.recovery import MASKING_FOLDER, Recovery
-from compress.pruning.scoring import Values, cached_json
+from compress.pruning.scoring import Values
 from compress.pruning.step_timing import StepTimer
 from compress.surgery.unit_masks import Masks, mask_key, masks_from_json
 

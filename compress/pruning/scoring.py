@@ -4,7 +4,7 @@ Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,6 @@ from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.modeling import is_tagger
-from compress.models.output_dir import write_atomically
 from compress.surgery.unit_masks import Masks, mask_key, masked, normalised
 
 Batches = Iterable[Batch]
@@ -135,13 +134,6 @@ def as_scores(by_layer: Sequence[Tensor], masks: LayerMasks | None) -> Tensor:
     if masks is not None:
         scores *= pad_sequence([torch.as_tensor(mask).float() for mask in masks], batch_first=True)
     return scores
-
-
-def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
-    """Return JSON values that are computed once: a resumed run reads those of the first run from the file."""
-    if not path.is_file():
-        write_atomically(path, json.dumps(compute()) + "\n")
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 class Values:

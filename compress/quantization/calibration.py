@@ -14,7 +14,6 @@ from compress.quantization.fake_layers import FakeLayers, quantized_modules
 from compress.quantization.hessian_sensitivity import (
     PART_ROWS,
     PARTS,
-    LayerSensitivity,
     SensitivityBatch,
     answers_of,
     layer_sensitivities,
@@ -39,7 +38,7 @@ def observed_ranges(source: ModelDir, rows: Sequence[Example]) -> dict[str, floa
     return layers.ranges()
 
 
-def measured_sensitivities(source: ModelDir, rows: Sequence[Example]) -> list[LayerSensitivity]:
+def measured_sensitivities(source: ModelDir, rows: Sequence[Example]) -> list[float]:
     """Return how sensitive each encoder layer of a model is on labelled rows; for tagging on the model's own answers.
 
     Raises:
@@ -60,7 +59,7 @@ def _sample(rows: Sequence[Example], count: int) -> list[Example]:
 
 
 def _batches(source: ModelDir, rows: Sequence[Example], size: int) -> Iterator[dict[str, Tensor]]:
-    tokenizer = source.load_tokenizer(words=source.task == "tagging")
+    tokenizer = source.load_tokenizer()
     limit = maximum_length(tokenizer, source.config)
     for start in range(0, len(rows), size):
         tokens = encode(tokenizer, rows[start : start + size], limit, task=source.task)

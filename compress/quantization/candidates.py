@@ -153,7 +153,7 @@ def layers_in_fp32(source: ModelDir, train: Sequence[Example], count: int) -> di
     if count >= len(found):
         raise CompressError(f"--keep-fp32 {count} would leave nothing to quantize: the model has {len(found)} layers")
     kept = sorted(most_sensitive(found)[:count])
-    return {LAYERS_IN_FP32: kept, "sensitivity by layer": [one.value for one in found]}
+    return {LAYERS_IN_FP32: kept, "sensitivity by layer": found}
 
 
 def make(

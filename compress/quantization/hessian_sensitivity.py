@@ -34,23 +34,9 @@ class SensitivityBatch:
     answers: Tensor
 
 
-@dataclass(frozen=True)
-class LayerSensitivity:
-    """The largest eigenvalues of one layer's Hessian, one for each part of the data."""
-
-    layer: int
-    eigenvalues: tuple[float, ...]
-
-    @property
-    def value(self) -> float:
-        """``|mean| + standard deviation`` (equation 2 of Q-BERT)."""
-        values = torch.tensor(self.eigenvalues, dtype=torch.float64)
-        return float(values.mean().abs() + values.std(correction=0))
-
-
 def layer_sensitivities(
     model: PreTrainedModel, parts: Sequence[SensitivityBatch], *, iterations: int = ITERATIONS, seed: int = 0
-) -> list[LayerSensitivity]:
+) -> list[float]:
     """Return the sensitivity of every encoder layer, from the first; only the matrices of a layer count.
 
     The model is left as it was found. Costs one product with the Hessian (about one backward pass through the gradient)
@@ -72,7 +58,13 @@ def layer_sensitivities(
             gradients = iter(torch.autograd.grad(_loss(model, part), flat, create_graph=True))
             by_layer = [([next(gradients) for _ in layer], layer) for layer in matrices]
             found.append([top_eigenvalue(*pair, iterations=iterations, seed=seed + number) for pair in by_layer])
-    return [LayerSensitivity(layer, values) for layer, values in enumerate(zip(*found, strict=True))]
+    return [sensitivity(eigenvalues) for eigenvalues in zip(*found, strict=True)]
+
+
+def sensitivity(eigenvalues: Sequence[float]) -> float:
+    """Return ``|mean| + standard deviation`` of a layer's largest eigenvalues by part of the data (equation 2)."""
+    values = torch.tensor(eigenvalues, dtype=torch.float64)
+    return float(values.mean().abs() + values.std(correction=0))
 
 
 def top_eigenvalue(
@@ -105,12 +97,12 @@ def top_eigenvalue(
     return value
 
 
-def most_sensitive(sensitivities: Sequence[LayerSensitivity]) -> list[int]:
+def most_sensitive(sensitivities: Sequence[float]) -> list[int]:
     """Return the layers, the most sensitive first."""
-    return [one.layer for one in sorted(sensitivities, key=lambda one: (-one.value, one.layer))]
+    return sorted(range(len(sensitivities)), key=lambda layer: -sensitivities[layer])
 
 
-def assign_bits(sensitivities: Sequence[LayerSensitivity], bits: Sequence[int]) -> list[int]:
+def assign_bits(sensitivities: Sequence[float], bits: Sequence[int]) -> list[int]:
     """Return bits for every layer: of n numbers the largest goes to the most sensitive n-th of the layers, and on."""
     given, ranked = sorted(bits, reverse=True), most_sensitive(sensitivities)
     by_layer = {layer: given[rank * len(given) // len(ranked)] for rank, layer in enumerate(ranked)}

@@ -51,30 +51,6 @@ class VocabularyCut:
     parameters: int
 
 
-@dataclass(frozen=True)
-class Fallbacks:
-    """How many texts, and words as the tokenizer tells them apart, get other pieces than before.
-
-    ``words_unknown`` of ``words_changed`` were known before.
-    """
-
-    texts: int = 0
-    texts_changed: int = 0
-    words: int = 0
-    words_changed: int = 0
-    words_unknown: int = 0
-
-    @property
-    def text_share(self) -> float:
-        """Share of the texts that get other pieces."""
-        return self.texts_changed / max(1, self.texts)
-
-    @property
-    def word_share(self) -> float:
-        """Share of the words that get other pieces."""
-        return self.words_changed / max(1, self.words)
-
-
 @torch.no_grad()
 def cut_vocabulary(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, corpus: Iterable[Example]
@@ -145,9 +121,12 @@ def cut_tokenizer(
 
 def fallbacks(
     before: PreTrainedTokenizerFast, after: PreTrainedTokenizerFast, examples: Iterable[Example]
-) -> Fallbacks:
-    """Count the texts and words of rows, of pairs both texts, to which a cut tokenizer gives other pieces."""
-    counts: Counter[str] = Counter()
+) -> dict[str, float]:
+    """Count the texts, and words as the tokenizer tells them apart, to which a cut tokenizer gives other pieces.
+
+    ``words_unknown`` of ``words_changed`` were known before. Rows of pairs have two texts.
+    """
+    counts = Counter(texts=0, texts_changed=0, words=0, words_changed=0, words_unknown=0)
     for batch in text_batches(examples):
         olds, news = (reader(batch, add_special_tokens=False, verbose=False).encodings for reader in (before, after))
         for old, new in zip(olds, news, strict=True):
@@ -159,7 +138,8 @@ def fallbacks(
                 words_changed=sum(ours != theirs for ours, theirs in words),
                 words_unknown=sum(after.unk_token in theirs and after.unk_token not in ours for ours, theirs in words),
             )
-    return Fallbacks(**counts)
+    shares = {f"{one}_share": counts[f"{one}s_changed"] / max(1, counts[f"{one}s"]) for one in ("text", "word")}
+    return {**counts, **shares}
 
 
 def _words(encoding: Any) -> list[list[str]]:
@@ -174,11 +154,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     Raises:
         CompressError: it is not known how pieces may be taken from it.
     """
-    if not hasattr(tokenizer, "backend_tokenizer"):
-        raise CompressError(
-            f"a tokenizer of the class {type(tokenizer).__name__} has no tokenizer.json, from which pieces could be "
-            "taken; save it again as a fast tokenizer"
-        )
     definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     model = definition["model"]
     if model["type"] not in TOKENIZER_KINDS:

@@ -5,7 +5,6 @@ then distillation. One pre-training serves many tasks. General distillation from
 2019; Jiao et al. 2020; Wang et al. 2020) is part of this stage.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,9 @@ def pretrain(
     tokenizer = source.load_tokenizer()
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
-    _check_text(unlabeled, text.rows, recipe.phases, tokenizer)
+    if not text.rows:
+        raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
+    check_held_out(unlabeled, text.rows, remedy="give more text")
     # Both models are freed at once: the encoder is loaded again for the training.
     tried = try_student(
         recipe, {"encoder": load_classifier(source, NO_LABELS, TASK)}, tokenizer, lambda: unlabeled, TASK, selects=False
@@ -168,16 +169,6 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
         return part
     passes = replace(part.training, epochs=epochs, min_steps=0, min_steps_per_class=0, max_steps=0)
     return replace(part, training=passes)
-
-
-def _check_text(text: TextSource, rows: int, phases: Sequence[Phase], tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuse text too short to hold rows out, and a tokenizer without a mask token where a phase masks."""
-    if not rows:
-        raise CompressError(f"{text.name} holds no text; give a file with one text a line")
-    check_held_out(text, rows, remedy="give more text")
-    for phase in phases:
-        if phase.masking:
-            Masker(tokenizer, phase.masking)
 
 
 @torch.no_grad()

@@ -90,23 +90,21 @@ def test_logits_are_those_of_eager_fp32(runtime: str, kind: str) -> None:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_an_unknown_device_is_refused(runtime: str) -> None:
-    if runtime == "openvino":
-        pytest.importorskip("openvino")
     with pytest.raises(CompressError, match="'tpu'.*--device cpu"):
-        plugins.find("runtimes", runtime).function(directory_for(runtime, "bert"), threads=1, device="tpu")
+        open_runtime(directory_for(runtime, "bert"), runtime, threads=1, device="tpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a GPU")
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if "cuda" in devices(name)])
 def test_cuda_without_a_gpu_is_refused(runtime: str) -> None:
     with pytest.raises(CompressError, match="CUDA.*--device cpu"):
-        plugins.find("runtimes", runtime).function(directory_for(runtime, "bert"), threads=1, device="cuda")
+        open_runtime(directory_for(runtime, "bert"), runtime, threads=1, device="cuda")
 
 
 @pytest.mark.parametrize("runtime", CUDA_ONLY)
 def test_a_processor_is_refused_by_what_needs_a_card(runtime: str) -> None:
     with pytest.raises(CompressError, match=f"'cpu'.*{runtime}.*--device cuda.*--runtime torch"):
-        plugins.find("runtimes", runtime).function(directory_for(runtime, "bert"), threads=1, device="cpu")
+        open_runtime(directory_for(runtime, "bert"), runtime, threads=1, device="cpu")
 
 
 def test_a_reduced_precision_is_another_than_float32() -> None:

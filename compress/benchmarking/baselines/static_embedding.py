@@ -56,8 +56,6 @@ def fit(
 ) -> None:
     """Take the embeddings out of the teacher and fit the classifier over their averages."""
     tokenizer: Any = teacher.load_tokenizer()
-    if not hasattr(tokenizer, "backend_tokenizer"):
-        raise Unavailable(f"the tokenizer of {teacher.name} is not of the tokenizers library; convert it to be fast")
     embedding: Any = teacher.load().get_input_embeddings()
     table = embedding.weight.detach().numpy()
     if len(table) < len(tokenizer):

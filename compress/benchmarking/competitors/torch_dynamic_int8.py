@@ -35,7 +35,7 @@ def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     import torch
     from torch.ao.quantization import default_dynamic_qconfig, per_channel_dynamic_qconfig, quantize_dynamic
 
-    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch-dynamic-int8")
+    model = open_torch(directory, threads=threads, device=device)
     scales = {torch.nn.Linear: per_channel_dynamic_qconfig, torch.nn.LSTM: default_dynamic_qconfig}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated in favour of torchao, which is another competitor

@@ -43,7 +43,7 @@ def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
     from torch._inductor.exc import InvalidCxxCompiler
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 
-    model: Any = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torchao-int8")
+    model: Any = open_torch(directory, threads=threads, device=device)
     quantize_(model, Int8DynamicActivationInt8WeightConfig())
     model.compile(dynamic=True)
     run = TorchRun(model)

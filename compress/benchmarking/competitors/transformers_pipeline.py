@@ -64,7 +64,7 @@ def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
     from transformers import pipeline
 
     placed = ModelDir(directory)
-    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="transformers-pipeline")
+    model = open_torch(directory, threads=threads, device=device)
     tokenizer = placed.load_tokenizer()
     made: Any = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
     index = {label: number for number, label in made.model.config.id2label.items()}

@@ -22,7 +22,7 @@ def start(
     directory: Path, *, threads: int, device: str, precision: str = "float32"
 ) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
-    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch")
+    model = open_torch(directory, threads=threads, device=device)
 
     def mixed(**inputs: torch.Tensor) -> Any:
         with torch.autocast(device, torch.bfloat16):

@@ -31,7 +31,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     Raises:
         Unavailable: there is no compiler here, or it cannot compile the model.
     """
-    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch-compile")
+    model = open_torch(directory, threads=threads, device=device)
     run = TorchRun(model, torch.compile(model, dynamic=True))
     limit = position_limit(model.config.to_dict()) or max(length for _, length in SHAPES)
     try:

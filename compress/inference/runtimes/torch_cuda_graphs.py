@@ -42,7 +42,7 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
     Raises:
         Unavailable: the model cannot be recorded.
     """
-    model = open_torch(directory, threads=threads, device=device, devices=DEVICES, runtime="torch-cuda-graphs")
+    model = open_torch(directory, threads=threads, device=device)
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         raise Unavailable(
             f"{directory} packs its rows by length on the CPU, which no CUDA graph can hold; use --runtime torch"

@@ -19,10 +19,8 @@ from compress.data.examples import Example, batched
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.inference.compute import resolve_device
-from compress.models.loading import load_network, load_tokenizer, unfit
+from compress.models.loading import load_network, unfit
 from compress.models.model_dir import ModelDir
-from compress.models.model_files import check_files
-from compress.progress import quiet_libraries
 from compress.training.augmentation import Variation, vary_sides
 from compress.training.augmenters._word_replacement import (
     Neighbours,
@@ -82,16 +80,9 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
     Raises:
         CompressError: there is none, its head has no weights, or its tokenizer has no mask token.
     """
-    if not (Path(directory) / "config.json").is_file():
-        raise CompressError(
-            f"augmentation: model = {str(directory)!r} is no model directory (no config.json); give a directory with a "
-            "masked language model"
-        )
-    quiet_libraries()
-    path = Path(directory)
-    check_files(path)
-    network, found = load_network(AutoModelForMaskedLM, path)
-    tokenizer = load_tokenizer(path)
+    opened = ModelDir.open(directory, classifier=False)
+    network, found = load_network(AutoModelForMaskedLM, opened.path)
+    tokenizer = opened.load_tokenizer()
     if missing := unfit(found):  # transformers would go on with random ones
         raise CompressError(
             f"augmentation: {directory} has no trained masked-language-model head ({missing[0]} is missing); give the "
