@@ -1,7 +1,7 @@
 """Report of ``compress search``: what was found and how certain it is, the front as it grew, and all that was tried."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from compress.benchmarking.results.formatting import (
@@ -17,6 +17,7 @@ from compress.benchmarking.results.formatting import (
     times,
     with_span,
 )
+from compress.evaluation.pareto import non_dominated
 from compress.inference.speedup_intervals import Interval
 from compress.progress import duration
 from compress.reporting.charts import svg
@@ -159,8 +160,8 @@ def _front(found: Mapping[str, Any]) -> Figure:
     trained = [(_drawn(row), rung) for row in found["trials"] for rung in row["rungs"]]
     for share in found["rungs"]:
         at = [(speed, rung["points"]) for speed, rung in trained if rung["share"] == share]
-        if best := _staircase(at):
-            series.append(svg.Series(f"after {share:.0%} of the steps", best))
+        if best := non_dominated(at):
+            series.append(svg.Series(f"after {share:.0%} of the steps", sorted(at[index] for index in best)))
     if winner := _row(found, "winner"):
         bars = [(winner["low"], winner["high"])]
         series.append(svg.Series("winner", [(_drawn(winner), winner["points"])], bars))
@@ -185,15 +186,6 @@ def _front(found: Mapping[str, Any]) -> Figure:
 def _drawn(row: Mapping[str, Any]) -> float:
     """Return a speed-up with the digits that are known: charts of few points have it for a tick."""
     return float(f"{row['speedup']:.3g}")
-
-
-def _staircase(at: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other one is faster and better than, by rising speed."""
-    found: list[tuple[float, float]] = []
-    for speed, value in sorted(set(at), reverse=True):
-        if not found or value > found[-1][1]:
-            found.append((speed, value))
-    return found[::-1]
 
 
 def _tried(found: Mapping[str, Any]) -> Figure:

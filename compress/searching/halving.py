@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from compress.evaluation.pareto import Points, ranked
 from compress.recipes import StudentRecipe
-from compress.searching.pareto import Points, ranked
 from compress.training.step_plan import steps_for
 
 REDUCTION = 3

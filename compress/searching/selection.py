@@ -4,7 +4,7 @@ Of those whose point estimates on validation rows are within all that was asked:
 
 * where an accuracy drop was allowed, the fastest;
 * where only speed or size was asked, the one with the best metric;
-* where nothing was asked, the knee of the front (:func:`compress.searching.pareto.knee`).
+* where nothing was asked, the knee of the front (:func:`compress.evaluation.pareto.knee`).
 
 How certain the allowed drop is by the paired interval is said beside it. The winner of many looks better on the rows
 that chose it than it is; test rows, which took no part, tell.
@@ -13,8 +13,8 @@ that chose it than it is; test rows, which took no part, tell.
 import math
 from collections.abc import Sequence
 
+from compress.evaluation.pareto import knee, non_dominated
 from compress.searching.budget import SearchBudget
-from compress.searching.pareto import knee, non_dominated
 from compress.searching.trials import Trial
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compress.escaping.markup import markup_text
+from compress.evaluation.pareto import non_dominated
 from compress.reporting.charts.svg import Axis, Canvas, both_sizes, document, frame, horizontal_ticks, vertical_ticks
 
 
@@ -130,11 +131,8 @@ class _Plot:
 def front(points: Sequence[Point]) -> list[Point]:
     """Return the points that no other beats in both speed and metric, by rising speed; controls do not count."""
     drawn = [p for p in points if p.kind != "control" and p.speedup is not None and p.metric is not None]
-    found: list[Point] = []
-    for point in sorted(drawn, key=lambda p: (-(p.speedup or 0), -(p.metric or 0))):
-        if not found or (point.metric or 0) > (found[-1].metric or 0):
-            found.append(point)
-    return found[::-1]
+    best = non_dominated([(p.speedup or 0.0, p.metric or 0.0) for p in drawn])
+    return sorted((drawn[index] for index in best), key=lambda p: p.speedup or 0.0)
 
 
 @both_sizes

@@ -12,15 +12,11 @@ def non_dominated(points: Points) -> list[int]:
 
     A point dominates another if it is at least as good in both objectives and better in one.
     """
-    return [
-        index
-        for index, (x, y) in enumerate(points)
-        if not any(
-            a >= x and b >= y and (other < index or (a, b) != (x, y))
-            for other, (a, b) in enumerate(points)
-            if other != index
-        )
-    ]
+    found: list[int] = []
+    for index in sorted(range(len(points)), key=lambda index: (-points[index][0], -points[index][1], index)):
+        if not found or points[index][1] > points[found[-1]][1]:
+            found.append(index)
+    return sorted(found)
 
 
 def hypervolume(points: Points, reference: tuple[float, float]) -> float:

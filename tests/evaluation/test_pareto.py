@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from compress.searching.pareto import hypervolume, hypervolume_contributions, knee, non_dominated, ranked
+from compress.evaluation.pareto import hypervolume, hypervolume_contributions, knee, non_dominated, ranked
 
 
 def drawn(seed: int, count: int = 12) -> list[tuple[float, float]]:
