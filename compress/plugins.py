@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 
 
 KINDS: Mapping[str, Kind] = {
-    "losses": Kind("training/losses", "loss", ("NEEDS",), ("STUDENT_NEEDS", "MEAN_OVER", "PRECISION")),
+    "losses": Kind("training/losses", "loss", ("NEEDS",), ("STUDENT_NEEDS", "MEAN_OVER", "COMPUTES_IN")),
     "modifiers": Kind("training/modifiers", "attach"),
     "augmenters": Kind("training/augmenters", "augmenter"),
     "criteria": Kind("pruning/criteria", "importance"),
@@ -48,11 +48,22 @@ CONSTANTS: Mapping[str, tuple[str, ...]] = {
     "NEEDS": ("logits", "exact", "classes", "labels", "targets", "first", "hidden", "attention", "mixed"),
     "STUDENT_NEEDS": ("hidden", "attention"),
     "MEAN_OVER": ("answers", "texts", "tokens", "pairs", "labels", "targets"),
-    "PRECISION": ("float32", "run"),
+    "COMPUTES_IN": ("float32", "run"),
     "WRITES": ("onnx", "torch"),
     "OPENS": ("onnx", "torch"),
     "DEVICES": ("cpu", "cuda"),
     "TASKS": ("classification", "regression", "tagging"),
+}
+
+# Names that files of earlier versions use -> today's: keys of recipes and of locks.
+RENAMED: Mapping[str, str] = {
+    "floors": "baselines",
+    "peers": "competitors",
+    "peer_models": "competitor_models",
+    "bodies": "reference_models",
+    "body": "reference_model",
+    "structure": "pruning_steps",
+    "intervention": "modifier",
 }
 
 SINGULAR: Mapping[str, str] = {name: name.removesuffix("s") for name in KINDS} | {

@@ -208,14 +208,13 @@ class ModelDir:
             )
 
     def load_tokenizer(self, *, words: bool = False) -> "PreTrainedTokenizerFast":
-        """Load the tokenizer; one of bytes reads a word as within a text for a tagger, and with ``words``."""
+        """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
         from compress.models.loading import load_tokenizer
 
         if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
             raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
         tokenizer = load_tokenizer(self.path)
-        by_word = words or self.task == "tagging"
-        if by_word and getattr(tokenizer, "add_prefix_space", None) is False:  # RoBERTa's pieces begin with the space
+        if words and getattr(tokenizer, "add_prefix_space", None) is False:  # RoBERTa's pieces begin with the space
             tokenizer = load_tokenizer(self.path, add_prefix_space=True)
         self._check_tokenizer(tokenizer)
         return cast("PreTrainedTokenizerFast", tokenizer)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError
-from compress.files import read_json
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
 from compress.models.output_lock import locked
 from compress.models.output_safety import (
@@ -259,4 +258,4 @@ def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
     """Return JSON values that are computed once: a resumed run reads those of the first run from the file."""
     if not path.is_file():
         write_atomically(path, json.dumps(compute()) + "\n")
-    return read_json(path)
+    return json.loads(path.read_text(encoding="utf-8"))

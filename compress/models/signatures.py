@@ -12,7 +12,7 @@ def signed(text: str) -> str:
 
 
 def unsigned(text: str) -> str:
-    """Return a page without the comment at its end, if it has one."""
+    """Return a page without the comment at its end, which earlier versions did not write."""
     return text.rsplit(_SIGNATURE, 1)[0]
 
 

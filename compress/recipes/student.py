@@ -46,6 +46,7 @@ class Survey:
     only.
     """
 
+    family: Literal["distillation", "quantization", "other"]
     system: str
     compression: float
     performance_kept: float

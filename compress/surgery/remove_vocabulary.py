@@ -28,6 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.data import ContentFingerprint, Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
+from compress.models.modeling import is_tagger
 from compress.models.modeling.families import PRUNABLE, stock_type
 from compress.models.modeling.ngram import NGramConfig
 from compress.models.modeling.small import SmallConfig
@@ -61,7 +62,7 @@ def cut_vocabulary(
 
     Args:
         model: a classifier of a known family, pruned before or not, or a small student.
-        tokenizer: the model's; for a model that tags words, one that was loaded for words.
+        tokenizer: the model's.
         corpus: rows such as the model will read, labelled or not; they are read once.
 
     Raises:
@@ -81,7 +82,10 @@ def cut_vocabulary(
         )
     check_tokenizer(tokenizer)
     fingerprint = ContentFingerprint()
-    occurring = set(token_counts(tokenizer, fingerprint.watch(corpus)))
+    rows = fingerprint.watch(corpus)
+    # A tagger's tokenizer reads words one by one: one of bytes may give them other pieces than within a text.
+    read = (Example(word) for row in rows for word in row.words) if is_tagger(model) else rows
+    occurring = set(token_counts(tokenizer, read))
     if not occurring:
         raise CompressError("the corpus has no text that the tokenizer knows; give text such as the model will read")
     smaller, kept = cut_tokenizer(tokenizer, occurring | _fixed_pieces(model))

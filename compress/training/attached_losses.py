@@ -17,7 +17,7 @@ LOSS_MODULES = "loss_modules"  # a submodule of the student while it trains, so 
 class WeightedLoss(NamedTuple):
     """A loss: its weight, its function of student, teacher and batch, the module that it trains, if any, and its count.
 
-    ``mean_over`` names what it is a mean over, of :func:`compress.training.batches.counts_of`. ``precision`` is
+    ``mean_over`` names what it is a mean over, of :func:`compress.training.batches.counts_of`. ``computes_in`` is
     ``float32``, or ``run`` for that of the training.
     """
 
@@ -25,7 +25,7 @@ class WeightedLoss(NamedTuple):
     function: Callable[..., Tensor]
     trained: list[nn.Module]
     mean_over: str
-    precision: str
+    computes_in: str
 
 
 def attach_losses(
@@ -49,7 +49,7 @@ def attach_losses(
                 partial(plugin.function, **choice.options),
                 trained,
                 mean_over=getattr(module, "MEAN_OVER", "answers"),
-                precision=getattr(module, "PRECISION", "float32"),
+                computes_in=getattr(module, "COMPUTES_IN", "float32"),
             )
         )
     if modules:

@@ -98,10 +98,14 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def join_logs(folders: Mapping[str, Path], output: Path) -> None:
-    """Join the lines of a training's parts, each with the name of its part where there are several."""
+    """Join the lines of a training's parts, each with the name of its part where there are several.
+
+    A part that an earlier version had finished has none.
+    """
     lines: list[dict[str, Any]] = []
     for name, folder in folders.items():
         part = {"phase": name} if len(folders) > 1 else {}
-        written = (folder / METRICS_NAME).read_text(encoding="utf-8").splitlines()
+        log = folder / METRICS_NAME
+        written = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
         lines += [{**part, **json.loads(line)} for line in written]
     write_lines(output / METRICS_NAME, lines)

@@ -24,7 +24,7 @@ from compress.errors import CompressError
 from compress.inference import processes
 from compress.models.components import embeddings_projection
 from compress.models.modeling.families import layers_of
-from compress.models.output_dir import WORK_FOLDER, cached_json, write_atomically
+from compress.models.output_dir import WORK_FOLDER, write_atomically
 from compress.models.packed_weights import forget_quantization
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
@@ -47,7 +47,7 @@ from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import Selection, TrainingPlan
 
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
-PRECISION_NAME = "precision.json"
+PRECISION_NAME = "precision.txt"
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
 # rows and mask the same tokens, and a recipe of many would see little of the text.
 SEEDS_APART = 10_000
@@ -119,8 +119,10 @@ def fit(
 def with_settled_precision(run: TrainingRun) -> TrainingRun:
     """Return a run in the precision in which it was begun, for a trial may say another one at another time."""
     settled = run.folder / WORK_FOLDER / PRECISION_NAME
-    settled.parent.mkdir(exist_ok=True)
-    begun = cached_json(settled, lambda: run.precision)
+    if not settled.exists():
+        settled.parent.mkdir(exist_ok=True)
+        write_atomically(settled, run.precision)
+    begun: Any = settled.read_text(encoding="utf-8")
     return replace(run, training=replace(run.training, precision=begun))
 
 

@@ -246,7 +246,7 @@ class DistillationTrainer(Trainer):
         teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         weighted = []
         for one in self.losses:
-            mixed = self.args.bf16 and one.precision == "run"  # relations and divergences need the digits
+            mixed = self.args.bf16 and one.computes_in == "run"  # relations and divergences need the digits
             with torch.autocast(student.logits.device.type, torch.bfloat16, enabled=mixed):
                 weighted.append(one.weight * one.function(student, teacher, batch, *one.trained))
         if processes.active() > 1:

@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from compress.data.examples import Example
+from compress.data.tokenization import encode
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.models.model_dir import ModelDir
@@ -211,6 +212,19 @@ def test_a_pruned_model_and_a_tagger_of_words_are_cut_too(model: PreTrainedModel
     expected = logits_of(model, tokens, corpus)
     smaller, cut = cut_vocabulary(model, tokens, corpus)
     assert cut.parameters > 0 and torch.equal(logits_of(model, smaller, corpus), expected)
+
+
+def test_a_tagger_keeps_the_pieces_of_words_that_it_reads_alone() -> None:
+    """Pieces of bytes begin with the space within a text, and without it where words are read one by one."""
+    model, (_, tokens), rows = tagger("roberta"), made("roberta"), sentences(3)
+    model.resize_token_embeddings(len(tokens))
+
+    def pieces(reader: PreTrainedTokenizerFast) -> list[list[str]]:
+        return [reader.convert_ids_to_tokens(ids) for ids in encode(reader, rows, 64, task="tagging")["input_ids"]]
+
+    whole = pieces(tokens)
+    smaller, cut = cut_vocabulary(model, tokens, rows)
+    assert cut.pieces_after < cut.pieces_before and pieces(smaller) == whole
 
 
 @pytest.mark.parametrize("pairs", ["joined", "siamese"])

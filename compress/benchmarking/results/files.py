@@ -8,12 +8,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compress.benchmarking.results.line_faults import faults
+import numpy as np
+
+from compress.benchmarking.results.line_faults import LARGEST_MS, MOST_SAMPLES, faults
 from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, interval_fields
 from compress.errors import CompressError
 from compress.files import parse_json, read_text
@@ -24,9 +27,11 @@ from compress.models.output_safety import unwritable
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-# Of 2, speed-ups were taken in another way; of 3, turns began with one call alone. Both are read, and not compared.
+# Of 2, speed-ups and some fields differ; of 3, turns began with one call alone. Both are read, and not compared.
 EARLIER_SCHEMAS = (2, 3)
 RESULTS_LIMIT_BYTES = 2**28
+# Kinds as earlier versions wrote them.
+EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
 
 # What makes two lines the same configuration, whatever the batch size and the time.
 KEY = (
@@ -104,7 +109,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 def is_control_of(control: Measurement, models: Iterable[Measurement]) -> bool:
     """Tell whether a line is of a control of one of the models, whose lines share a recipe.
 
-    Models name their control. Where none does, as in older results, it names one of them or shares their recipe.
+    Models name their control. Where none does, as it was measured in another run, it names one or shares their recipe.
     """
     models = list(models)
     if control.kind != "control":
@@ -172,6 +177,8 @@ def _parse(text: str, number: int, path: str) -> Measurement:
         raise CompressError(
             f"{path}, line {number} has schema {found}; this compress reads {SCHEMA}: run the benchmark again"
         )
+    if isinstance(line, dict) and line.get("schema") == EARLIER_SCHEMAS[0]:
+        line = _upgraded(line)
     if wrong := faults(line):
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CompressError(
@@ -186,6 +193,25 @@ def observed_fields(latency_ms: Rounds, batch_size: int, seed: int = 0) -> Field
     for rank in PERCENTILES:
         found |= interval_fields(f"latency_p{rank}_ms", percentile(latency_ms, rank, seed=seed))
     return found | interval_fields("throughput_rows_per_second", throughput(latency_ms, batch_size, seed=seed))
+
+
+def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of schema 2 as one of this: intervals of what was observed follow from its latencies.
+
+    Its speed-ups are medians over rounds of the ratio of the wall clock, on other batches in every round; the schema
+    number stays, so that no gate compares them with those of today.
+    """
+    found = {**line, "clock": "wall"}
+    found.pop("noisy", None)
+    # A damaged line is refused for what it then lacks.
+    with suppress(KeyError, TypeError, ValueError, ArithmeticError, IndexError), np.errstate(all="raise"):
+        found["kind"] = EARLIER_KINDS.get(line["kind"], line["kind"])
+        samples = line["latency_ms"]
+        fits = all(samples) and sum(map(len, samples)) <= MOST_SAMPLES
+        if fits and all(0 < value < LARGEST_MS for batches in samples for value in batches):
+            observed = observed_fields(samples, line["batch_size"])
+            found |= {name: value for name, value in observed.items() if name not in line}
+    return found
 
 
 def host_id(host: Mapping[str, Any]) -> str:

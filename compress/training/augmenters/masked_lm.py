@@ -52,7 +52,7 @@ def augmenter(
     """Return the function that varies an example; the corpus is not read, and of the teacher nothing is used.
 
     Args:
-        model: a directory with a masked language model, its head and its tokenizer.
+        model: a directory, or a name on the hub, with a masked language model, its head and its tokenizer.
         vectors: a file of word vectors in GloVe's text format for words of several subword tokens; by default the
             masked language model's own input embeddings.
         device: where the model runs: ``cpu``, ``cuda``, or ``auto`` for cuda where there is one.

@@ -17,7 +17,7 @@ from compress.training.loss_modules import input_embeddings
 from compress.training.losses._common import soft_divergence
 
 NEEDS = frozenset({"logits", "classes", "mixed"})
-PRECISION = "run"  # the teacher reads the mixed text; what it says is compared in float32
+COMPUTES_IN = "run"  # the teacher reads the mixed text; what it says is compared in float32
 
 
 class MixedReader(nn.Module):

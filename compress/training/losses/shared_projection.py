@@ -18,7 +18,7 @@ from compress.models.prunable_units import attention_layers
 from compress.training.losses._common import zero
 
 NEEDS: frozenset[str] = frozenset()
-PRECISION = "run"  # its products are half of the work of a step
+COMPUTES_IN = "run"  # its products are half of the work of a step
 
 
 class SharedProjections(nn.Module):

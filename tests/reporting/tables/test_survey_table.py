@@ -19,8 +19,8 @@ from compress.reporting.terminal_plot import COLUMNS, sparkline
 from tests.support.results import line, write_lines
 
 GOLD = [0, 1] * 100
-TINYBERT = Survey("TinyBERT (Jiao 2019)", 7.5, 96, 9.4, "BERT_4, narrow", "all GLUE")
-Q8BERT = Survey("Q8BERT (Zafrir 2019)", 4, 99, 0, "BERT_12", "all GLUE", baseline="BERT-large")
+TINYBERT = Survey("distillation", "TinyBERT (Jiao 2019)", 7.5, 96, 9.4, "BERT_4, narrow", "all GLUE")
+Q8BERT = Survey("quantization", "Q8BERT (Zafrir 2019)", 4, 99, 0, "BERT_12", "all GLUE", baseline="BERT-large")
 BODY = replace(TINYBERT, system="TinyBERT, wide", reference_model="bert-large")
 PHASES = (Phase((Choice("kl"),)),)
 ROUNDED = (*PHASES, Phase((Choice("kl"),), modifier=Choice("fake-quantization")))
