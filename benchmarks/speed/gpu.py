@@ -165,7 +165,7 @@ def check_model(
 
     # Batches of several lengths and of two numbers of rows, the second of them not full.
     batches = arrays(CHECKED_ROWS, 24)
-    exact = open_torch(path, threads=options.threads, device="cpu", devices=("cpu",), runtime="torch")
+    exact = open_torch(path, threads=options.threads, device="cpu")
     expected = np.concatenate([TorchRun(exact)(batch) for batch in batches])
     checks = []
     for runtime in asked(options)[0]:

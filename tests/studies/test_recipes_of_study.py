@@ -388,4 +388,4 @@ def test_the_command_prints_the_report_and_then_what_failed(
     assert execute([*words, "--only", "first", "--only", "second"]) == 2
     captured = capsys.readouterr()
     assert captured.out.startswith("the table\n") and "second (it has no heads)" in captured.err
-    assert captured.out.index("the table") < captured.out.index("(Sun 2019)") < captured.out.index("Report: ")
+    assert captured.out.index("the table") < captured.out.index("Report: ")
