@@ -73,6 +73,7 @@ SURVEY_STUDIES = (
     "front",
     "table1-full",
     "table1-full-xeon",
+    "table1-full-third",
     "table1-from-scratch",
     "table1",
     "table2",
@@ -95,6 +96,7 @@ GAINS = {
     "table2-mpnet-base": "SST-2, 500 labels, teacher of BERT-base's size",
     "table1-full": "SST-2, 64,000 labels",
     "table1-full-xeon": "SST-2, 64,000 labels, another teacher",
+    "table1-full-third": "SST-2, 64,000 labels, a third teacher",
     "table1-from-scratch": "SST-2, 64,000 labels, 15,000 steps",
 }
 REPORTS = ("sst2", "structure", "structure-banking77")  # studies; each folder has the forms of it that are committed
