@@ -126,8 +126,9 @@ class RequestHandler:
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
         if tokens:
-            opened = partial(open_runtime, runtime=request.plugin, threads=request.threads, device=request.device)
-            tokens.start(lambda model: opened(model.path))
+            tokens.start(
+                lambda model: open_runtime(model.path, request.plugin, threads=request.threads, device=request.device)
+            )
             self.runner = tokens
         else:
             self.runner = module.start(place, threads=request.threads, device=request.device)

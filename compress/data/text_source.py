@@ -1,14 +1,12 @@
 """Text sources: the protocol for streams of examples, and subsets of a source."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from compress.data.examples import Example, row_key, row_keys
 
 if TYPE_CHECKING:
     import numpy as np
-
-Item = TypeVar("Item")
 
 
 @runtime_checkable
@@ -71,9 +69,9 @@ class Subset(TextSource):
         self.identity = source.identity
 
     def __iter__(self) -> Iterator[Example]:
-        examples = iter(self.source)
-        if spread := self.spread:
-            examples = (example for number, example in enumerate(self.source) if is_spread(number, *spread))
+        examples, spread = iter(self.source), self.spread
+        if spread:
+            examples = (example for number, example in enumerate(examples) if is_spread(number, *spread))
         if self.excluded:
             return (example for example in examples if row_key(example) not in self.excluded)
         return examples

@@ -124,7 +124,9 @@ def open_torch(directory: Path, *, threads: int, device: str, precision: str = "
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise CompressError("torch finds no CUDA device on this host; use --device cpu")
+        raise CompressError(
+            "torch finds no CUDA device on this host; use --device cpu, and --runtime torch if this one needs a GPU"
+        )
     torch.set_num_threads(threads)
     set_up_gpu()
     model: Any = ModelDir.open(directory, verify=False).load()

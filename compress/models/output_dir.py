@@ -255,7 +255,14 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
-    """Return JSON values that are computed once: a resumed run reads those of the first run from the file."""
+    """Return JSON values that are computed once: a resumed run reads those of the first run from the file.
+
+    Raises:
+        CompressError: the file is damaged.
+    """
     if not path.is_file():
         write_atomically(path, json.dumps(compute()) + "\n")
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CompressError(f"{path} is damaged ({error}); begin again with --force") from None

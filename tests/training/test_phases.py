@@ -21,8 +21,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.batch import NO_TARGET, Batch
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers
-from compress.recipes import Choice, Phase, StudentRecipe
-from compress.recipes.student import Vocabulary
+from compress.recipes import Choice, Phase, StudentRecipe, Vocabulary
 from compress.training import teacher_signal
 from compress.training import trainer as training_module
 from compress.training.attached_losses import WeightedLoss, attach_losses

@@ -111,7 +111,7 @@ class _Writer:
         if not module:
             raise CompressError(
                 "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a small student "
-                "(bilstm, cnn, ngram), or was exported elsewhere; use --method onnx-dynamic, or "
+                "(bilstm, cnn, ngram), or was exported elsewhere or by an older version; use --method onnx-dynamic, or "
                 "export the transformer again"
             )
         if module not in self.ranges:
