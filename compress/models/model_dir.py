@@ -150,10 +150,15 @@ class ModelDir:
 
     @property
     def parameters(self) -> int:
-        """Number of weights, read from the headers of the files."""
+        """Number of weights, read from the headers of the files; of a graph without a manifest, all its constants."""
         if "parameters" in self.manifest.architecture:
             return int(self.manifest.architecture["parameters"])
-        return count_weights(weight_files(self.path))[1]
+        if not self.is_onnx:
+            return count_weights(weight_files(self.path))[1]
+        import onnx
+
+        graph = onnx.load(str(self.path / ONNX_NAME), load_external_data=False).graph
+        return sum(math.prod(tensor.dims) for tensor in graph.initializer)
 
     def check_weights(self) -> None:
         if self.is_onnx:

@@ -11,8 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from onnx import helper, numpy_helper
 from safetensors.torch import load_file, save_file
 
 from compress.errors import CompressError
@@ -307,6 +309,15 @@ def opening(path: Path | str, **options: Any) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
+
+
+def test_the_weights_of_a_graph_without_a_manifest_count(teacher: Path, tmp_path: Path) -> None:
+    """As those that others export."""
+    shutil.copytree(teacher, tmp_path / "onnx", ignore=shutil.ignore_patterns("*.safetensors"))
+    constants = [numpy_helper.from_array(np.ones(shape, np.float32), f"w{shape}") for shape in ((3, 4), (5,))]
+    graph = helper.make_graph([], "weights", [], [], constants)
+    (tmp_path / "onnx" / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    assert ModelDir.open(tmp_path / "onnx").parameters == 17
 
 
 def test_an_ordinary_hugging_face_directory_opens(teacher: Path) -> None:
