@@ -130,6 +130,7 @@ def test_the_sdist_holds_what_a_packager_needs(built: Built) -> None:
         "tests/support/tiny.py",
         "docs/design.md",
         "docs/generate.py",
+        "docs/study_tables.py",
         "students/bilstm.toml",
         "benchmarks/quickstart.toml",
     }

@@ -117,8 +117,8 @@ def test_a_competitor_that_ends_says_why(turns: Any, tmp_path: Path) -> None:
 
 
 def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sys.path.insert(0, str(REPOSITORY / "docs"))
-    import generate
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs"))
+    import script_tables
 
     everyone = [*speed.candidates(), *speed.textbrewer_candidates((3, 6))]
     step_ms = {candidate.name: [100.0, 100.0] for candidate in everyone} | {speed.LABELLING: [100.0, 100.0]}
@@ -136,9 +136,9 @@ def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.Mo
         "peer_versions": {"textbrewer": "1", "torch": "2", "transformers": "3"},
     }
     lines = [json.dumps({**line, **common}) for line in speed.results(everyone, step_ms, seed=0)]
-    monkeypatch.setattr(generate, "DISTILLATION_SPEED", tmp_path / "made.jsonl")
-    generate.DISTILLATION_SPEED.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    table = generate.speed_tables()
+    monkeypatch.setattr(script_tables, "RESULTS", tmp_path)
+    (tmp_path / "distillation-speed.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    table = script_tables.distillation_speed_tables()
     assert "| kl | cached logits | float32 | 10.0 | ×1.00 (0.98 to 1.02) |" in table
-    assert "| kl + hidden-mse | 10.0 | kl + hidden-mse, live | ×1.00 (0.98 to 1.02) |" in table
+    assert "| kl + hidden-mse | kl + hidden-mse, live | 10.0 | ×1.00 (0.98 to 1.02) |" in table
     assert "×4.00 (3.92 to 4.08) as fast as one after the other" in table

@@ -185,10 +185,10 @@ def test_the_exit_status_says_whether_all_agree(
 
 def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(REPOSITORY / "docs"))
-    import generate
+    import script_tables
 
-    results = tmp_path / "found.jsonl"
-    monkeypatch.setattr(generate, "IMPORTANCE_PARITY", results)
+    results = tmp_path / "importance-parity.jsonl"
+    monkeypatch.setattr(script_tables, "RESULTS", tmp_path)
     removal = {
         "kind": "removal",
         "of": "tiny",
@@ -202,10 +202,10 @@ def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.
     }
     results.write_text("".join(json.dumps(line) + "\n" for line in [*lines, removal]), encoding="utf-8")
     for kind in ("raw", "by-layer"):
-        rows = generate.importance_table(kind).splitlines()[2:]
+        rows = script_tables.importance_table(kind).splitlines()[2:]
         assert len(rows) == len(lines) // 2
         assert rows[0].startswith("| exact | 1 (1 to 1) | 1.00 | 5 | 0.") and rows[0].endswith(" |  |")
-    assert generate.importance_table("removal").splitlines()[2:] == [
+    assert script_tables.importance_table("removal").splitlines()[2:] == [
         "| tiny (bert) | 2 3 | 0 | 2e-07 | 0.50 | 1,234 | 1,234 |"
     ]
 

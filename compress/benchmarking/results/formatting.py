@@ -132,8 +132,8 @@ def is_wide(interval: Interval) -> bool:
     return interval.high > WIDE * interval.low
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Markdown:
-    """Return a table: the first column to the left, numbers to the right."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, left: int = 1) -> Markdown:
+    """Return a table: the first columns, ``left`` of them, to the left, numbers to the right."""
     first, *others = ([markdown_text(cell) for cell in row] for row in (headings, *rows))
-    lines = [first, ["---", *["---:"] * (len(headings) - 1)], *others]
+    lines = [first, [*["---"] * left, *["---:"] * (len(headings) - left)], *others]
     return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))

@@ -1,0 +1,366 @@
+"""Tables of what the scripts in benchmarks/ measured, as Markdown. Figures are made elsewhere: nothing is computed here
+but sums and shares of what the lines hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from compress.benchmarking.results.formatting import points, span, table, times
+from compress.escaping.markdown import Markdown
+
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+Line = dict[str, Any]
+
+
+def _lines(name: str) -> list[Line]:
+    """Return the lines that a script wrote: those of ``benchmarks/results/NAME.jsonl``."""
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def _with_note(made: Markdown, note: str) -> str:
+    return f"{made}\n\n{note}\n"
+
+
+def _origin(found: Sequence[Line], note: str) -> str:
+    """Say where lines were measured and by which commands."""
+    commands = dict.fromkeys(line["command"] for line in found)
+    made = " and ".join(f"`{command}`" for command in commands)
+    return f"{note}; on {found[0]['host']['cores']} cores of {found[0]['host']['cpu']}. Made by {made}."
+
+
+def _ratio(found: Line) -> str:
+    return f"×{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def _points(found: Line) -> str:
+    return f"{points(found['points'])} ({span(points(found['low']), points(found['high']))})"
+
+
+def tokenization_table() -> str:
+    found = _lines("tokenization-speed")
+    head = found[0]
+    rows = [
+        [line["way"], f"{line['median_us']:.1f}", f"{line['mean_us']:.1f}", _ratio(line["compress_is_faster_by"])]
+        for line in found
+    ]
+    note = (
+        f"{head['rows_per_round'] * head['rounds']:,} texts of {head['data']}, {head['mean_tokens']:.1f} tokens on "
+        f"average, one at a time; before them {head['rows_before']:,} others; one thread, on {head['host']['cpu']}; "
+        f"95% intervals; tokenizers {head['versions']['tokenizers']}. Made by `{head['command']}`."
+    )
+    return _with_note(table(["", "median, µs a text", "mean", Markdown("`compress` is faster by")], rows), note)
+
+
+def fuzzing_table() -> str:
+    """Return how often each command worked, and how often it refused a changed input."""
+    found = json.loads((RESULTS / "fuzzing.json").read_text(encoding="utf-8"))
+    outcomes = ("worked", "refused", "faults")
+    counts = {name: [one.get(outcome, 0) for outcome in outcomes] for name, one in found["commands"].items()}
+    counts["all"] = list(map(sum, zip(*counts.values(), strict=True)))
+    rows = [[name, *(f"{count:,}" for count in one)] for name, one in counts.items()]
+    note = (
+        f"{found['seconds'] / 60:.0f} minutes on {found['host']['cpu']}; the longest case took "
+        f"{found['slowest_seconds']:.0f} s, the largest {found['largest_memory_mb']} MB, libraries included. Made by "
+        f"`{found['command']}`; at the start each use runs once without a change."
+    )
+    return _with_note(table(["command", "worked", "refused in one sentence", "anything else"], rows), note)
+
+
+def compositions_table() -> str:
+    found = _lines("compositions")
+    head = found[0]
+    rows = []
+    for line in found:
+        speeds = [_ratio({**line[size], "value": line[size]["speedup"]}) for size in ("batch_1", "batch_32")]
+        quality = [f"{line['flops_share']:.0%}", f"{line['value']:.1%}", _points(line)]
+        rows.append([line["composition"], ", ".join(_asked(line)), *quality, *speeds])
+    headings = ["", "removed", "operations left", "accuracy", "points to the teacher", "speed-up, batch 1", "batch 32"]
+    note = (
+        f"{head['rows']:,} held-out rows of {head['data']}, on which the teacher has {head['teacher_value']:.1%}; "
+        f"{head['steps']} steps each; ONNX Runtime, 1 thread, on {head['host']['cpu']}; 95% intervals. Made by "
+        f"`{head['command']}`."
+    )
+    return _with_note(table(headings, rows, left=2), note)
+
+
+def _asked(line: Line) -> Iterator[str]:
+    """Yield what a composition removes, and how, where that is not as in the others."""
+    if cut := line.get("vocabulary"):
+        yield f"{cut['pieces_before'] - cut['pieces_after']:,} of {cut['pieces_before']:,} subword tokens"
+    yield from (f"{part} {line[part]}" for part in ("layers", "heads", "ffn", "hidden") if part in line)
+    for name in ("max_accuracy_drop", "speedup"):
+        if name in line:
+            yield f"--{name.replace('_', '-')} {line[name]:g}"
+    if "schedule" in line:
+        yield "chosen before any training"
+    if "recovery" in line:
+        yield f"recovery by {line['recovery']} too"
+    if line.get("recover") == 0:
+        yield "no recovery"
+
+
+def calibration_table() -> str:
+    found = _lines("calibration")
+
+    def interval(value: float, low: float, high: float) -> str:
+        return f"{100 * value:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
+
+    rows = [
+        [
+            line["set"],
+            line["model"],
+            f"{line['method']}, {line['temperature']:.2f}",
+            f"{line['accuracy'][0]:.1%}",
+            f"{line['confidence'][0]:.1%}",
+            *(interval(*error) for error in line["calibration_error"]),
+            *([f"{line['accepted']:.0%}", interval(*line["right"])] if line["acceptance"] else ["none is certain", ""]),
+        ]
+        for line in found
+    ]
+    headings = ["set", "model", "scaling, T", "accuracy", "mean confidence", "calibration error before", "after"]
+    headings += [f"accepted, {100 * found[0]['asked']:g}% asked", "of these right"]
+    sizes = {line["set"]: f"{line['set']}: {line['validation_rows']:,} and {line['test_rows']:,}" for line in found}
+    note = f"Validation and test rows: {'; '.join(sizes.values())}. 95% intervals over test rows."
+    return _with_note(table(headings, rows, left=3), note)
+
+
+def searching_table() -> str:
+    """Return what each way chose, timed and on test rows."""
+    rows = []
+    for line in sorted(_lines("searching"), key=lambda line: (line["set"], line["seed"])):
+        trials = {row["trial"]: row for row in line["trials"]}
+        found = []
+        if number := 1 if line["method"] == "cnn" else line["winner"]:
+            found.append((line["method"], trials[number]["name"], trials[number]))
+        if line["cascade"]:
+            members = "; ".join(name.split(",")[0] for name in line["cascade"]["members"])
+            found.append((f"{line['method']}, cascade", members, line["cascade"]))
+        for way, name, row in found or [(line["method"], "none", None)]:
+            figures = [times(row["speedup"]), _points(row), _points(row["test"])] if row else ["", "", ""]
+            spent = [f"{line['timed']}", f"{line['trainings']}", f"{line['spent_s'] / 60:.0f}"]
+            rows.append([line["set"], way, name, *spent, *figures])
+    headings = ["set", "way", "chosen", "shapes timed", "trainings", "minutes", "speed-up"]
+    return table([*headings, "points, validation", "points, test"], rows, left=3) + "\n"
+
+
+def few_rows_table() -> str:
+    found = _lines("few-rows")
+    by_key = {(line["set"], line["model"], line["plan"]): line for line in found}
+    rows = []
+    for (set_name, model, plan), line in by_key.items():
+        if plan == "floor":
+            passes = by_key[set_name, model, "passes"]
+            about = [set_name.rpartition("-")[0], model, f"{line['train']:,}"]
+            figures = [
+                text for one in (passes, line) for text in (f"{one['planned_steps']:,}", f"{one['accuracy']:.1%}")
+            ]
+            rows.append([*about, *figures, _points(line["to_passes"])])
+    headings = ["set", "model", "labelled rows", "steps by passes", "accuracy", "steps with the floor", "accuracy"]
+    tested = {line["set"].rpartition("-")[0]: f"{line['rows']:,}" for line in found}
+    note = (
+        f"Test rows: {', '.join(f'{count} of {name}' for name, count in tested.items())}; 95% intervals of the paired "
+        f"difference; one seed, on {found[0]['host']['cpu']}. Made by `{found[0]['command']}`."
+    )
+    return _with_note(table([*headings, "gain, points"], rows, left=2), note)
+
+
+def batch_parts_table() -> str:
+    found = _lines("batch-parts")
+    tokens = ("tokens_per_row", "padded_tokens_per_row", "padded_tokens_per_row_in_parts", "parts_per_batch")
+    rows = [
+        [
+            line["data"],
+            f"{line['rows']:,}",
+            line["batch_size"],
+            *(f"{line[name]:.1f}" for name in tokens),
+            _ratio(line["parts_are_faster_by"]),
+        ]
+        for line in found
+    ]
+    headings = ["texts", "rows", "batch", "tokens a row", "with padding", "in parts", "parts a batch", "faster by"]
+    head = found[0]
+    note = f"{head['model']} in {head['precision']}, {head['threads']} thread; 95% intervals over passes"
+    return _with_note(table(headings, rows), _origin(found, note))
+
+
+def large_pools_table() -> str:
+    found = _lines("large-pools")
+    rows = []
+    for line in sorted(found, key=lambda line: line["rows"]):
+        label, distill = line["label"], line["distill"]
+        figures = (
+            line["rows"],
+            label["seconds"],
+            label["processor_seconds"],
+            label["peak_resident_mib"],
+            distill["seconds"],
+            distill["processor_seconds"],
+            line["before_training_s"],
+            distill["peak_anonymous_mib"],
+            distill["peak_resident_mib"],
+        )
+        rows.append([f"{figure:,.0f}" for figure in figures])
+    label, distill = (Markdown(f"`{command}`, seconds") for command in ("label", "distill"))
+    headings = ["rows", label, "on the CPU", "memory, MiB", distill, "on the CPU", "to the first step", "memory, MiB"]
+    made = table([*headings, "with mapped files"], rows, left=0)
+    return _with_note(made, _origin(found, "One run each"))
+
+
+def reliability_table() -> str:
+    found = _lines("reliability")
+    counts = [[line["moments"], *line["disturbed"].values(), len(line["faults"])] for line in found]
+    rows = [[line["stage"], f"{line['seconds']:.1f}", *own] for line, own in zip(found, counts, strict=True)]
+    rows.append(["all", "", *map(sum, zip(*counts, strict=True))])
+    headings = ["command", "seconds undisturbed", "moments", "SIGKILL", "SIGTERM", "full disk", "no memory", "faults"]
+    other = sum(line["other_reasons_than_memory"] for line in found)
+    ended = sum(line["disturbed"]["memory"] for line in found)
+    note = (
+        f"Moments after the end of a command disturb nothing. Of the {ended} that a limit on memory ended, {other} "
+        "gave another reason"
+    )
+    return _with_note(table(headings, rows), _origin(found, note))
+
+
+def selection_table() -> str:
+    found = _lines("selection")
+    rows = [
+        [
+            line["set"],
+            line["choice"],
+            f"{line['pool']:,}",
+            f"{line['near_duplicates']:,}",
+            f"{line['rows']:,}",
+            f"{line['calls']:,}",
+            len(line["accuracies"]),
+            f"{line['accuracy']:.1%}",
+            "" if line["choice"] == "random" else _points(line["to_random"]),
+        ]
+        for line in found
+    ]
+    headings = ["set", "rows chosen", "pool", "near-duplicates", "test rows", "teacher calls", "seeds", "accuracy"]
+    ((student, steps),) = {(line["student"], line["steps"]) for line in found}
+    note = f"Student `{student}`, {steps:,} steps; mean of seeds; 95% intervals over seeds and test rows"
+    return _with_note(table([*headings, "to random"], rows, left=2), _origin(found, note))
+
+
+def distillation_speed_tables() -> str:
+    """Return ours, TextBrewer's, and what was measured."""
+    found = _lines("distillation-speed")
+    head = found[0]
+    ours, theirs, gains = [], [], []
+    for line in found:
+        losses, rate = " + ".join(line["losses"]), f"{line['steps_per_second']:.1f}"
+        for opponent, ratio in line.get("ours_is_faster_by", {}).items():
+            theirs.append([losses, opponent, rate, _ratio(ratio)])
+        if line["library"] == "compress":
+            ours.append([losses, line["teacher"], line["arithmetic"], rate, _ratio(line["speed_to_cached_logits"])])
+        if "faster_than_unchanged" in line:
+            gains.append(
+                f"* {line['name']} in {line['arithmetic']}: {_ratio(line['faster_than_unchanged'])} as fast as in "
+                "float32 as PyTorch multiplies it."
+            )
+        if "faster_than_a_pass_for_each" in line:
+            gains.append(
+                f"* {losses} on one pass of the teacher: {_ratio(line['faster_than_a_pass_for_each'])} as fast as "
+                f"with a pass for each, {_ratio(line['faster_than_one_by_one'])} as fast as one after the other."
+            )
+    host, versions = head["host"], head["peer_versions"]
+    note = (
+        f"{head['teacher_model']} teaches three layers on {head['data']}; batches of {head['batch_size']}, "
+        f"median {head['tokens_median']:.0f} tokens, {head['precision']}, {head['threads']} threads of {host['cpu']} "
+        f"(family/model {host['cpu_family_model']}), {head['rounds']} rounds of {head['steps']} steps; 95% intervals. "
+        f"TextBrewer {versions['textbrewer']}, torch {versions['torch']}, transformers {versions['transformers']} on "
+        f"both sides. Made by `{head['command']}`."
+    )
+    headings = ["losses", "teacher", "arithmetic", "steps per second", "to kl with cached logits"]
+    competitor = table(["losses", "ours", "TextBrewer, steps per second", "is as fast"], theirs, left=2)
+    return _with_note(table(headings, ours, left=3), "\n".join([*gains, "", competitor, "", note]))
+
+
+def importance_table(kind: str) -> str:
+    """Return one table of importance_parity.py; ``command``: how they were made."""
+    found = _lines("importance-parity")
+    if kind == "command":
+        head = found[0]
+        whole, competitor = (
+            next(line[key] for line in found if key in line) for key in ("accuracy_whole", "peer_versions")
+        )
+        return (
+            f"{head['model']} on {head['data']}: {head['train_rows']:,} rows of train score, {head['dev_rows']:,} of "
+            f"dev judge, on which the whole model has {whole:.3f}; torch {head['versions']['torch']}, transformers "
+            f"{head['versions']['transformers']}, theirs {competitor['transformers']}. Made by `{head['command']}`.\n"
+        )
+    headings, row = IMPORTANCE_TABLES[kind]
+    return table(headings, [row(line) for line in found if _table_of(line) == kind]) + "\n"
+
+
+def _table_of(line: Line) -> str:
+    kind: str = line["kind"]
+    return kind if kind != "variant" else "by-layer" if line["normalised_by_layer"] else "raw"
+
+
+def _importance_row(line: Line) -> list[object]:
+    apart = [f"{line[key]:.0e}" for key in ("difference", "absolute_difference")]
+    return [line["compared"], line["precision"], f"{line['examples']:,}", line["heads"], *apart]
+
+
+def _variant_row(line: Line) -> list[object]:
+    batch = "" if line["batch_size"] is None else f", batches of {line['batch_size']}"
+    against = f"{line['points']:+.1f} ({line['points_low']:+.1f} to {line['points_high']:+.1f})"
+    return [
+        line["variant"] + batch,
+        f"{line['ratio']:.3g} ({line['ratio_lowest']:.3g} to {line['ratio_highest']:.3g})",
+        _of_orders(line, "rank_correlation", ".2f"),
+        _of_orders(line, "heads_shared", "d"),
+        _of_orders(line, "accuracy", ".3f"),
+        "" if line["variant"] == "exact" else against,
+    ]
+
+
+def _removal_row(line: Line) -> list[object]:
+    left = " ".join(map(str, line["heads_per_layer"]))
+    apart = [f"{line[key]:.0e}" if line[key] else "0" for key in ("whole_difference", "difference")]
+    parameters = [f"{line[key]:,}" for key in ("parameters", "peer_parameters")]
+    return [f"{line['of']} ({line['family']})", left, *apart, f"{line['change']:.2f}", *parameters]
+
+
+def _of_orders(line: Line, name: str, form: str) -> str:
+    """Return the value of the first order of the rows, and the range over all where it depends on them."""
+    value, low, high = (f"{line[name + part]:{form}}" for part in ("", "_lowest", "_highest"))
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+_VARIANT_TABLE = (
+    ["scores", "to the exact ones", "rank correlation", "same heads", "accuracy", "to exact, points"],
+    _variant_row,
+)
+IMPORTANCE_TABLES: dict[str, tuple[list[str], Callable[[Line], list[object]]]] = {
+    "importance": (
+        ["compared", "precision", "examples", "heads", "largest relative difference", "largest difference"],
+        _importance_row,
+    ),
+    "raw": _VARIANT_TABLE,
+    "by-layer": _VARIANT_TABLE,
+    "removal": (
+        ["model", "heads left", "logits before", "logits after", "changed by", "our parameters", "theirs"],
+        _removal_row,
+    ),
+}
+
+TABLES: dict[str, Callable[..., str]] = {
+    "batch-parts": batch_parts_table,
+    "calibration": calibration_table,
+    "compositions": compositions_table,
+    "distillation-speed": distillation_speed_tables,
+    "few-rows": few_rows_table,
+    "fuzzing": fuzzing_table,
+    "importance": importance_table,
+    "large-pools": large_pools_table,
+    "reliability": reliability_table,
+    "searching": searching_table,
+    "selection": selection_table,
+    "tokenization-speed": tokenization_table,
+}
