@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,13 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import encode_gold, open_source
 from compress.data.examples import content_sha256
 from compress.data.overlap import check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import METRICS, paired_difference
-from compress.host import library_versions, typed_command
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.scoring import head_importance
@@ -100,14 +98,10 @@ def main() -> int:
         "train_sha256": content_sha256(train.examples),
         "dev_sha256": content_sha256(dev.examples),
         "seed": arguments.seed,
-        "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": library_versions(),
+        **provenance(),
     }
-    output = Path(arguments.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
     lines = [*found, *compared, *removed]
-    write_atomically(output, "".join(json.dumps({**line, **common}) + "\n" for line in lines))
+    write_lines(Path(arguments.output), [{**line, **common} for line in lines])
     return int(any(line["difference"] > line["tolerance"] for line in lines if "tolerance" in line))
 
 

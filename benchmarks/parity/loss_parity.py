@@ -18,8 +18,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +27,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
-from compress.host import typed_command
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.models.batch import NO_TARGET, Batch, Outputs
-from compress.models.output_dir import write_atomically
 from compress.training.loss_modules import VocabularyHead
 from compress.training.losses._common import split_heads
 
@@ -110,15 +107,10 @@ def main() -> int:
     common = {
         "tolerance": TOLERANCE,
         "seed": arguments.seed,
-        "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"torch": torch.__version__, "transformers": version("transformers"), "numpy": np.__version__},
+        **provenance(),
         "peer_versions": {"textbrewer": competitor["version"], "torch": competitor["torch"]},
     }
-    output = Path(arguments.output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    lines = [{**asdict(one), "difference": one.difference, **common} for one in found]
-    write_atomically(output, "".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(Path(arguments.output), [{**asdict(one), "difference": one.difference, **common} for one in found])
     print(table(found))
     return int(any(one.difference > TOLERANCE for one in found))
 

@@ -20,16 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results.files import host_id
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
 from compress.exporting.export import export
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.compute import Compute
 from compress.inference.side_by_side import time_side_by_side
 from compress.labelling.label import label
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.pruning.prune import PRUNING_REPORT_NAME, PruningData, prune
 from compress.recipes import Pruning, Training
@@ -96,10 +94,7 @@ def main() -> None:
         "study": "compositions",
         "data": options.train.name,
         "steps": options.steps,
-        "command": typed_command("python"),
-        "host": describe_host(),
-        "host_id": host_id(describe_host()),
-        "versions": library_versions(),
+        **provenance(),
     }
     made: dict[str, Path] = {}
     plans = [(group, name, plan) for group, members in COMPOSITIONS.items() for name, plan in members.items()]
@@ -125,14 +120,11 @@ def main() -> None:
             )
         print(name, found_in(made[name])["value"], flush=True)
     speeds = timed(options.teacher, made, validation)
-    write_atomically(
-        options.output,
-        "".join(
-            json.dumps({"composition": name, "group": group, **plan, **found_in(made[name]), **speeds[name], **common})
-            + "\n"
-            for group, name, plan in plans
-        ),
-    )
+    lines = [
+        {"composition": name, "group": group, **plan, **found_in(made[name]), **speeds[name], **common}
+        for group, name, plan in plans
+    ]
+    write_lines(options.output, lines)
 
 
 def timed(teacher: Path, made: dict[str, Path], rows: Sequence[Example]) -> dict[str, dict[str, Any]]:

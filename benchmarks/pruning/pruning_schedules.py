@@ -34,11 +34,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compress.benchmarking.results.files import host_id
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import Example, encode_gold, open_source, read_examples
 from compress.data.grouped_split import grouped_split
 from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.batching import TorchRun, logits_of
 from compress.inference.compute import Compute, resolve_precision
 from compress.labelling.label import teacher_logits
@@ -256,10 +255,7 @@ def main() -> None:
         "training": asdict(TRAINING),
         "precision": resolve_precision(TRAINING.precision, "cpu"),
         "losses": [choice.name for choice in LOSSES],
-        "command": typed_command("python"),
-        "host": describe_host(),
-        "host_id": host_id(describe_host()),
-        "versions": library_versions(),
+        **provenance(),
     }
     lines: list[dict[str, Any]] = []
     for seed in options.seeds:
@@ -268,7 +264,7 @@ def main() -> None:
             for arm in options.arms:
                 line = measured(study, arm, share, options)
                 lines.append({**line, **common})
-                write_atomically(options.output, "".join(json.dumps(one) + "\n" for one in lines))
+                write_lines(options.output, lines)
                 points = {other: round(one["points"], 2) for other, one in line["difference"].items()}
                 print(f"{arm} {share:.0%} seed {seed}: {line['accuracy']:.4f}, points to {points}", flush=True)
 

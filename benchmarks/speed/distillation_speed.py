@@ -21,7 +21,6 @@ cached logits is given without and with the time to label the text once.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -49,10 +48,9 @@ from distillation_turns import (
 )
 
 from compress import plugins
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.inference.cores import available_cores
 from compress.inference.speedup_intervals import Interval, speedup
-from compress.models.output_dir import write_atomically
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
 from compress.training.layer_mapping import layer_map
@@ -125,7 +123,7 @@ def main() -> int:
     }
     lines = [{**line, **common} for line in results(everyone, step_ms, options.seed)]
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.output, "".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(options.output, lines)
     for line in lines:
         show(line)
     return 0

@@ -12,7 +12,6 @@ rounds with its bootstrap interval. Start-up of both (loading, exporting) is lef
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import tempfile
 import time
@@ -23,8 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import Example, open_source
-from compress.host import describe_host, has_bfloat16, library_versions
+from compress.host import has_bfloat16
 from compress.inference.batching import Run, logits_of
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import speedup, throughput
@@ -91,8 +91,7 @@ def main() -> None:
             **rounding,
             "startup_s": startup_s.get(name),
             "data": source.name,
-            "host": describe_host(),
-            "versions": library_versions(),
+            **provenance(),
             "seed": arguments.seed,
         }
         if rounding:
@@ -104,7 +103,7 @@ def main() -> None:
             f"({ratio.low:.2f} to {ratio.high:.2f})"
         )
     if arguments.output:
-        Path(arguments.output).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(Path(arguments.output), lines)
 
 
 def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], dict[str, float]]:

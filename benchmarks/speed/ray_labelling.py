@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import ExampleSource, TextSource, open_source
 from compress.exporting.export import export
-from compress.host import describe_host, library_versions
 from compress.labelling.label import Engine, Job, Labelled, LabelOptions, Shard, label
 from compress.labelling.shards import SHARD_ROWS
 from compress.models.model_dir import ModelDir
@@ -70,17 +70,13 @@ def main() -> None:
     lines = [_line(name, {rows: seconds[name, rows] for rows in LENGTHS}) for name in ENGINES]
     lines.append({"engine": "driver alone", "rows_per_second": median(driven), "rows_per_second_by_round": driven})
     told = {
-        "command": "python benchmarks/speed/ray_labelling.py --teacher DIR --unlabeled FILE",
-        "host": describe_host(),
-        "versions": library_versions(),
+        **provenance(),
         "load": [min(loads), median(loads), max(loads)],
     }
     for line in lines:
         print(json.dumps(line))
     if arguments.output:
-        Path(arguments.output).write_text(
-            "".join(json.dumps({**line, **told}) + "\n" for line in lines), encoding="utf-8"
-        )
+        write_lines(Path(arguments.output), [{**line, **told} for line in lines])
 
 
 def _label(teacher: Path, folder: Path, rows: int, options: list[str]) -> float:

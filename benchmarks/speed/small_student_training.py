@@ -25,9 +25,10 @@ from typing import Any
 import torch
 
 from compress import plugins, recipes
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, pad
-from compress.host import describe_host, keeping_freed_memory, library_versions
+from compress.host import keeping_freed_memory
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
@@ -69,12 +70,11 @@ def main() -> None:
             "step_ms": rounds,
             "as_it_is_is_faster_by": ratio._asdict(),
             "threads": arguments.threads,
-            "host": describe_host(),
-            "versions": library_versions(),
+            **provenance(),
         }
-        lines.append(json.dumps(line) + "\n")
+        lines.append(line)
         print(f"{student:8} {name:16} as it is x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
-    Path(arguments.output).write_text("".join(lines), encoding="utf-8")
+    write_lines(Path(arguments.output), lines)
 
 
 def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> list[float]:

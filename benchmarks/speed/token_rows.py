@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import random
 import shutil
 import tempfile
@@ -25,9 +24,9 @@ from unittest import mock
 import numpy as np
 
 from compress import plugins
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import open_source
 from compress.exporting.export import write_onnx
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import speedup
 from compress.inference.token_runner import TokenRunner
@@ -84,17 +83,15 @@ def main() -> None:
                 "speedup_low": ratio.low,
                 "speedup_high": ratio.high,
                 "threads": 1,
-                "command": typed_command("python"),
-                "host": describe_host(),
-                "versions": library_versions(),
+                **provenance(),
             }
-            lines.append(json.dumps(line) + "\n")
+            lines.append(line)
             print(
                 f"{line['model']}, {precision}, batch {batch_size}, {padding:.0%} padding: "
                 f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
                 flush=True,
             )
-    Path(arguments.output).write_text("".join(lines), encoding="utf-8")
+    write_lines(Path(arguments.output), lines)
 
 
 def write_graphs(model: ModelDir, folder: Path) -> dict[tuple[str, str], Any]:

@@ -11,7 +11,6 @@ Threads: one.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import time
@@ -22,9 +21,9 @@ import numpy as np
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+from compress.benchmarking.results.script_lines import provenance, write_lines
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
@@ -82,9 +81,7 @@ def main() -> None:
             "mean_us": 1000 * float(np.mean(rounds)),
             "compress_is_faster_by": ratio._asdict(),
             "data": source.name,
-            "command": typed_command("python"),
-            "host": describe_host(),
-            "versions": library_versions(),
+            **provenance(),
             "seed": arguments.seed,
         }
         lines.append(line)
@@ -94,7 +91,7 @@ def main() -> None:
         )
     print(f"{np.mean(tokens):.1f} tokens a text")
     if arguments.output:
-        Path(arguments.output).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_lines(Path(arguments.output), lines)
 
 
 def _ways(model: ModelDir) -> dict[str, Way]:

@@ -1,7 +1,7 @@
 """Lines that the scripts in ``benchmarks`` write, which have fields of their own: where they come from, their file."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,14 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write a file of JSON lines, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
 def replace_line(path: Path, line: Mapping[str, Any], *keys: str) -> None:
     """Write a line to a file of JSON lines, in place of the one that has the same values of these fields."""
     before = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    kept = [one for one in before if any(json.loads(one)[key] != line[key] for key in keys)]
-    write_atomically(path, "".join(f"{one}\n" for one in [*kept, json.dumps(line)]))
+    known = map(json.loads, before)
+    write_lines(path, [*(one for one in known if any(one[key] != line[key] for key in keys)), line])
