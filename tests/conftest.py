@@ -162,11 +162,11 @@ def one_operator_table() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_export_of_equal_models() -> Iterator[None]:
-    """Export tiny models of the same weights and config once: it takes seconds, and a quarter of them come again."""
+    """Export tiny models of the same weights and config once in all processes: it takes seconds."""
     import onnx
     import torch
 
-    exports, done = torch.onnx.export, dict[str, bytes]()
+    exports, folder = torch.onnx.export, Path(os.environ[MODELS_FOLDER])
 
     def export(module: Any, *given: Any, **named: Any) -> Any:
         model, key = module.model, hashlib.sha256()
@@ -175,12 +175,15 @@ def one_export_of_equal_models() -> Iterator[None]:
         replaced = [name for name, part in model.named_modules() if "forward" in vars(part)]
         config = model.config.to_json_string(use_diff=False)
         key.update(repr((type(model), config, model.config._attn_implementation, replaced, named)).encode())
-        if key.hexdigest() not in done:
+        known = folder / f"{key.hexdigest()}.onnx"
+        if not known.is_file():
             program = exports(module, *given, **named)
             if program.model_proto.ByteSize() > 2_000_000:
                 return program
-            done[key.hexdigest()] = program.model_proto.SerializeToString()
-        return SimpleNamespace(model_proto=onnx.ModelProto.FromString(done[key.hexdigest()]))
+            made = known.with_suffix(f".{os.getpid()}")
+            made.write_bytes(program.model_proto.SerializeToString())
+            made.replace(known)
+        return SimpleNamespace(model_proto=onnx.ModelProto.FromString(known.read_bytes()))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.onnx, "export", export)

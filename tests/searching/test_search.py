@@ -26,6 +26,7 @@ from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
+from compress.pruning.recovery import RECOVERY
 from compress.searching import findings, making, space
 from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings
@@ -183,6 +184,7 @@ def test_the_commands_make_the_winner_again(
     family: str, last: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if family == "pruned":
+        monkeypatch.setitem(vars(RECOVERY), "min_steps", 20)
         options = {"layers": ("", "50%"), "heads": ("25%", "50%"), "ffn": ("", "50%")}
         monkeypatch.setattr(space, "FAMILIES", {space.PRUNED: Family("", options)})
     if last == 0:  # as where there is no time for more
