@@ -101,7 +101,7 @@ _DEFAULT = Pruning()
     type=options.Real(min=0),
     default=0.0,
     metavar="EPOCHS",
-    help="Distil from the unpruned model afterwards; for few rows in 400 steps instead.",
+    help="Distil from the unpruned model afterwards; for few rows in 400 steps instead, below 1 in that share of them.",
 )
 @click.option(
     "--recovery",

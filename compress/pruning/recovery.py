@@ -57,6 +57,11 @@ def recovery_losses(recovery: str, config: PretrainedConfig, layers: str) -> tup
     return (Choice("logit-mse"),)
 
 
+def recovery_training(training: Training, epochs: float) -> Training:
+    """Return the training of so many passes over the rows; below one, few rows get that share of its least steps."""
+    return replace(training.part(min(1.0, epochs)), epochs=epochs)
+
+
 @dataclass(frozen=True)
 class Recovery:
     """Distillation of the unpruned model ``source`` into the pruned one, on the rows of a pruning stage.
@@ -120,7 +125,7 @@ class Recovery:
         return outcome
 
     def _part_of_training(self, share: float) -> Training:
-        return replace(self.training, epochs=self.config.recover).part(share)
+        return recovery_training(self.training, self.config.recover).part(share)
 
     def _distil(
         self,

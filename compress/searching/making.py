@@ -18,7 +18,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
 from compress.progress import Progress, logger
 from compress.pruning.prune import PruningData, prune
-from compress.pruning.recovery import RECOVERY
+from compress.pruning.recovery import RECOVERY, recovery_training
 from compress.recipes import Pruning, StudentRecipe, Training
 from compress.searching.halving import RUNGS, at_rung
 from compress.searching.space import Shape
@@ -65,7 +65,7 @@ class Maker:
     def training(self, shape: Shape, rung: int) -> tuple[Training, int]:
         """Return the hyperparameters of a rung's training, and how many rows it reads."""
         if shape.is_pruned:
-            return replace(RECOVERY, epochs=pruning_of(shape, rung).recover), self._rows
+            return recovery_training(RECOVERY, pruning_of(shape, rung).recover), self._rows
         recipe, read = self.recipe(shape, rung)
         return recipe.training.for_classes(len(self.teacher.labels)), read or self._rows
 

@@ -36,6 +36,15 @@ def test_recovery_changes_the_weights_but_not_the_heads(teacher: Path, tmp_path:
     assert not {".work", "checkpoints"} & {path.name for path in made.path.iterdir()}
 
 
+@pytest.mark.parametrize(("epochs", "steps"), [(0.1, 4), (0.5, 20), (1.0, 40), (3.0, 40)])
+def test_few_rows_get_the_least_steps_or_their_share_of_a_pass(
+    epochs: float, steps: int, teacher: Path, tmp_path: Path
+) -> None:
+    few = replace(TRAINING, min_steps=40)
+    made = pruned(teacher, tmp_path / "small", recover=epochs, training=few)  # 40 rows: a pass is 3 steps
+    assert made.manifest.notes["recovery"]["planned_steps"] == steps
+
+
 def test_recovery_brings_the_pruned_model_nearer_to_the_teacher(teacher: Path, tmp_path: Path) -> None:
     labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
     plain = pruned(teacher, tmp_path / "plain", "4")

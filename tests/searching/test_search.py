@@ -179,12 +179,12 @@ def test_the_claim_is_that_of_the_benchmark(finished: Path) -> None:
     assert found["test"]["rows"] == len(test_rows()) and line["data"] == "test"
 
 
-@pytest.mark.parametrize(("family", "last"), [("student", 0), ("student", LAST), ("pruned", LAST)])
+@pytest.mark.parametrize(("family", "last"), [("student", 0), ("student", LAST), ("pruned", 0)])
 def test_the_commands_make_the_winner_again(
     family: str, last: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if family == "pruned":
-        monkeypatch.setitem(vars(RECOVERY), "min_steps", 20)
+        monkeypatch.setitem(vars(RECOVERY), "min_steps", 90)
         options = {"layers": ("", "50%"), "heads": ("25%", "50%"), "ffn": ("", "50%")}
         monkeypatch.setattr(space, "FAMILIES", {space.PRUNED: Family("", options)})
     if last == 0:  # as where there is no time for more
@@ -196,7 +196,8 @@ def test_the_commands_make_the_winner_again(
     assert execute([*words, "--device", "cpu", "--threads", "1", "-o", "found"]) == 0
     found = json.loads(Path("found/search.json").read_text())
     winner = next(row for row in found["trials"] if row["trial"] == found["winner"])
-    assert winner["rungs"][-1]["share"] == RUNGS[last] and ("--rows" in found["again"]) == (last == 0)
+    assert winner["rungs"][-1]["share"] == RUNGS[last]
+    assert ("--rows" in found["again"]) == (family == "student" and last == 0)
     for command in found["again"].split(" && "):
         program, *options = shlex.split(command)
         assert program == "compress" and execute(options) == 0
@@ -204,6 +205,7 @@ def test_the_commands_make_the_winner_again(
     assert compress.load("best").predict(texts) == compress.load("found/best").predict(texts)
     notes = Manifest.read(Path("student/compress.json")).notes
     assert notes.get("recovery", notes)["steps"] == winner["steps"]
+    assert family == "student" or winner["steps"] == 10  # a ninth of the least
     assert ("compress prune" in found["again"]) == (family == "pruned") != Path("found/best.toml").exists()
 
 
