@@ -48,6 +48,9 @@ from compress.labelling import label as label_module
 from compress.labelling.label import label
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
+from compress.searching import space
+from compress.searching.space import Family
+from compress.training import finetune
 from tests.fuzzing.mutations import change_file, replace_file
 from tests.support import torch_as_it_is
 from tests.support.forked_workers import start
@@ -400,10 +403,11 @@ def data_bytes() -> int:
     return int(kilobytes) * 1024
 
 
-def load_everything() -> None:
+def load_everything(inputs: Path) -> None:
     """Import what commands and the workers of benchmarks import, so that forked processes need not.
 
-    They label with torch models as these are; ``export`` has cases of its own.
+    They label with torch models as these are; ``export`` has cases of its own. They train teachers in few steps, and
+    search among students like the one of the inputs: how good these become decides nothing.
     """
     for name in COMMANDS:
         importlib.import_module(f"compress.cli.{name}")
@@ -413,13 +417,15 @@ def load_everything() -> None:
     forked: Any = SimpleNamespace(Popen=partial(start, method="fork"), PIPE=subprocess.PIPE)
     worker.subprocess = forked
     label_module.choose_runtime = torch_as_it_is
+    vars(finetune.TRAINING)["min_steps"] = 20
+    space.FAMILIES = {"bilstm": Family(str(inputs / "student.toml"), {"hidden_size": (4, 8)})}
     gc.freeze()
 
 
 def run_cases(cases: Iterable[Case], folder: Path, jobs: int) -> Iterator[tuple[Run, list[str]]]:
     """Run cases, ``jobs`` at a time; yield each that has ended and its faults. Their folders are deleted."""
     inputs = folder / "inputs"
-    load_everything()
+    load_everything(inputs)
     write_inputs(inputs)
     waiting, running = iter(cases), deque[Run]()
     while True:
