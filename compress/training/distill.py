@@ -210,7 +210,8 @@ def distill(
             )
             gold = replace(gold, logits=logits)
         pool_rows = pool.rows if isinstance(pool, LabelledPool) else sum(1 for _ in pool)
-        planned_rows = pool_rows + len(gold.examples)  # the control's too: as many steps
+        reads_pool = any(phase.text != "gold" for phase in recipe.phases)
+        planned_rows = pool_rows * reads_pool + len(gold.examples)  # the control's too: as many steps
         taught = None if options.control else pool
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
         set_seed(compute.seed)
