@@ -211,7 +211,8 @@ def large_pools_table() -> str:
 
 def reliability_table() -> str:
     found = _lines("reliability")
-    counts = [[line["moments"], *line["disturbed"].values(), len(line["faults"])] for line in found]
+    kinds = ("kill", "end", "disk", "memory")
+    counts = [[line["moments"], *map(line["disturbed"].get, kinds), len(line["faults"])] for line in found]
     rows = [[line["stage"], f"{line['seconds']:.1f}", *own] for line, own in zip(found, counts, strict=True)]
     rows.append(["all", "", *map(sum, zip(*counts, strict=True))])
     headings = ["command", "seconds undisturbed", "moments", "SIGKILL", "SIGTERM", "full disk", "no memory", "faults"]

@@ -147,7 +147,7 @@ def _is_reference(line: Measurement, runtime: str) -> bool:
 
 def _speedup(line: Measurement | None, runtime: str) -> str:
     if line is None:
-        return "–"
+        return NO_FIGURE
     if _is_reference(line, runtime):
         return "×1"
     return _within(line, "speedup_same_runtime" if runtime else "speedup")

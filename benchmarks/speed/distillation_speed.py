@@ -122,7 +122,6 @@ def main() -> int:
         "peer_versions": peer_versions,
     }
     lines = [{**line, **common} for line in results(everyone, step_ms, options.seed)]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
     write_lines(options.output, lines)
     for line in lines:
         show(line)

@@ -148,9 +148,9 @@ class ModelDir:
         files = self.path.glob(f"{ONNX_NAME}*") if self.is_onnx else weight_files(self.path)
         return sum(file.stat().st_size for file in files)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
-        """Number of weights, read from the headers of the files; of a graph without a manifest, all its constants."""
+        """Number of weights, from the headers of the files; of a graph without a manifest, of all initializers."""
         if "parameters" in self.manifest.architecture:
             return int(self.manifest.architecture["parameters"])
         if not self.is_onnx:

@@ -48,7 +48,7 @@ class PruningData(LabelledData):
     Args:
         vocabulary: text whose subword tokens are kept; it is read twice. None keeps all.
         labels: text for the recovery, labelled by the unpruned model or its teacher, beside the rows of ``train``.
-        training: hyperparameters of the recovery on them.
+        training: hyperparameters of the recovery on them; below one epoch, with that share of its least steps.
     """
 
     vocabulary: Iterable[Example] | None = None

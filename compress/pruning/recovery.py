@@ -59,7 +59,7 @@ def recovery_losses(recovery: str, config: PretrainedConfig, layers: str) -> tup
 
 def recovery_training(training: Training, epochs: float) -> Training:
     """Return the training of so many passes over the rows; below one, few rows get that share of its least steps."""
-    return replace(training.part(min(1.0, epochs)), epochs=epochs)
+    return replace(training.part(min(1.0, epochs)), epochs=epochs, max_steps=training.max_steps)
 
 
 @dataclass(frozen=True)

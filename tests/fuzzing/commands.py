@@ -417,7 +417,7 @@ def load_everything(inputs: Path) -> None:
     forked: Any = SimpleNamespace(Popen=partial(start, method="fork"), PIPE=subprocess.PIPE)
     worker.subprocess = forked
     label_module.choose_runtime = torch_as_it_is
-    vars(finetune.TRAINING)["min_steps"] = 20
+    vars(finetune.TRAINING).update(min_steps=10, min_steps_per_class=0)
     space.FAMILIES = {"bilstm": Family(str(inputs / "student.toml"), {"hidden_size": (4, 8)})}
     gc.freeze()
 

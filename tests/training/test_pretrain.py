@@ -286,6 +286,14 @@ def test_a_student_starts_from_it(made: ModelDir, taught: Any, monkeypatch: pyte
     assert len(body) > 10 and all(torch.equal(begun[0][name], written[name]) for name in body)
 
 
+def test_phases_that_are_left_keep_their_steps(made: ModelDir, taught: Any) -> None:
+    """Also where the phase that is left reads gold rows alone."""
+    phases = (STUDENT.phases[0], Phase((Choice("hard-label"),), text="gold", share=3.0))
+    recipe = replace(STUDENT, phases=phases, training=replace(TRAINING, epochs=4.0))
+    student = taught(recipe, start=made.path, train=train_rows(), validation=validation_rows())
+    assert student.manifest.notes["planned_steps"] == 20  # 64 and 40 rows in 4 epochs of 6.5 steps, of which 3 shares
+
+
 def test_another_shape_is_refused(made: ModelDir, taught: Any, tmp_path: Path) -> None:
     deeper = replace(STUDENT, architecture=Choice("transformer", options={"depth": 2}))
     with pytest.raises(CompressError, match="another shape than this student .*layer.1.* is absent"):
