@@ -20,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import Example, ExampleSource, LabelledData, open_source, read_examples, row_key
 from compress.evaluation.metrics import find_metric, interval, paired_difference
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import load_recipe
 from compress.studies.data import find_set
@@ -59,7 +60,7 @@ def main() -> None:
     lines = [line for line in map(json.loads, before) if line["set"] not in wanted]
     for name in wanted:
         lines += of_set(name, options)
-        write_lines(options.output, lines)
+        write_json_lines(options.output, lines)
 
 
 def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:

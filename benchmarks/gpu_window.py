@@ -47,8 +47,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 # Nothing here imports torch or datasets: a window first installs what is missing.
 from compress import recipes
-from compress.benchmarking.results.script_lines import write_lines
 from compress.errors import CompressError
+from compress.models.output_dir import write_json_lines
 from compress.models.output_lock import in_turn
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import DataSet, StudyRecipe
@@ -482,7 +482,7 @@ def record(
     row = {"row": name, "packed": packed["identity"], "status": status, "seconds": round(seconds, 1), **more}
     with in_turn(options.out / ROWS_NAME):
         rows = {**read_rows(options.out), name: row}
-        write_lines(options.out / ROWS_NAME, rows.values())
+        write_json_lines(options.out / ROWS_NAME, rows.values())
     return row
 
 

@@ -32,13 +32,14 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import encode_gold, open_source
 from compress.data.examples import content_sha256
 from compress.data.overlap import check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.scoring import head_importance
@@ -101,7 +102,7 @@ def main() -> int:
         **provenance(),
     }
     lines = [*found, *compared, *removed]
-    write_lines(Path(arguments.output), [{**line, **common} for line in lines])
+    write_json_lines(Path(arguments.output), [{**line, **common} for line in lines])
     return int(any(line["difference"] > line["tolerance"] for line in lines if "tolerance" in line))
 
 

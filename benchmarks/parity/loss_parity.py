@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.models.output_dir import write_json_lines
 from compress.training.loss_modules import VocabularyHead
 from compress.training.losses._common import split_heads
 
@@ -110,7 +111,7 @@ def main() -> int:
         **provenance(),
         "peer_versions": {"textbrewer": competitor["version"], "torch": competitor["torch"]},
     }
-    write_lines(Path(arguments.output), [{**asdict(one), "difference": one.difference, **common} for one in found])
+    write_json_lines(Path(arguments.output), [{**asdict(one), "difference": one.difference, **common} for one in found])
     print(table(found))
     return int(any(one.difference > TOLERANCE for one in found))
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
 from compress.exporting.export import export
 from compress.inference.compute import Compute
@@ -28,6 +28,7 @@ from compress.inference.side_by_side import time_side_by_side
 from compress.labelling.label import label
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 from compress.pruning.prune import PRUNING_REPORT_NAME, PruningData, prune
 from compress.recipes import Pruning, Training
@@ -124,7 +125,7 @@ def main() -> None:
         {"composition": name, "group": group, **plan, **found_in(made[name]), **speeds[name], **common}
         for group, name, plan in plans
     ]
-    write_lines(options.output, lines)
+    write_json_lines(options.output, lines)
 
 
 def timed(teacher: Path, made: dict[str, Path], rows: Sequence[Example]) -> dict[str, dict[str, Any]]:

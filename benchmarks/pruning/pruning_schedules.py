@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import Example, encode_gold, open_source, read_examples
 from compress.data.grouped_split import grouped_split
 from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
@@ -42,7 +42,7 @@ from compress.inference.batching import TorchRun, logits_of
 from compress.inference.compute import Compute, resolve_precision
 from compress.labelling.label import teacher_logits
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import write_atomically, write_json_lines
 from compress.models.prunable_units import Part, units_of
 from compress.progress import quiet_libraries
 from compress.pruning.criteria.gradient import importance
@@ -264,7 +264,7 @@ def main() -> None:
             for arm in options.arms:
                 line = measured(study, arm, share, options)
                 lines.append({**line, **common})
-                write_lines(options.output, lines)
+                write_json_lines(options.output, lines)
                 points = {other: round(one["points"], 2) for other, one in line["difference"].items()}
                 print(f"{arm} {share:.0%} seed {seed}: {line['accuracy']:.4f}, points to {points}", flush=True)
 

@@ -32,10 +32,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from compress.benchmarking.results.script_lines import write_lines
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.cores import available_cores, busy_seconds
 from compress.inference.threads import RENEWED_AFTER_S
+from compress.models.output_dir import write_json_lines
 
 CORES = len(available_cores())
 VARIANTS = {"before": CORES, "sleeping": CORES, "now": 0, "one thread": 1}  # how many threads the stage is asked for
@@ -88,7 +88,7 @@ def main() -> None:
     for line in lines:
         print(f"{line['load']:20} {line['command']:9} {line['variant']:11} {said(line)}")
     if options.output:
-        write_lines(options.output, lines)
+        write_json_lines(options.output, lines)
 
 
 def results(

@@ -48,9 +48,10 @@ from distillation_turns import (
 )
 
 from compress import plugins
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.inference.cores import available_cores
 from compress.inference.speedup_intervals import Interval, speedup
+from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
 from compress.training.layer_mapping import layer_map
@@ -122,7 +123,7 @@ def main() -> int:
         "peer_versions": peer_versions,
     }
     lines = [{**line, **common} for line in results(everyone, step_ms, options.seed)]
-    write_lines(options.output, lines)
+    write_json_lines(options.output, lines)
     for line in lines:
         show(line)
     return 0

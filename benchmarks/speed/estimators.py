@@ -41,7 +41,7 @@ import numpy as np
 from scipy import stats
 
 from compress.benchmarking.candidates import Candidate, Entry
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.benchmarking.results.verdict import judge_speedup
 from compress.benchmarking.rounds import CHECKED_ROUNDS, WorkerRun
 from compress.benchmarking.start_workers import load_candidate
@@ -51,6 +51,7 @@ from compress.data import open_source, read_examples
 from compress.inference.cores import available_cores, quietest_first
 from compress.inference.speedup_intervals import PROCESS_SPREAD, Interval, bootstrap_interval, speedup
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.recipes import BenchmarkSettings
 
 ROWS = 10
@@ -331,7 +332,7 @@ def main() -> None:
         "rows": ROWS,
         **provenance(),
     }
-    write_lines(options.output, [{**line, **common} for line in lines])
+    write_json_lines(options.output, [{**line, **common} for line in lines])
 
 
 def record_all(options: argparse.Namespace, places: Mapping[tuple[str, int], Path]) -> None:

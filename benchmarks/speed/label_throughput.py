@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import Example, open_source
 from compress.host import has_bfloat16
 from compress.inference.batching import Run, logits_of
@@ -31,6 +31,7 @@ from compress.inference.speedup_intervals import speedup, throughput
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.labelling.shards import read_shard, write_shard
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
@@ -103,7 +104,7 @@ def main() -> None:
             f"({ratio.low:.2f} to {ratio.high:.2f})"
         )
     if arguments.output:
-        write_lines(Path(arguments.output), lines)
+        write_json_lines(Path(arguments.output), lines)
 
 
 def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], dict[str, float]]:

@@ -26,12 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import ExampleSource, TextSource, open_source
 from compress.exporting.export import export
 from compress.labelling.label import Engine, Job, Labelled, LabelOptions, Shard, label
 from compress.labelling.shards import SHARD_ROWS
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.progress import Advance
 
 ENGINES = {
@@ -76,7 +77,7 @@ def main() -> None:
     for line in lines:
         print(json.dumps(line))
     if arguments.output:
-        write_lines(Path(arguments.output), [{**line, **told} for line in lines])
+        write_json_lines(Path(arguments.output), [{**line, **told} for line in lines])
 
 
 def _label(teacher: Path, folder: Path, rows: int, options: list[str]) -> float:

@@ -25,12 +25,13 @@ from typing import Any
 import torch
 
 from compress import plugins, recipes
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, pad
 from compress.host import keeping_freed_memory
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 
 STUDENTS = ("cnn", "ngram")
@@ -74,7 +75,7 @@ def main() -> None:
         }
         lines.append(line)
         print(f"{student:8} {name:16} as it is x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
-    write_lines(Path(arguments.output), lines)
+    write_json_lines(Path(arguments.output), lines)
 
 
 def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> list[float]:

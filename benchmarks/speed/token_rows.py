@@ -24,13 +24,14 @@ from unittest import mock
 import numpy as np
 
 from compress import plugins
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import open_source
 from compress.exporting.export import write_onnx
 from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import speedup
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 
 WAYS, PRECISIONS = ("all positions", "tokens"), ("float32", "int8")
@@ -91,7 +92,7 @@ def main() -> None:
                 f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
                 flush=True,
             )
-    write_lines(Path(arguments.output), lines)
+    write_json_lines(Path(arguments.output), lines)
 
 
 def write_graphs(model: ModelDir, folder: Path) -> dict[tuple[str, str], Any]:

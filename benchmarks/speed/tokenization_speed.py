@@ -21,11 +21,12 @@ import numpy as np
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from compress.benchmarking.results.script_lines import provenance, write_lines
+from compress.benchmarking.results.script_lines import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 
 OURS = "compress"
@@ -91,7 +92,7 @@ def main() -> None:
         )
     print(f"{np.mean(tokens):.1f} tokens a text")
     if arguments.output:
-        write_lines(Path(arguments.output), lines)
+        write_json_lines(Path(arguments.output), lines)
 
 
 def _ways(model: ModelDir) -> dict[str, Way]:

@@ -16,10 +16,11 @@ LEAST_MAX_LENGTH = 8  # tokenizers do not cut to fewer tokens than the special o
 class Training:
     """How long and how fast to train.
 
-    ``epochs`` counts passes over all training rows, those of gold text alone where no phase reads other text. Where
-    these are fewer than ``min_steps`` optimiser steps (or ``min_steps_per_class`` for each class, if that is more),
-    rows are read more often, until there are so many or ``max_epochs`` passes: on few rows a training fails for want
-    of steps, not for too many of them (Mosbach et al. 2021, arXiv:2006.04884, section 5). ``max_steps`` caps both.
+    ``epochs`` counts passes over all training rows, also those that no phase reads: students of one study take the same
+    steps, and share controls. Where these are fewer than ``min_steps`` optimiser steps (or ``min_steps_per_class`` for
+    each class, if that is more), rows are read more often, until there are so many or ``max_epochs`` passes: on few
+    rows a training fails for want of steps, not for too many of them (Mosbach et al. 2021, arXiv:2006.04884, section
+    5). ``max_steps`` caps both.
     ``evaluations`` is how often the student is evaluated (and a checkpoint written) at most, fewer where that would
     take long beside the training. The best checkpoint is kept. A training stops after ``patience`` evaluations without
     a better score; 0, the default, never stops it: while the learning rate falls the score may still rise.

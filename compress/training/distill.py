@@ -126,7 +126,7 @@ def distill(
     opened = cast("list[LabelDir]", [*data.labels, *data.variants])
     model = open_teacher(teacher, opened)
     recipe = recipes.load_recipe("students", student) if isinstance(student, str) else student
-    pretrained, reads_pool = None, recipe.reads_pool  # with the phases that have run: the others keep their steps
+    pretrained = None
     if options.start is not None:
         pretrained, recipe = _pretrained(options.start, recipe)
     _check_request(model, recipe, data, options)
@@ -210,7 +210,7 @@ def distill(
             )
             gold = replace(gold, logits=logits)
         pool_rows = pool.rows if isinstance(pool, LabelledPool) else sum(1 for _ in pool)
-        planned_rows = pool_rows * reads_pool + len(gold.examples)  # the control's too: as many steps
+        planned_rows = pool_rows + len(gold.examples)  # the control's too: as many steps
         taught = None if options.control else pool
         training_data, selection = _training_rows(taught, gold, selecting, model.task, labelled.metric, compute.seed)
         set_seed(compute.seed)

@@ -6,7 +6,7 @@ They are written while it trains, and lie in ``metrics.jsonl`` of the directory 
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from compress.inference import processes
 from compress.models.manifest import METRICS_NAME
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import write_json_lines
 from compress.recipes import Choice
 
 POINTS = 100  # lines of one training, beside those of its evaluations
@@ -79,7 +79,7 @@ class MetricsLog(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         if state.is_world_process_zero:
-            write_lines(self.path, filter(None, map(_line, state.log_history)))
+            write_json_lines(self.path, filter(None, map(_line, state.log_history)))
 
 
 def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -90,11 +90,6 @@ def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _rounded(value: float) -> float | None:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None  # JSON has no NaN
-
-
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON lines, whole or not at all."""
-    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def join_logs(folders: Mapping[str, Path], output: Path) -> None:
@@ -108,4 +103,4 @@ def join_logs(folders: Mapping[str, Path], output: Path) -> None:
         log = folder / METRICS_NAME
         written = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
         lines += [{**part, **json.loads(line)} for line in written]
-    write_lines(output / METRICS_NAME, lines)
+    write_json_lines(output / METRICS_NAME, lines)

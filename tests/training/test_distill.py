@@ -281,16 +281,6 @@ def test_a_student_learns_from_so_many_rows(teacher: Path, labels: LabelDir, tmp
     assert all(torch.equal(weights[key], others[key]) for key in weights)
 
 
-def test_the_passes_of_a_recipe_that_reads_gold_rows_alone_are_over_these(
-    teacher: Path, labels: LabelDir, tmp_path: Path
-) -> None:
-    alone = replace(BILSTM, phases=(Phase((Choice("hard-label"),), text="gold"),))
-    given = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
-    for options in ({}, {"control": True}):
-        made = taught(teacher, tmp_path / f"made{len(options)}", alone, **given, **options)
-        assert made.manifest.notes["planned_steps"] == steps_for(len(train_rows()), TRAINING)
-
-
 def test_agreement_takes_the_teachers_prediction_for_gold(labels: LabelDir) -> None:
     logits = {example.text: values for example, values in labels}
     for row in agreement_rows(LabelledPool((labels,)), "classification").rows:

@@ -1,14 +1,14 @@
 """Lines that the scripts in ``benchmarks`` write, which have fields of their own: where they come from, their file."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.files import host_id
 from compress.host import describe_host, library_versions, typed_command
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import write_json_lines
 
 
 def provenance() -> dict[str, Any]:
@@ -23,14 +23,8 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write a file of JSON lines, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
 def replace_line(path: Path, line: Mapping[str, Any], *keys: str) -> None:
     """Write a line to a file of JSON lines, in place of the one that has the same values of these fields."""
     before = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     known = map(json.loads, before)
-    write_lines(path, [*(one for one in known if any(one[key] != line[key] for key in keys)), line])
+    write_json_lines(path, [*(one for one in known if any(one[key] != line[key] for key in keys)), line])
