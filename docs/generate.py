@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import script_tables
 import study_tables
+from study_tables import RESULTS
 
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import json_schema
@@ -37,7 +38,6 @@ JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
 PICTURE = ROOT / "docs" / "front.svg"
 PICTURE_STUDY = "front"
 PAGES = ("docs/*.md", "students/*.md", "benchmarks/**/*.md")
-RESULTS = ROOT / "benchmarks" / "results"
 REPORTS = ("sst2", "structure", "structure-banking77")  # studies; each folder has the forms of it that are committed
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
