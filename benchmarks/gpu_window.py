@@ -10,9 +10,9 @@ may be put beside them.
 ``run`` checks the machine, then makes and measures row after row, or with ``--at-once`` several at a time: a student
 of one seed with its control, or a pruned model, each in a process that ends with the window at the latest. RESULTS gets
 two small files: ``results.jsonl`` with the lines of ``compress run``, and ``rows.jsonl`` with how each row went. The
-same command goes on with what RESULTS holds then. Students train on the GPU and are measured on the processor, in torch
-alone, for 10 seconds. What a study measures beside its rows is left out: int8 models, baselines, other tools and
-runtimes, reference models.
+same command goes on with what RESULTS holds then. Students train and are measured on the GPU, in torch alone, for 10
+seconds: on the processor the test rows would take longer than the training. What a study measures beside its rows is left
+out: int8 models, baselines, other tools and runtimes, reference models.
 """
 
 from __future__ import annotations
@@ -432,7 +432,7 @@ def make_row(options: argparse.Namespace) -> None:
             replace(recipe, teacher=teacher, benchmark=measuring),
             options.work / packed["identity"] / options.row,
             settings=StudySettings(**folders, budget=packed["budget"], only=(options.row,)),
-            compute=Compute("cpu" if options.device == "cpu" else "auto"),
+            compute=Compute(options.device),
             progress=for_terminal(),
         )
         how |= keep_results(study, options.out / RESULTS_NAME, {options.row: student})
