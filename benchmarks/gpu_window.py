@@ -11,8 +11,8 @@ may be put beside them.
 of one seed with its control, or a pruned model, each in a process that ends with the window at the latest. RESULTS gets
 two small files: ``results.jsonl`` with the lines of ``compress run``, and ``rows.jsonl`` with how each row went. The
 same command goes on with what RESULTS holds then. Students train and are measured on the GPU, in torch alone, for 10
-seconds: on the processor the test rows would take longer than the training. What a study measures beside its rows is left
-out: int8 models, baselines, other tools and runtimes, reference models.
+seconds: on the processor the test rows would take longer than the training. What a study measures beside its rows is
+left out: int8 models, baselines, other tools and runtimes, reference models.
 """
 
 from __future__ import annotations
