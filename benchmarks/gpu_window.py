@@ -410,6 +410,7 @@ def make_row(options: argparse.Namespace) -> None:
     from compress.cli.options import set_up_messages
     from compress.host import without_home
     from compress.inference.compute import Compute
+    from compress.inference.cores import available_cores
     from compress.studies.run import run
 
     set_up_messages(logging.INFO)
@@ -432,7 +433,7 @@ def make_row(options: argparse.Namespace) -> None:
             replace(recipe, teacher=teacher, benchmark=measuring),
             options.work / packed["identity"] / options.row,
             settings=StudySettings(**folders, budget=packed["budget"], only=(options.row,)),
-            compute=Compute(options.device),
+            compute=Compute(options.device, threads=max(1, len(available_cores()) // options.at_once)),
             progress=for_terminal(),
         )
         how |= keep_results(study, options.out / RESULTS_NAME, {options.row: student})

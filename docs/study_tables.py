@@ -50,6 +50,7 @@ SURVEY_STUDIES = (
 # What the same recipes gain in different settings: the heading of each study.
 GAINS = {
     "table2": "SST-2, 500 labels",
+    "table2-gpu": "SST-2, 500 labels, another teacher, on a GPU",
     "table2-5000-labels": "SST-2, 5,000 labels",
     "table2-ag-news": "AG News, 500 labels",
     "table2-banking77": "Banking77, 1,000 labels",

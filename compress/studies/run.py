@@ -49,7 +49,7 @@ from compress.studies.plan import (
 )
 from compress.training.augmentation import augmented, one_of
 from compress.training.distill import CONTROL_PHASES, DistillationData, DistillationOptions, distill
-from compress.training.finetune import finetune
+from compress.training.finetune import encoder_of, finetune
 
 RESULTS_NAME = "results.jsonl"
 REPORT_NAME = "report"
@@ -264,6 +264,8 @@ class Study:
         A control that another student has too is trained once.
         """
         plan = student.plan
+        if any(phase.teacher == "encoder" for phase in student.recipe.phases):
+            encoder_of(teacher, None)  # where it is not there, nothing of this student is worth making
         variants = self.variant_labels(teacher, student.recipe)
         train = partial(self._trained, teacher, labels, variants, student.recipe)
         for name, seed in student.trainings:

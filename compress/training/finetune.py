@@ -143,7 +143,7 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
             f"{teacher.name} was fine-tuned from; name it with --encoder DIR|RECIPE"
         )
     found = recipes.parse(TeacherRecipe, {"description": "", **named}, source=f"{teacher.name}/{MANIFEST_NAME}")
-    return ModelDir.open(encoder_path(found), classifier=False)
+    return ModelDir.open(encoder_path(replace(found, name=teacher.name)), classifier=False)
 
 
 def encoder_path(recipe: TeacherRecipe) -> Path | str:

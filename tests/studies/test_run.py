@@ -333,6 +333,13 @@ def test_a_fault_shows_before_anything_is_made(old: str, new: str, message: str,
     assert not case.out.exists() or {path.name for path in case.out.iterdir()} <= {"study.json"}
 
 
+def test_a_student_without_the_encoder_that_it_learns_from_has_nothing_made_for_it(case: Case) -> None:
+    case.rewrite(f"{case.folder}/small.toml", "tinybert-4")  # reads variants of the text, which the teacher labels
+    with pytest.raises(CompressError, match="nothing says which one tiny-bert was fine-tuned from; name it with"):
+        case.run(only=("tinybert-4",))
+    assert {path.name for path in case.out.iterdir()} == {"labels", "study.json"}
+
+
 def test_a_teacher_whose_place_is_not_known(case: Case) -> None:
     with pytest.raises(CompressError, match="give --model-root or set COMPRESS_MODELS"):
         case.run(model_root=None)
