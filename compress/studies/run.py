@@ -1,6 +1,5 @@
 """Run a study from data to report; a second run resumes it."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -15,7 +14,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import LabelOptions, label
 from compress.labelling.label_dir import LabelDir
-from compress.models.manifest import METRICS_NAME
+from compress.models.manifest import METRICS_NAME, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import Progress, logger, silent
 from compress.pruning.prune import PruningData, prune
@@ -131,10 +130,9 @@ def _make(
         results = work.measured(opened, [ModelDir.open(path) for path in models], said)
         drawn = [path / name for path in (opened.path, *models) for name in (METRICS_NAME, CURVE_NAME)]
         curves = [file for file in drawn if file.is_file()]
-        digest = hashlib.sha256(results.read_bytes()).hexdigest()
         stages.make(
             REPORT_NAME,
-            {"results": digest},
+            {"results": file_sha256(results)},
             lambda path: report([results], path, curves=curves, title=recipe.title, force=True),
             gathers=True,
         )
