@@ -343,6 +343,8 @@ def _check_request(
             raise CompressError(
                 "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE"
             )
+    if data.unlabeled is not None and data.labelled.validation and not (recipe.reads_pool or recipe.vocabulary):
+        raise CompressError(f"no phase of the student {recipe.name!r} reads unlabelled text; leave --unlabeled out")
     if data.weights and not data.combine:
         raise CompressError("--weight is of label directories that are combined; add --combine mean")
     for choice in () if control else recipe.losses:

@@ -199,6 +199,10 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
         lambda d: d.command("distill", encoder=d.teacher),
         "no phase of the student 'tiny' reads the encoder; leave --encoder out",
     ),
+    "text that nothing reads": (
+        lambda d: d.command("distill", student="q8bert"),
+        "no phase of the student 'q8bert' reads unlabelled text; leave --unlabeled out",
+    ),
     "a column of plain text": (lambda d: d.command("label", text_column="body"), "has no column 'body'; it has text"),
     "a label of a pool": (lambda d: d.command("label", unlabeled=d.train, label_column="labl"), "Did you mean 'label'"),
     "an option that is none": (lambda d: d.command("quantize", option="embeddings"), "'embeddings' is not NAME=VALUE"),

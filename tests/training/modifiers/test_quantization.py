@@ -21,7 +21,7 @@ from compress.quantization.hessian_sensitivity import PARTS
 from compress.recipes import Choice, Phase, StudentRecipe, load_recipe
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.tiny import bilstm, classifier, tokenizer, write
-from tests.support.training_data import TRAINING, TRANSFORMER, distilled, pool_file, train_rows, validation_rows
+from tests.support.training_data import TRAINING, TRANSFORMER, distilled, train_rows, validation_rows
 
 GOLD = (Choice("hard-label"),)
 
@@ -278,15 +278,14 @@ def stop_at(step: int) -> Callable[..., None]:
 
 def test_ranges_survive_a_stopped_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = write(tmp_path / "teacher", classifier("bert"))
-    pool = pool_file(tmp_path / "pool.txt")
-    asked = recipe(Choice("fake-quantization", options={"decay": 0.9}), evaluations=4)
+    asked = recipe(Choice("fake-quantization", options={"decay": 0.9}), epochs=4.0, evaluations=4)
     rows: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "threads": 1, "device": "cpu"}
-    whole = distilled(teacher, asked, tmp_path / "whole", unlabeled=pool, **rows)
+    whole = distilled(teacher, asked, tmp_path / "whole", **rows)
     with monkeypatch.context() as patched:
         patched.setattr(fake_quantization.FakeQuantization, "step", stop_at(5))
         with pytest.raises(KeyboardInterrupt):
-            distilled(teacher, asked, tmp_path / "stopped", unlabeled=pool, **rows)
-    resumed = distilled(teacher, asked, tmp_path / "stopped", unlabeled=pool, **rows)
+            distilled(teacher, asked, tmp_path / "stopped", **rows)
+    resumed = distilled(teacher, asked, tmp_path / "stopped", **rows)
     ranges = whole.config["activation_ranges"]
     assert ranges and resumed.config["activation_ranges"] == pytest.approx(ranges, rel=1e-4)
     assert AutoConfig.from_pretrained(whole.path).activation_ranges == ranges
@@ -298,6 +297,5 @@ def test_a_control_and_a_later_student_claim_no_ranges(tmp_path: Path) -> None:
     teacher = write(tmp_path / "teacher", model)
     assert ModelDir.open(teacher).config["activation_ranges"]
     rows: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "threads": 1, "device": "cpu"}
-    pool = pool_file(tmp_path / "pool.txt")
-    made = distilled(teacher, recipe(Choice("fake-quantization")), tmp_path / "c", unlabeled=pool, control=True, **rows)
+    made = distilled(teacher, recipe(Choice("fake-quantization")), tmp_path / "c", control=True, **rows)
     assert "activation_ranges" not in made.config
