@@ -67,8 +67,6 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
         met = {name: (int(hit.sum()), int(hit.argmax()) + 1) for name, hit in hits.items() if hit.any()}
         dropped[role] = int(functools.reduce(operator.or_, hits.values()).sum()) if met else 0
         rows[role] = len(keys) - dropped[role]
-        if met and not drop_overlap:
-            raise _overlap_error(role, rows[role] + dropped[role], met)
         if not rows[role]:
             raise CompressError(
                 f"All {dropped[role]:,} rows of {role} also occur in {' and '.join(met)}, so that none is "
@@ -76,6 +74,8 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
                 if dropped[role]
                 else f"The {role} set is empty: give a file with at least one row."
             )
+        if met and not drop_overlap:
+            raise _overlap_error(role, rows[role] + dropped[role], met)
         sets[role] = _without(data, frozenset[bytes]().union(*held.values()) if met else frozenset())
         if role in HELD_OUT:
             held[role] = frozenset(int(key).to_bytes(8, "big") for key in keys)
