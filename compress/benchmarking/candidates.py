@@ -104,6 +104,8 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
         notes = model.manifest.notes
         control_of = str(notes.get("control_of") or "")
         if isinstance(model, CascadeDir):
+            if flagged:
+                raise CompressError(f"{model.path} is a cascade, which is no control; give it with --model")
             found.append(Candidate(model, model.name, "cascade"))
             continue
         kind = "control" if flagged or control_of or notes.get("control") is True else "model"

@@ -63,8 +63,12 @@ def check(
     notes = baselines_within(lines, every)
     for budget, prefix in zip(every, prefixes, strict=True):
         judgements += _judge_budget(lines, budget, prefix)
-    older = _older(lines, baseline, against)
-    if older is None:
+    hosts = [line.host_id for line in lines]
+    if baseline is not None:
+        older = ReferenceComparison(lines, read_reference(baseline, hosts), str(baseline))
+    elif against is not None:
+        older = ReferenceComparison(lines, read_against(against, hosts), against)
+    else:
         return GateVerdict(tuple(dict.fromkeys(judgements)), tuple(notes))
     for tolerance in tolerances:
         older.judge(select(tolerance, results_of(lines), prefix="the baseline: "), tolerance)
@@ -110,14 +114,3 @@ def _judge_each(name: str, limit: float, chosen: Sequence[Measurement]) -> list[
         for line, subject in named
         if not (name in RELATIVE and line.is_reference)
     ]
-
-
-def _older(
-    lines: Sequence[Measurement], baseline: str | Path | None, against: str | None
-) -> ReferenceComparison | None:
-    hosts = [line.host_id for line in lines]
-    if baseline is not None:
-        return ReferenceComparison(lines, read_reference(baseline, hosts), str(baseline))
-    if against is not None:
-        return ReferenceComparison(lines, read_against(against, hosts), against)
-    return None

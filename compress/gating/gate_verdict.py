@@ -62,7 +62,8 @@ class Limit:
 
     def unknown(self, what: str, line: Measurement, missing: str) -> Judgement:
         """Leave undecided what a line lacks the figures for; it is never passed in silence."""
-        return self.because(what, UNDECIDED, f"the {line.kind} has no {missing}", count=line.metric_rows)
+        count, of = line.counted
+        return self.because(what, UNDECIDED, f"the {line.kind} has no {missing}", count=count, of=of)
 
     def because(
         self,

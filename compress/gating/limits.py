@@ -108,7 +108,8 @@ def baselines_within(lines: Sequence[Measurement], budgets: Sequence[GateBudget]
         drops = [
             budget.max_accuracy_drop
             for budget in budgets
-            if budget.max_accuracy_drop is not None and fnmatchcase(line.data, budget.data)
+            if budget.max_accuracy_drop is not None
+            and (budget.data == line.data or fnmatchcase(line.data, budget.data))
         ]
         notes += [_note(line, max(drops))] if drops else []
     return list(dict.fromkeys(filter(None, notes)))
@@ -121,10 +122,11 @@ def _note(baseline: Measurement, budget: float) -> str:
     if found.outcome == verdict.WORSE or baseline.difference.value < -budget:
         return ""
     loss, low, high = as_loss(baseline.difference)
+    count, of = baseline.counted
     return (
         f"A baseline {'is' if found.outcome == verdict.WITHIN else 'may be'} within the budget of "
         f"{in_points(budget)} of {baseline.metric_name}, fitted on gold labels only: {baseline.model}, "
-        f"{lost(loss)} on {baseline.metric_rows:,} examples ({shown_interval(lost, low, high)})."
+        f"{lost(loss)} on {count:,} {of} ({shown_interval(lost, low, high)})."
     )
 
 

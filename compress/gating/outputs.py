@@ -1,7 +1,6 @@
 """Write a verdict as text, Markdown, JUnit XML, GitHub annotations and JSON."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from xml.etree import ElementTree
 from compress.benchmarking.results.formatting import megabytes, points, shown_metric, table, times
 from compress.errors import CompressError
 from compress.escaping.characters import one_line, visible
-from compress.escaping.markdown import Markdown, markdown_text
+from compress.escaping.markdown import markdown_text
 from compress.escaping.terminal import terminal_text
 from compress.files import read_json_table, read_text
 from compress.gating.gate_verdict import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
@@ -29,7 +28,9 @@ def to_markdown(verdict: GateVerdict) -> str:
     parts += [f"* ℹ️ {markdown_text(note)}" for note in verdict.notes]
     parts += [f"* {_MARKS[j.outcome]} {markdown_text(j.sentence)}" for j in verdict.judgements]
     if verdict.changes:
-        parts += ["", f"### Since {markdown_text(verdict.older)}", "", change_table(verdict.changes)]
+        headings = ["Model", "metric then", "now", "points", "speed-up then", "now", "ratio", "weights then", "now"]
+        made = table(headings, list(map(_change_row, verdict.changes)))
+        parts += ["", f"### Since {markdown_text(verdict.older)}", "", made]
     return "\n".join([*parts, ""])
 
 
@@ -41,13 +42,8 @@ def to_text(verdict: GateVerdict) -> str:
     return "\n".join(terminal_text(one_line(line)) for line in lines)
 
 
-def change_table(changes: Sequence[Change]) -> Markdown:
-    """Return then, now and difference of each model as a Markdown table; intervals in brackets, ``–`` for unknown."""
-    headings = ["Model", "metric then", "now", "points", "speed-up then", "now", "ratio", "weights then", "now"]
-    return table(headings, [_change_row(change) for change in changes])
-
-
 def _change_row(change: Change) -> list[str]:
+    """Return then, now and difference of a model; intervals in brackets, ``–`` for unknown."""
     then, now = change.then, change.now
     metric = [shown_metric(line) if line and line.metric is not None else "–" for line in (then, now)]
     speed = [times(line.speedup) if line else "–" for line in (then, now)]

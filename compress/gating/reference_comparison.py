@@ -50,12 +50,13 @@ class ReferenceComparison:
                 self._judge_known(line, subject, tolerance, before, judged)
             elif known:
                 what = f"the loss of at most {in_points(tolerance.max_drop)} against {self.name}"
+                count, of = line.counted
                 why = (
-                    f"it was measured there on other data than {line.data} ({line.metric_rows:,} examples); write it "
-                    "anew with --update-baseline"
+                    f"it was measured there on other data than {line.data} ({count:,} {of}); write it anew with "
+                    "--update-baseline"
                 )
                 limit = Limit("baseline_drop", tolerance.max_drop, subject)
-                self.judgements.append(limit.because(what, UNDECIDED, why, count=line.metric_rows))
+                self.judgements.append(limit.because(what, UNDECIDED, why, count=count, of=of))
                 self.changes.append(Change(subject, _newest(known), line))
             else:
                 self.notes.append(f"{subject} is not in {self.name}, so it is not compared.")

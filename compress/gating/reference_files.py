@@ -104,7 +104,7 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> dic
     """Make results the baseline of their hosts: ``directory/<host_id>.jsonl``, each replaced whole.
 
     Returns:
-        The files, with the models of each that were in it before and no longer are.
+        The files, with the models of each that were in it before and no longer are; on data that no longer is, with it.
 
     Raises:
         CompressError: the directory is a file, or holds something else under the name of a host.
@@ -117,8 +117,10 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> dic
     for path, own in by_host.items():
         check_file(path, lambda file: read_results([file]), "results of compress", option="--update-baseline")
         before = read_results([path]) if path.is_file() else []
-        kept = {line.model for line in own}
-        gone[path] = [name for name in dict.fromkeys(line.model for line in before) if name not in kept]
+        names, sets = {line.model for line in own}, {line.data for line in own}
+        lost = [line for line in before if line.model not in names or line.data not in sets]
+        said = (line.model + (f" on {line.data}" if line.data not in sets else "") for line in lost)
+        gone[path] = list(dict.fromkeys(said))
     for path, own in by_host.items():
         write_results(path, own)
     return gone

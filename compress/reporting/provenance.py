@@ -15,7 +15,6 @@ from compress.errors import CompressError
 from compress.files import read_text
 
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
-_HASH_SHOWN = 12
 _LARGEST_LOCK_SHOWN = 200_000
 
 
@@ -50,7 +49,7 @@ class ShownLock:
 
 def origins(lines: Iterable[Measurement]) -> list[Origin]:
     """Return every run among the lines."""
-    runs = grouped(lines, attrgetter("created", "host_id", "command", "data_sha256", "device")).values()
+    runs = grouped(lines, attrgetter("created", "host_id", "command", "data_sha256")).values()
     return [Origin(_facts(run[0]), run[0].command) for run in runs]
 
 
@@ -123,8 +122,3 @@ def _replay(path: Path) -> str:
         names_train = False
     train = ["--train", "FILE"] if names_train else []
     return shlex.join(["compress", "replay", path.name, "--data", "FILE", *train, "--root", "DIR", "-o", "FILE"])
-
-
-def short(sha256: str) -> str:
-    """Return the part of a hash that people compare."""
-    return sha256[:_HASH_SHOWN]

@@ -6,7 +6,6 @@ from compress.benchmarking.results.formatting import exact, plural, points, tabl
 from compress.escaping.markdown import code_span, markdown_text
 from compress.escaping.markup import visible_value
 from compress.reporting.charts.pareto import MARKERS, symbol
-from compress.reporting.provenance import short
 from compress.reporting.tables import seeds_table
 from compress.reporting.tables.results_table import as_markdown
 from compress.reporting.tables.survey_table import as_markdown as survey_markdown
@@ -31,7 +30,6 @@ def render(template: str, page: Any) -> str:
         points=points,
         times=times,
         exact=exact,
-        short=short,
         code_span=code_span,
         as_markdown=as_markdown,
         survey_markdown=survey_markdown,

@@ -26,7 +26,7 @@ from compress.models.signatures import is_signed, signed
 from compress.models.training_log import read_training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
 from compress.reporting.page import Options, machine, view
-from compress.reporting.provenance import locks_beside, short
+from compress.reporting.provenance import locks_beside
 from compress.reporting.rendering import render
 from compress.reporting.tables.cost import PriceList, parse_prices
 
@@ -131,9 +131,9 @@ def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measur
         examples = read_examples(source)
         sha256 = content_sha256(examples)
         if sha256 not in measured:
-            known = ", ".join(f"{name} ({short(known)})" for known, name in measured.items())
+            known = ", ".join(f"{name} ({known[:12]})" for known, name in measured.items())
             raise CompressError(
-                f"{source.name} holds other rows (sha256 {short(sha256)}) than were measured: {known}; give --texts "
+                f"{source.name} holds other rows (sha256 {sha256[:12]}) than were measured: {known}; give --texts "
                 "the test file of the benchmark, with the same columns"
             )
         found[sha256] = [e.text if e.text_pair is None else f"{e.text} / {e.text_pair}" for e in examples]

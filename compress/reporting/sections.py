@@ -21,7 +21,7 @@ from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.sweeps import Sweep, sweep
 from compress.reporting.leaders import Leaders, outcome_of, taken_apart
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
-from compress.reporting.summary import verdict
+from compress.reporting.summary import is_surely_faster, verdict
 from compress.reporting.tables import results_table
 from compress.reporting.tables.cost import DEVICES
 from compress.reporting.tables.flips import Flips, flips_of
@@ -143,6 +143,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     published = published_figures(lines)
     speeds = [line.speedup for line in measured.compared]
     kinds = [kind for kind in ORDER if any(line.kind == kind for line in lines)]
+    sweeps = [learning_curve(lines), sweep(measured.swept, "threads", best), sweep(measured.fixed, "length", best)]
     lengths = sorted({row.small_batch.length for row in measured.fixed if row.small_batch.length} - {first.length or 0})
     return Section(
         title=_title(first),
@@ -161,15 +162,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         notes=[*_notes(rows), *_of_more_threads(measured)],
         published=published,
         waterfalls=_waterfalls(measured),
-        sweeps=[
-            shown
-            for shown in (
-                learning_curve(lines),
-                sweep(measured.swept, "threads", best),
-                sweep(measured.fixed, "length", best),
-            )
-            if shown
-        ],
+        sweeps=[one for one in sweeps if one],
         at_lengths=[
             AtLength(
                 length,
@@ -230,11 +223,14 @@ def _faster_competitors(rows: Sequence[Result]) -> list[str]:
         competitors = [line for line in lines if line.kind == "competitor"]
         if not (models and competitors):
             continue
-        ours, theirs = (max(own, key=attrgetter("speedup")) for own in (models, competitors))
-        if theirs.speedup_low > ours.speedup_high:
+        if faster := [line for line in competitors if all(is_surely_faster(line, own) for own in models)]:
+            theirs = max(faster, key=attrgetter("speedup"))
+            compared = attrgetter("speedup_with_tokenizer" if theirs.tokenizer_inside else "speedup")
+            ours = max(models, key=compared)
             found[theirs.batch_size] = (
                 f"At batch {theirs.batch_size} {theirs.title} is faster ({times(theirs.speedup)}) than every model "
-                f"here ({ours.title}: {times(ours.speedup)}); 'compress show {theirs.runtime}' says where its guide is."
+                f"here ({ours.title}: {times(compared(ours))}); 'compress show {theirs.runtime}' says where its guide "
+                "is."
             )
     return list(found.values())
 

@@ -153,7 +153,7 @@ def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_p
 
     Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
-    faster = [line for line in lines if line.kind == "competitor" and _is_surely_faster(line, best)]
+    faster = [line for line in lines if line.kind == "competitor" and is_surely_faster(line, best)]
     open_ones = [line for line in faster if outcome_of(line, budget_points) in (WITHIN, UNDECIDED)]
     line = max(open_ones, key=lambda line: float(line.speedup), default=None)
     if line is None:
@@ -166,7 +166,8 @@ def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_p
     return [f"A competitor is faster: {speed}, at {_interval(line)}: {found}."]
 
 
-def _is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
+def is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
+    """Tell whether intervals say so: with tokenisation on both sides where it is inside the competitor's time."""
     key = "speedup_with_tokenizer" if competitor.tokenizer_inside else "speedup"
     return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
 

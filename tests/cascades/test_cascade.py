@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from compress.benchmarking.benchmark import benchmark
+from compress.benchmarking.candidates import open_candidates
 from compress.benchmarking.replay import replay
 from compress.cascades import cascade as stage
 from compress.cascades.cascade import CascadeData, cascade, cascade_verdict
@@ -155,6 +156,8 @@ def test_it_is_measured_by_its_mean(made: CascadeDir, models: list[ModelDir], tm
     rows = labelled(models[-1], texts(60, "bench"))
     settings = BenchmarkSettings(rounds=3, batch_sizes=(1, 8), padded_teacher=False, time_limit=1)
     output = tmp_path / "results.jsonl"
+    with pytest.raises(CompressError, match="is a cascade, which is no control; give it with --model"):
+        open_candidates(teacher, [], [made.path])
     lines = benchmark(teacher, [made.path, models[0]], rows, settings, output=output)
     small, large = (line for line in lines if line.kind == "cascade")
     assert small.members == list(made.member_names) and sum(small.answered) == pytest.approx(1)

@@ -226,6 +226,9 @@ def test_results_become_the_baseline_of_their_hosts(results: Results, tmp_path: 
     assert "later" in (folder / "abc123.jsonl").read_text() and "later" not in (folder / "second.jsonl").read_text()
     assert sorted(path.name for path in folder.iterdir()) == ["abc123.jsonl", "second.jsonl"]
     assert check.check([results(student(model="later"))], baseline=folder).exit_code in (0, 3)
+    both = [student(model="later", data=name, data_sha256=name * 64) for name in "ab"]
+    store_reference([write_lines(tmp_path / "sets.jsonl", both)], folder)
+    assert [*store_reference([results(both[0])], folder).values()] == [["later on b"]]
 
 
 @pytest.mark.parametrize("host", ["../escape", "a/b", "", ".", "x" * 65])

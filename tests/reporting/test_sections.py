@@ -12,6 +12,7 @@ from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.charts.sweeps import sweep
 from compress.reporting.page import view
+from compress.reporting.provenance import origins
 from compress.reporting.sections import gather, section
 from compress.reporting.tables.seeds_table import repeats
 from tests.support.report_study import study
@@ -75,6 +76,38 @@ def test_lengths_are_a_chart_where_there_are_several() -> None:
     assert found is not None and [row[1].value for row in found.rows[:3]] == [16, 64, 128]
     assert sweep(gpu.fixed, "length", None) is None
     assert sweep([row for row in cpu.fixed if row.small_batch.length == 16], "length", None) is None
+
+
+def test_a_chart_of_the_smallest_batch_leaves_out_who_was_not_measured_there() -> None:
+    several = [replace(TEACHER, threads=threads, batch_size=size) for threads in (1, 2) for size in (1, 32)]
+    large = [student(threads=threads, batch_size=32, latency_p50_ms=99.0) for threads in (1, 2)]
+    for lines in (several + large, (several + large)[::-1]):
+        (found,) = gather(lines)
+        made = sweep(found.swept, "threads", None)
+        assert made is not None and made.headings[2] == "p50, batch 1" and len(made.rows) == 4
+        assert {row[2].value for row in made.rows if row[0].text == "s"} == {None}
+        assert all(row[2].value and row[5].value for row in made.rows if row[0].text == "teacher")
+
+
+def test_a_run_on_a_gpu_and_its_baseline_on_the_processor_are_one() -> None:
+    lines = [replace(TEACHER, device="cuda"), line("tf-idf", kind="baseline", max_length=0)]
+    assert len(origins(lines)) == 1
+
+
+@pytest.mark.parametrize(("without", "with_tokenizer", "named"), [(3.0, 6.0, False), (10.0, 3.0, True)])
+def test_a_competitor_that_tokenises_is_compared_with_tokenisation(
+    without: float, with_tokenizer: float, named: bool
+) -> None:
+
+    def at(one: Measurement, speed: float, tokenizer: float) -> Measurement:
+        spans = {"speedup": speed, "speedup_with_tokenizer": tokenizer}
+        ends = {f"{key}_{end}": by * value for key, value in spans.items() for end, by in (("low", 0.9), ("high", 1.1))}
+        return replace(one, **spans, **ends)
+
+    other = line("m", kind="competitor", runtime="setfit", model_sha256="7" * 64, tokenizer_inside=True)
+    own = at(student(), without, with_tokenizer)
+    (found,) = gather([TEACHER, own, at(other, 4.5, 4.5)])
+    assert any("is faster" in note for note in section(found, {}).notes) == named
 
 
 def test_a_competitor_that_is_surely_faster_at_a_batch_size_is_named() -> None:

@@ -18,7 +18,6 @@ from compress.reporting.charts.svg import Axis, Canvas, both_sizes, document, fr
 class Marker:
     """``path`` is the outline of its mark around 0, 0 in pixels; ``colour`` a variable of the charts' style."""
 
-    title: str
     meaning: str
     path: str
     colour: str
@@ -26,21 +25,18 @@ class Marker:
 
 
 MARKERS: Mapping[str, Marker] = {
-    "teacher": Marker("teacher", "what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
-    "model": Marker("model", "made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
+    "teacher": Marker("what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
+    "model": Marker("made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
     "cascade": Marker(
-        "cascade", "models of which the next answers what the first is not sure of", "M0-7 7 5-7 5z M-7 1 7 1", "--c0"
+        "models of which the next answers what the first is not sure of", "M0-7 7 5-7 5z M-7 1 7 1", "--c0"
     ),
     "control": Marker(
-        "control", "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
+        "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
     ),
-    "baseline": Marker("baseline", "a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
-    "competitor": Marker("competitor", "the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
-    "reference-model": Marker(
-        "reference-model", "a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"
-    ),
+    "baseline": Marker("a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
+    "competitor": Marker("the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
+    "reference-model": Marker("a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"),
     "published": Marker(
-        "published",
         "the authors’ figure for the method, without a speed",
         "M0-8 2-2.5 8-2.5 3.2 1.2 5 7 0 3.4-5 7-3.2 1.2-8-2.5-2-2.5z",
         "--c0",

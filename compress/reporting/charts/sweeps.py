@@ -29,13 +29,14 @@ def sweep(rows: Sequence[Result], key: str, best: Measurement | None) -> Sweep |
     """Return the charts and the table of what was measured at several values of ``threads`` or ``length``."""
     if not rows:
         return None
-    largest = largest_batch(rows)
+    smallest, largest = min(row.small_batch.batch_size for row in rows), largest_batch(rows)
     lines = [
-        (_line_name(own[0].small_batch), [_cells(row, key, largest) for row in own]) for own in _swept(rows, key, best)
+        (_line_name(own[0].small_batch), [_cells(row, key, smallest, largest) for row in own])
+        for own in _swept(rows, key, best)
     ]
     if not lines:
         return None
-    first = f"batch {rows[0].small_batch.batch_size}"
+    first = f"batch {smallest}"
     pictures = [_picture(lines, key, f"Latency by {key}, {first}", "ms", LATENCY)]
     if key == "threads":
         pictures.insert(0, _picture(lines, key, f"Rows per second by threads, batch {largest}", "rows/s", THROUGHPUT))
@@ -68,15 +69,17 @@ def _swept(rows: Sequence[Result], key: str, best: Measurement | None) -> list[l
 SETTING, LATENCY, THROUGHPUT = 1, 2, 5
 
 
-def _cells(row: Result, key: str, largest: int) -> list[Cell]:
-    line, at_largest = row.small_batch, row.at(largest)
+def _cells(row: Result, key: str, smallest: int, largest: int) -> list[Cell]:
+    shown = (
+        (smallest, "latency_p50_ms", milliseconds),
+        (smallest, "latency_p95_ms", milliseconds),
+        (smallest, "speedup", times),
+        (largest, "throughput_rows_per_second", shown_rate),
+    )
     return [
-        name(line),
-        number(getattr(line, key), str),
-        speed(line, "latency_p50_ms", milliseconds),
-        speed(line, "latency_p95_ms", milliseconds),
-        speed(line, "speedup", times),
-        speed(at_largest, "throughput_rows_per_second", shown_rate) if at_largest else EMPTY,
+        name(row.small_batch),
+        number(getattr(row.small_batch, key), str),
+        *(speed(line, what, form) if (line := row.at(size)) else EMPTY for size, what, form in shown),
     ]
 
 

@@ -126,7 +126,9 @@ def survey(
         return None
     reference_models = {line.model: line for line in measured if line.kind == "reference-model"}
     made = []
-    for recipe, one in _listed(known):
+    listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
+    listed += [(recipe, None) for recipe in known if not recipe.survey]  # which the survey could not know
+    for recipe, one in listed:
         if one and one.reference_model:  # random weights have no quality, and no recipe makes them
             found = _published(recipe, one) | _speed_only(reference_models.get(one.reference_model))
             found["command"] = EMPTY
@@ -182,14 +184,6 @@ def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> 
         compared = [line for line in mine if line.batch_size == compared_size]
         students[name] = Student(recipe, made, compared, trained, rounded or trained or own[0], controls)
     return students
-
-
-def _listed(known: Sequence[StudentRecipe]) -> list[tuple[StudentRecipe, Survey | None]]:
-    """Return recipes with each of their rows in the survey, then those that the survey could not know."""
-    return [
-        *((recipe, one) for recipe in known for one in recipe.survey),
-        *((recipe, None) for recipe in known if not recipe.survey),
-    ]
 
 
 def _published(recipe: StudentRecipe, one: Survey | None) -> dict[str, Cell]:
