@@ -6,7 +6,6 @@ every row by what was fitted on other rows. ``accept_at`` asks for the confidenc
 often (:mod:`compress.calibration.acceptance`); ``compress predict`` then says of each whether it is accepted.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,11 +34,10 @@ from compress.inference.predict import Reader
 from compress.models.fitted_rows import check_unseen
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import copy_client_files
-from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.reporting.calibration_page import verdict, view
-from compress.reporting.figure_page import write_page
+from compress.reporting.figure_page import write_figures
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
 FEWEST_ROWS = 20
@@ -161,10 +159,8 @@ def calibrate(
             "metrics": tuple(_metrics(content)),
             "notes": notes,
         }
-        folder = stage.working / FOLDER  # no client reads it, and no later stage copies it
-        folder.mkdir()
-        write_atomically(folder / CALIBRATION_NAME, json.dumps(content, indent=1) + "\n")
-        write_page(view(content), folder)
+        # No client reads this folder, and no later stage copies it.
+        write_figures(content, view, stage.working / FOLDER / CALIBRATION_NAME)
         if network is None:
             copy_client_files(source.path, stage.working)
             rescale_graph(source.path, stage.working, chosen.scaling)

@@ -29,11 +29,10 @@ from compress.inference.threads import default_threads
 from compress.models.cascade_dir import KIND, CascadeDir, check_members, open_model, write_cascade
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.reporting.cascade_page import verdict, view
-from compress.reporting.figure_page import write_page
+from compress.reporting.figure_page import write_figures
 
 FOLDER, CONTENT_NAME = "cascade", "choice.json"
 COMPARED_ROWS = 64
@@ -129,10 +128,7 @@ def cascade(
             "front": [judge.of(one) | {"members": one.members} for one in best_plans(tried, judge.gold, metric)],
             **{role: one.of(simulate(one.models, plan.members, plan.thresholds)) for role, one in judges.items()},
         }
-        folder = stage.working / FOLDER
-        folder.mkdir()
-        write_atomically(folder / CONTENT_NAME, json.dumps(content, indent=1) + "\n")
-        write_page(view(content), folder)
+        write_figures(content, view, stage.working / FOLDER / CONTENT_NAME)
         write_cascade({names[number]: members[number] for number in plan.members}, plan.thresholds, stage.working)
         stage.finish(
             kind=KIND,
@@ -197,21 +193,19 @@ class CascadeJudge:
 
     def alone(self, model: MemberResult) -> dict[str, Any]:
         """Return what a model costs, and its metric."""
-        predicted, last = model.logits.argmax(axis=1), self.models[-1]
+        last = self.models[-1]
         return {
             "name": model.name,
             "latency_ms": model.latency_ms,
             "speedup": last.latency_ms / model.latency_ms,
-            "value": score(predicted, self.gold, metric=self.metric, classes=model.logits.shape[1]),
+            "value": score(model.predicted, self.gold, metric=self.metric, classes=model.logits.shape[1]),
         }
 
     def of(self, plan: CascadePlan) -> dict[str, Any]:
         """Return what a cascade costs and loses against the last model."""
         last = self.models[-1]
         classes = last.logits.shape[1]
-        found = paired_difference(
-            plan.predicted, last.logits.argmax(axis=1), self.gold, metric=self.metric, classes=classes
-        )
+        found = paired_difference(plan.predicted, last.predicted, self.gold, metric=self.metric, classes=classes)
         return {
             "rows": len(self.gold),
             "answered": plan.answered,

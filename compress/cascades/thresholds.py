@@ -6,12 +6,14 @@ row and how long it takes is known, and so are the predictions and the mean time
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations, product
 
 import numpy as np
 
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import Metric, paired_difference, score
+from compress.evaluation.pareto import non_dominated
 from compress.evaluation.softmax import confidence
 
 # Thresholds tried of each member, by how many have one: some thousand cascades.
@@ -25,6 +27,15 @@ class MemberResult:
     name: str
     logits: Array
     latency_ms: float
+
+    @cached_property
+    def sure(self) -> Array:
+        """The confidence of each prediction ``[N]``."""
+        return confidence(self.logits)
+
+    @cached_property
+    def predicted(self) -> Array:
+        return np.asarray(self.logits.argmax(axis=1))
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,10 @@ class CascadePlan:
 
 def plans(models: Sequence[MemberResult]) -> Iterator[CascadePlan]:
     """Yield cascades of some of the models, in no order of worth; members that no row is left for are none."""
-    sure = [confidence(model.logits) for model in models]
-    predicted = [model.logits.argmax(axis=1) for model in models]
     for count in range(2, len(models) + 1):
         for members in combinations(range(len(models)), count):
-            for thresholds in product(*(_levels(sure[member], LEVELS[count - 1]) for member in members[:-1])):
-                plan = _plan(models, members, thresholds, sure, predicted)
+            for thresholds in product(*(_levels(models[one].sure, LEVELS[count - 1]) for one in members[:-1])):
+                plan = simulate(models, members, thresholds)
                 asked = 1 + max(number for number, share in enumerate(plan.answered) if share)
                 yield replace(
                     plan, members=members[:asked], thresholds=thresholds[: asked - 1], answered=plan.answered[:asked]
@@ -59,27 +68,17 @@ def plans(models: Sequence[MemberResult]) -> Iterator[CascadePlan]:
 
 def simulate(models: Sequence[MemberResult], members: Sequence[int], thresholds: Sequence[float]) -> CascadePlan:
     """Return what a cascade does on the rows of its models."""
-    sure = [confidence(model.logits) for model in models]
-    return _plan(models, tuple(members), tuple(thresholds), sure, [model.logits.argmax(axis=1) for model in models])
-
-
-def _plan(
-    models: Sequence[MemberResult],
-    members: tuple[int, ...],
-    thresholds: tuple[float, ...],
-    sure: Sequence[Array],
-    predicted: Sequence[Array],
-) -> CascadePlan:
-    waiting = np.ones(len(sure[0]), bool)
-    found = np.zeros(len(waiting), np.min_scalar_type(models[0].logits.shape[1]))  # thousands are kept at once
+    rows, classes = models[0].logits.shape
+    waiting = np.ones(rows, bool)
+    found = np.zeros(rows, np.min_scalar_type(classes))  # thousands are kept at once
     answered, latency_ms = [], 0.0
-    for member, threshold in zip(members, (*thresholds, 0.0), strict=True):
-        latency_ms += waiting.mean() * models[member].latency_ms
-        answers = waiting & (sure[member] >= threshold)
-        found[answers] = predicted[member][answers]
+    for number, threshold in zip(members, (*thresholds, 0.0), strict=True):
+        latency_ms += waiting.mean() * models[number].latency_ms
+        answers = waiting & (models[number].sure >= threshold)
+        found[answers] = models[number].predicted[answers]
         answered.append(float(answers.mean()))
         waiting &= ~answers
-    return CascadePlan(members, thresholds, tuple(answered), found, float(latency_ms), models[0].logits.shape[1])
+    return CascadePlan(tuple(members), tuple(thresholds), tuple(answered), found, float(latency_ms), classes)
 
 
 def _levels(sure: Array, number: int) -> list[float]:
@@ -97,7 +96,7 @@ def fastest_within(
     that take the same time it is the one of fewest members.
     """
     last = models[-1]
-    reference, classes = last.logits.argmax(axis=1), last.logits.shape[1]
+    reference, classes = last.predicted, last.logits.shape[1]
     least = score(reference, gold, metric=metric, classes=classes) - max_drop / 100
     for plan in sorted(found, key=_cost):
         if plan.latency_ms >= last.latency_ms:
@@ -112,13 +111,10 @@ def fastest_within(
 
 def best_plans(found: Iterable[CascadePlan], gold: Array, metric: Metric) -> list[CascadePlan]:
     """Return the cascades that none is both faster and better than, by rising mean time."""
-    kept: list[CascadePlan] = []
-    best = -np.inf
-    for plan in sorted(found, key=_cost):
-        value = score(plan.predicted, gold, metric=metric, classes=plan.classes)
-        if value > best:
-            kept, best = [*kept, plan], value
-    return kept
+    by_cost = sorted(found, key=_cost)
+    values = [score(plan.predicted, gold, metric=metric, classes=plan.classes) for plan in by_cost]
+    costs = [-plan.latency_ms for plan in by_cost]
+    return [by_cost[number] for number in non_dominated(list(zip(costs, values, strict=True)))]
 
 
 def _cost(plan: CascadePlan) -> tuple[float, int]:

@@ -108,13 +108,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
 )
 @click.option("--rounds", type=options.Whole(min=3, max=10_000), default=100, show_default=True, help="Most rounds.")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Results to write: JSON lines.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Where to compute; auto is cuda where there is one.",
-)
+@options.device_cpu
 @click.option(
     "--threads",
     multiple=True,

@@ -6,7 +6,6 @@ import click
 
 from compress.cli import Command, options
 from compress.cli.printing import tell
-from compress.errors import CompressError
 from compress.escaping.uris import without_secrets
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -71,10 +70,7 @@ def command(
     **settings: Any,
 ) -> None:
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
-    if engine != "ray" and (workers or ray_address):
-        raise CompressError(
-            f"{'--workers' if workers else '--ray-address'} is for Ray; add --engine ray or leave it out"
-        )
+    options.check_idle("--engine ray", engine == "ray", "workers", "ray_address")
     pool = options.open_pool(unlabeled, columns, rows=rows)
     from compress.benchmarking.results.formatting import plural
     from compress.labelling.label import Engine, LabelOptions, label

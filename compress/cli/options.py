@@ -109,13 +109,14 @@ drop_overlap = click.option(
     is_flag=True,
     help="Leave rows that occur in two roles out of the earlier one instead of refusing.",
 )
-device = click.option(
+_device = functools.partial(
+    click.option,
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
     show_default=True,
     help="Where to compute; auto is cuda where there is one.",
 )
+device, device_cpu = _device(default="auto"), _device(default="cpu")
 threads = click.option(
     "--threads",
     type=Whole(min=0, max=MOST_THREADS),
@@ -144,12 +145,14 @@ _TEXTS = (
     click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair."),
 )
 _LABEL = click.option("--label-column", metavar="NAME", help="Column of the label or score.")
-_FORMAT = click.option("--format", metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ...")
+_FORMAT = click.option(
+    "--format", type=click.Choice(FORMATS), metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."
+)
 
 
 def columns(function: Function) -> Function:
     """Name the columns of the data files, where they cannot be guessed; passes them on as ``columns``."""
-    return _gathered(function, "columns", _names, (*_TEXTS, _LABEL, _FORMAT))
+    return _gathered(function, "columns", dict, (*_TEXTS, _LABEL, _FORMAT))
 
 
 def checks(function: Function) -> Function:
@@ -159,13 +162,7 @@ def checks(function: Function) -> Function:
 
 def text_columns(function: Function) -> Function:
     """Name the columns of texts alone; passes them on as ``columns``."""
-    return _gathered(function, "columns", _names, (*_TEXTS, _FORMAT))
-
-
-def _names(**given: str | None) -> Names:
-    if given["format"] is not None and given["format"] not in FORMATS:
-        raise CompressError(f"there is no format {given['format']!r}; use one of {', '.join(FORMATS)}")
-    return given
+    return _gathered(function, "columns", dict, (*_TEXTS, _FORMAT))
 
 
 def check_idle(missing: str, given: Any, *names: str) -> None:

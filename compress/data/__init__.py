@@ -1,7 +1,6 @@
 """Files and hub data sets as streams of examples: formats, columns, splits, overlap, tokenization."""
 
 from compress.data.examples import (
-    Columns,
     ContentFingerprint,
     Example,
     LabelledData,
@@ -9,7 +8,6 @@ from compress.data.examples import (
     content_sha256,
     data_entry,
     describe_rows,
-    normalise,
     row_key,
     row_keys,
 )
@@ -17,20 +15,16 @@ from compress.data.grouped_split import grouped_split
 from compress.data.label_encoding import (
     check_classes,
     encode_gold,
-    encode_labels,
-    encode_scores,
     infer_labels,
     infer_task,
     label_index,
     sort_labels,
 )
-from compress.data.overlap import CheckedRoles, check_roles
+from compress.data.overlap import check_roles
 from compress.data.sources import ExampleSource, FileSource, join_sources, open_source, read_examples
 from compress.data.text_source import TextSource
 
 __all__ = [
-    "CheckedRoles",
-    "Columns",
     "ContentFingerprint",
     "Example",
     "ExampleSource",
@@ -44,14 +38,11 @@ __all__ = [
     "data_entry",
     "describe_rows",
     "encode_gold",
-    "encode_labels",
-    "encode_scores",
     "grouped_split",
     "infer_labels",
     "infer_task",
     "join_sources",
     "label_index",
-    "normalise",
     "open_source",
     "read_examples",
     "row_key",

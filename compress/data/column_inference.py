@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from compress.data.examples import Columns
+from compress.data.label_encoding import NUMBER
 from compress.errors import CompressError, did_you_mean
 
 Cells = Sequence["str | None"]
@@ -65,7 +66,6 @@ LABELS = (
 _IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}
 _USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXT_COLUMNS) | set(LABELS)
 _IDENTIFIER = re.compile(r"(?!\d)[\w#][\w#./ -]{0,39}")
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _needs_quotes(lines: Sequence[str]) -> bool:
         return False
     needed = any("\t" in cell or "\n" in cell for row in rows for cell in row)
     doubled = any(cell[0] == '"' and '""' in cell[1:-1] for row in bare for cell in row if len(cell) > 3)
-    every = all(cell[:1] == '"' for row in bare for cell in row if cell and not _NUMBER.fullmatch(cell))
+    every = all(cell[:1] == '"' for row in bare for cell in row if cell and not NUMBER.fullmatch(cell))
     return needed or doubled or every
 
 
@@ -150,7 +150,7 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
             continue
         values = [row[position] for row in body if position < len(row)]
         few = len(values) >= 8 and len(set(values)) <= len(values) / 4
-        if values and (all(_NUMBER.fullmatch(value or "") for value in values) or (few and cell not in values)):
+        if values and (all(NUMBER.fullmatch(value or "") for value in values) or (few and cell not in values)):
             return len(first) > 1
     return False
 
@@ -244,7 +244,7 @@ class _Profile:
 def _profile(name: str, values: list[str]) -> _Profile:
     filled = [value for value in values if value.strip()]
     rows = max(1, len(values))
-    numeric = bool(filled) and all(_NUMBER.fullmatch(value) for value in filled)
+    numeric = bool(filled) and all(NUMBER.fullmatch(value) for value in filled)
     return _Profile(
         name=name,
         words=sum(len(value.split()) for value in filled) / max(1, len(filled)),

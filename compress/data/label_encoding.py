@@ -10,7 +10,7 @@ from decimal import Decimal
 from compress.data.examples import Example
 from compress.errors import CompressError, did_you_mean
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)  # beyond it a Decimal is none
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)  # beyond it a Decimal is none
 _SHOWN_CHARACTERS = 40
 _SHOWN_LABELS = 10
 
@@ -66,20 +66,14 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
     Raises:
         CompressError: two are one number, or one text, written in two ways.
     """
-    names = sorted(labels)
-    _refuse_two_spellings(names)
-    return tuple(sorted(names, key=float) if all(_number(name) is not None for name in names) else names)
-
-
-def _refuse_two_spellings(labels: Iterable[str]) -> None:
-    """Raise where classes would be told apart by how they are written: a file has ``1.0`` and another ``1``."""
-    known: dict[Decimal | str, str] = {}
-    for label in labels:
+    names, known = sorted(labels), dict[Decimal | str, str]()
+    for label in names:
         other = known.setdefault(_identity(label), label)
         if other != label:
             raise CompressError(
                 f"The labels {other!r} and {label!r} are one class written in two ways: write them alike in all files."
             )
+    return tuple(sorted(names, key=float) if all(_number(name) is not None for name in names) else names)
 
 
 def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> None:
@@ -120,7 +114,7 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
 def label_index(labels: Sequence[str]) -> dict[str, int]:
     """Return the index of each name in ``labels``, and of each index as text where no name is a number."""
     index = {label: position for position, label in enumerate(labels)}
-    if not any(_NUMBER.fullmatch(label) for label in labels):
+    if not any(NUMBER.fullmatch(label) for label in labels):
         index |= {str(position): position for position in range(len(labels))}
     return index
 
@@ -188,7 +182,7 @@ def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -
 
 def _identity(label: str) -> Decimal | str:
     """Return what two labels share that differ in how they are written alone."""
-    return Decimal(label) if _NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
+    return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
 
 
 def _listed(labels: Sequence[str]) -> str:
@@ -197,5 +191,5 @@ def _listed(labels: Sequence[str]) -> str:
 
 
 def _number(label: str) -> float | None:
-    value = float(label) if _NUMBER.fullmatch(label) else math.nan
+    value = float(label) if NUMBER.fullmatch(label) else math.nan
     return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from compress.data.data_files import DataFile, find_files
 from compress.data.examples import Columns, Example, content_sha256
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
-from compress.data.formats.text_files import read_table
+from compress.data.formats.text_files import FORMATS, read_table
 from compress.data.label_encoding import encode_scores, infer_labels
 from compress.data.text_source import TextSource
 from compress.errors import CompressError, did_you_mean
@@ -21,18 +21,6 @@ from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 
 Item = TypeVar("Item")
 ValuedRow = tuple[Example, str, int, Sequence[str]]
-_FORMAT_NAMES = {
-    "csv": "CSV",
-    "tsv": "TSV",
-    "tsv-unquoted": "TSV without quoting",
-    "jsonl": "JSON Lines",
-    "json": "JSON",
-    "parquet": "Parquet",
-    "text": "plain text",
-    "label-first": "label first",
-    "trees": "trees",
-    "conllu": "CoNLL-U",
-}
 _MOST_COLUMNS = 10_000
 
 
@@ -107,7 +95,7 @@ class FileSource(TextSource):
         """Return one line to show: ``train.tsv: TSV without quoting, text = sentence, label = label``."""
         named = self._tables[0].named
         kind, comma, rest = self.format.partition(",")
-        shown = [_FORMAT_NAMES.get(kind, kind) + comma + rest + ("" if named else ", no header")]
+        shown = [FORMATS.get(kind, kind) + comma + rest + ("" if named else ", no header")]
         used = {"text": self.columns.text, "pair": self.columns.text_pair}
         used |= {"label": self.columns.label} if self._labelled else {}
         if not self._tables[0].fixed:

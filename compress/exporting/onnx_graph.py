@@ -59,21 +59,6 @@ class _Logits(nn.Module):
         return logits
 
 
-def fused_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    padding: Tensor | None,
-    scale: float | None = None,
-    position_bias: Tensor | None = None,
-) -> Tensor:
-    """Do what :func:`flat_attention` does with queries, keys and values ``[B, H, T, d]``; return ``[B, T, H, d]``."""
-    heads, size = query.shape[1], query.shape[3]
-    query, key, value = (states.transpose(1, 2).flatten(2) for states in (query, key, value))
-    context = flat_attention(query, key, value, padding, position_bias, heads=heads, scale=scale)
-    return torch.unflatten(context, 2, (heads, size))
-
-
 def flat_attention(
     query: Tensor,
     key: Tensor,

@@ -108,22 +108,13 @@ def read_text(path: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> str:
         raise CompressError(f"{path} is not UTF-8 text (byte {error.start:,}): convert it or make it again") from None
 
 
-def read_json(path: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
-    """Return what a JSON file holds.
-
-    Raises:
-        CompressError: it is no regular file, too large, or not valid JSON.
-    """
-    return parse_json(read_text(path, limit_bytes), str(path))
-
-
 def read_json_table(path: Path, limit_bytes: int = JSON_LIMIT_BYTES) -> dict[str, Any]:
     """Return the table that a JSON file holds.
 
     Raises:
-        CompressError: as :func:`read_json`, and if it holds something else.
+        CompressError: it is no regular file, too large, not valid JSON, or holds something else.
     """
-    found = read_json(path, limit_bytes)
+    found = parse_json(read_text(path, limit_bytes), str(path))
     if not isinstance(found, dict):
         raise CompressError(f"{path} is not valid here: it holds no table ({{...}}); copy or make it again")
     return found

@@ -21,6 +21,7 @@ from compress.inference.compute import set_up_gpu
 from compress.inference.runner import run_by_length
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
+from compress.progress import Advance
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,8 +41,9 @@ def logits_of(
     max_length: int,
     batch_rows: int = BATCH_ROWS,
     task: str = "classification",
+    advance: Advance = lambda rows: None,
 ) -> np.ndarray:
-    """Return logits ``[N, C]`` float32 in the order of the examples.
+    """Return logits ``[N, C]`` float32 in the order of the examples; ``advance`` by the rows of each batch.
 
     For ``tagging`` N counts words, those of all sentences in order; a word without an answer has no numbers
     (:mod:`compress.data.tokenization`).
@@ -53,6 +55,7 @@ def logits_of(
         read = [{key: values[row] for key, values in tokens.items()} for row in rows]
         arrays = pad(read, tokenizer.pad_token_id or 0)
         logits = run(arrays)
+        advance(len(rows))
         return logits if words is None else at_words(logits, arrays["words"], [words[row] for row in rows])
 
     return run_by_length([len(ids) for ids in tokens["input_ids"]], run_rows, batch_rows, words)

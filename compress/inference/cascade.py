@@ -35,8 +35,6 @@ def ask_in_turn(first: np.ndarray, thresholds: Sequence[float], ask: Ask) -> Ans
     Args:
         first: logits ``[N, C]`` of the first member, which reads all rows.
     """
-    if not thresholds:
-        return Answers(first, [len(first)])
     found, waiting = first, np.arange(len(first))
     logits, left = first.copy(), [len(first)]
     for number, threshold in enumerate(thresholds, 1):

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from compress import plugins
 from compress.errors import CompressError
 from compress.inference.batching import Run
@@ -13,7 +11,6 @@ from compress.inference.padding import exact_batches
 from compress.inference.threads import default_threads
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_files import read_config
-from compress.progress import Advance
 
 
 def open_runtime(
@@ -49,17 +46,6 @@ def open_runtime(
     run: Run = plugin.function(directory, threads=threads or default_threads(), device=device, **options)
     precision = options.get("precision", getattr(module, "PRECISION", ""))
     return exact_batches(run, read_config(directory) if config is None else config, precision)
-
-
-def counted(run: Run, advance: Advance) -> Run:
-    """Return a run function that advances by the rows of each batch."""
-
-    def counting(arrays: dict[str, np.ndarray]) -> np.ndarray:
-        logits = run(arrays)
-        advance(len(logits))
-        return logits
-
-    return counting
 
 
 def runtime_for(directory: Path) -> str:

@@ -19,7 +19,7 @@ from compress.evaluation.softmax import probabilities as softmax
 from compress.inference.batching import Run, logits_of
 from compress.inference.cascade import ask_in_turn
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.open_runtime import counted, open_runtime
+from compress.inference.open_runtime import open_runtime
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
@@ -70,8 +70,8 @@ class Reader:
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``, of a tagger those of all words; ``advance`` counts the rows."""
-        run = counted(self.run, advance)
-        return logits_of(examples, run, self.tokenizer, max_length=self.max_length, task=self.task)
+        options: Any = {"max_length": self.max_length, "task": self.task, "advance": advance}
+        return logits_of(examples, self.run, self.tokenizer, **options)
 
 
 class Classifier:

@@ -106,8 +106,6 @@ def import_labels(
         force=force,
         keep=False,
     ) as stage:
-        for left in stage.working.glob("shard-*"):  # by a start that was killed
-            left.unlink()
         classes = values.classes or (values.columns if values.kind != "labels" else _labels_of(sources))
         texts, whole = ContentFingerprint(), ContentFingerprint()
         zeros = 0

@@ -20,7 +20,7 @@ from compress.escaping.uris import is_uri
 from compress.exporting.export import export, exporter_for
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
-from compress.inference.open_runtime import counted, open_runtime
+from compress.inference.open_runtime import open_runtime
 from compress.inference.threads import default_threads, using_threads
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.precision import COMPARED_ROWS, compare_precisions
@@ -61,12 +61,11 @@ class Job:
     tokenizer: PreTrainedTokenizerFast
     scratch: Path
 
-    def logits(self, examples: Sequence[Example], run: Run) -> np.ndarray:
+    def logits(self, examples: Sequence[Example], run: Run, advance: Advance = lambda rows: None) -> np.ndarray:
         """Return the logits of a shard, whose rows share batches: its bytes depend on no other shard."""
         plan, task = self.plan, self.model.task
-        return logits_of(
-            examples, run, self.tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows, task=task
-        )
+        options: Any = {"max_length": plan.max_length, "batch_rows": plan.batch_rows, "task": task, "advance": advance}
+        return logits_of(examples, run, self.tokenizer, **options)
 
 
 Shard = tuple[int, list[Example]]  # the number of a shard in the whole text, and its rows
@@ -88,9 +87,9 @@ class Engine:
 
     def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
         """Yield each shard with its logits, in any order; ``advance`` by rows."""
-        run = counted(start_runtime(job.plan, job.model, job.scratch), advance)
+        run = start_runtime(job.plan, job.model, job.scratch)
         for number, examples in shards:
-            yield number, examples, job.logits(examples, run)
+            yield number, examples, job.logits(examples, run, advance)
 
 
 @dataclass(frozen=True)
@@ -275,9 +274,9 @@ def _run_teacher(
     plan = plan_for(model, tokenizer, compute, max_length=max_length)
     labelling = progress("Labelling", len(examples))
     with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:
-        run = counted(start_runtime(plan, model, Path(scratch)), advance)
+        run = start_runtime(plan, model, Path(scratch))
         parts = [
-            logits_of(shard, run, tokenizer, max_length=plan.max_length, task=model.task)
+            logits_of(shard, run, tokenizer, max_length=plan.max_length, task=model.task, advance=advance)
             for shard in batched(examples, SHARD_ROWS)
         ]
     logits = np.concatenate(parts)

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 
 from compress.errors import CompressError
 from compress.files import read_json_table
-from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
+from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir, cascade_refusal
 from compress.models.model_files import check_files
 from compress.models.output_dir import write_atomically
+from compress.models.output_safety import CARD_NAME
 
 KIND = "cascade"
 CASCADE_NAME, MEMBERS = "cascade.json", "members"
@@ -59,7 +60,7 @@ class CascadeDir(ModelDir):
             not (isinstance(names, list) and isinstance(thresholds, list) and len(names) == len(thresholds) + 1)
             or not 1 < len(names) <= MOST_MEMBERS
             or not all(isinstance(name, str) for name in names)
-            or not all(map(_is_share, thresholds))
+            or not all(type(value) in (int, float) and 0 <= value <= 1 for value in thresholds)
         ):
             raise CompressError(
                 f"{path} has no names of 2 to {MOST_MEMBERS} members with numbers from 0 to 1 as thresholds of all but "
@@ -84,21 +85,15 @@ class CascadeDir(ModelDir):
     def parameters(self) -> int:
         return sum(member.parameters for member in self.members)
 
-    def load(self) -> NoReturn:
-        """Refuse: there is no one network.
+    def load(self, **_: Any) -> NoReturn:
+        """Refuse: there is no one network, nor one tokenizer.
 
         Raises:
             CompressError: always.
         """
         raise CompressError(cascade_refusal(self.path))
 
-    def load_tokenizer(self, *, words: bool = False) -> NoReturn:
-        """Refuse: every member has its own.
-
-        Raises:
-            CompressError: always.
-        """
-        raise CompressError(cascade_refusal(self.path))
+    load_tokenizer = load
 
 
 def open_model(path: ModelDir | str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
@@ -146,14 +141,6 @@ def check_members(members: Sequence[ModelDir]) -> None:
 def write_cascade(members: Mapping[str, ModelDir], thresholds: Sequence[float], directory: Path) -> None:
     """Copy the members, by name, into a directory and write the thresholds; the manifest is the caller's."""
     for number, member in enumerate(members.values(), 1):
-        target = directory / MEMBERS / str(number)
-        shutil.rmtree(target, ignore_errors=True)
-        for name in (*describe_files(member.path), MANIFEST_NAME):
-            if (member.path / name).is_file():
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(member.path / name, target / name)
+        target, without = directory / MEMBERS / str(number), shutil.ignore_patterns(".*", CARD_NAME)
+        shutil.copytree(member.path, target, ignore=without, copy_function=shutil.copyfile)
     write_atomically(directory / CASCADE_NAME, json.dumps({"members": [*members], "thresholds": [*thresholds]}) + "\n")
-
-
-def _is_share(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= 1

@@ -52,7 +52,7 @@ def writing(
         with _discarded(working, keep=True):
             _recover(target, previous)
             replaced = _to_replace(target, force)
-            _begin(working, target, json.dumps(request, sort_keys=True, default=str), force)
+            _begin(working, target, json.dumps(request, sort_keys=True, default=str), force, keep)
         with _discarded(working, keep):
             yield working
         for stray in working.glob(".*.tmp"):  # of a start that was killed while it wrote
@@ -148,10 +148,11 @@ def _to_replace(target: Path, force: bool) -> dict[str, str] | None:
     return owned_files(target)
 
 
-def _begin(working: Path, target: Path, asked: str, force: bool) -> None:
+def _begin(working: Path, target: Path, asked: str, force: bool, keep: bool) -> None:
     request_file = working / WORK_FOLDER / REQUEST_NAME
-    if request_file.exists() and request_file.read_text(encoding="utf-8", errors="replace") != asked:
-        if not force and _has_progress(working):
+    differs = request_file.exists() and request_file.read_text(encoding="utf-8", errors="replace") != asked
+    if differs or not keep:
+        if differs and not force and _has_progress(working):
             raise CompressError(
                 f"{working} holds unfinished work of another command for {target}; "
                 "repeat that command to resume it, choose another -o, or discard it with --force"

@@ -125,14 +125,6 @@ def ffn_widths(model: PreTrainedModel) -> list[int]:
     return []
 
 
-def kept_heads(model: PreTrainedModel) -> list[list[int]]:
-    """Return, per layer, the numbers that the present heads had before any pruning."""
-    kept = getattr(model.config, "kept_heads", None)
-    if kept is None:
-        return [list(range(units.count)) for units in units_of(model)]
-    return [list(heads) for heads in kept]
-
-
 def kept_layers(model: PreTrainedModel) -> list[int]:
     """Return the numbers that the present layers had before any pruning."""
     kept = getattr(model.config, "kept_layers", None)

@@ -4,7 +4,6 @@ Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.1065
 score the heads; rows of validation evaluate.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -24,7 +23,7 @@ from compress.inference.compute import Compute, resolve_device
 from compress.inference.threads import using_threads
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import cached_json, write_atomically
+from compress.models.output_dir import cached_json
 from compress.models.prunable_units import Part, heads_per_layer
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
@@ -32,7 +31,7 @@ from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning
-from compress.reporting.figure_page import write_page
+from compress.reporting.figure_page import write_figures
 from compress.reporting.heads_page import view
 from compress.surgery.unit_masks import Masks, masks_reach_logits, unmasked
 
@@ -137,8 +136,7 @@ def head_study(
             "one_head": alone,
             "evolution": evolution,
         }
-        write_atomically(stage.working / STUDY_NAME, json.dumps(content, indent=1) + "\n")
-        write_page(view(content), stage.working)
+        write_figures(content, view, stage.working / STUDY_NAME)
         stage.finish(kind="heads", recipe=recipe)
     return Path(output)
 

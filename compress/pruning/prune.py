@@ -3,7 +3,6 @@
 Removals are done in the order vocabulary, layers, heads and neurons, hidden size; one recovery follows.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from compress.pruning.removal_steps import execute_plan
 from compress.pruning.step_timing import StepTimer
 from compress.recipes import Pruning, Training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, curve_csv
-from compress.reporting.figure_page import write_page
+from compress.reporting.figure_page import write_figures
 from compress.reporting.pruning_page import removed, view
 from compress.surgery.remove_vocabulary import check_tokenizer
 from compress.training.phases import check_batch_sizes
@@ -180,8 +179,7 @@ def write_pruning_report(
         **decisions,
         "curve": curve,
     }
-    write_atomically(stage.working / PRUNING_REPORT_NAME, json.dumps(content, indent=1) + "\n")
-    write_page(view(content), stage.working)
+    write_figures(content, view, stage.working / PRUNING_REPORT_NAME)
     if curve:
         write_atomically(stage.working / CURVE_NAME, curve_csv(curve))
     # A target may remove no heads or no neurons.

@@ -6,6 +6,7 @@ The rules by which int8 is refused are in :mod:`compress.quantization.quantize`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from compress.data.tokenization import encode, maximum_length
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, agreement, predictions, score
 from compress.inference.batching import logits_of
-from compress.inference.open_runtime import counted, open_runtime, runtime_for
+from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import default_threads
@@ -55,7 +56,7 @@ class Judge:
             for name, path in (("fp32", fp32), ("int8", int8))
         }
         self.timed = runtime == "onnxruntime"
-        self.task = source.task
+        self.task, self.labels = source.task, source.labels
         self.tokenizer = source.load_tokenizer()
         self.max_length = maximum_length(self.tokenizer, source.config)
 
@@ -88,7 +89,9 @@ class Judge:
         reasons = []
         answered = np.isfinite(reference).all(axis=1)  # a word that was cut off has no logits
         if len(np.unique(int8[answered])) == 1 < len(np.unique(fp32[answered])):
-            reasons.append(f"it predicts {int8[answered][0]} for all {answered.sum():,} rows")
+            one = int8[answered][0]
+            shown = one if self.task == "regression" else self.labels[one]
+            reasons.append(f"it predicts {shown} for all {answered.sum():,} rows")
         drop = round(100 * (expected - found), 6)  # three of 300 rows are one point, and not a little more
         if drop > max_accuracy_drop:
             reasons.append(f"{metric.name} drops by {drop:.2f} points, more than the {max_accuracy_drop:g} allowed")
@@ -103,8 +106,8 @@ class Judge:
         return check
 
     def logits(self, name: str, rows: Sequence[Example], advance: Advance) -> np.ndarray:
-        run = counted(self.runs[name], advance)
-        return logits_of(rows, run, self.tokenizer, max_length=self.max_length, batch_rows=32, task=self.task)
+        options: Any = {"max_length": self.max_length, "batch_rows": 32, "task": self.task, "advance": advance}
+        return logits_of(rows, self.runs[name], self.tokenizer, **options)
 
     def time(self, rows: Sequence[Example], batch_size: int) -> Interval:
         """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""

@@ -11,13 +11,7 @@ from compress.data.label_encoding import encode_gold
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.models.model_dir import ModelDir
 from compress.quantization.fake_layers import FakeLayers, quantized_modules
-from compress.quantization.hessian_sensitivity import (
-    PART_ROWS,
-    PARTS,
-    SensitivityBatch,
-    answers_of,
-    layer_sensitivities,
-)
+from compress.quantization.hessian_sensitivity import PART_ROWS, PARTS, answers_of, layer_sensitivities
 
 CALIBRATION_ROWS, CALIBRATION_BATCH_ROWS = 512, 32
 # Of the moving average over 16 batches: an outlier of the first one has lost 80% of its weight at the end.
@@ -51,7 +45,7 @@ def measured_sensitivities(source: ModelDir, rows: Sequence[Example]) -> list[fl
     else:
         gold = torch.tensor(encode_gold(sample, source.labels, task=source.task, name="train"))
         answers = list(gold.split(PART_ROWS))
-    return layer_sensitivities(model, [SensitivityBatch(*pair) for pair in zip(batches, answers, strict=True)])
+    return layer_sensitivities(model, list(zip(batches, answers, strict=True)))
 
 
 def _sample(rows: Sequence[Example], count: int) -> list[Example]:

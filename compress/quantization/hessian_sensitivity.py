@@ -6,7 +6,6 @@ misleads for BERT.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,12 +25,8 @@ PARTS, PART_ROWS = 4, 16
 ITERATIONS, TOLERANCE = 12, 0.02
 
 
-@dataclass(frozen=True)
-class SensitivityBatch:
-    """One batch: the arguments of the model's ``forward``, and the target labels, ``[B]`` or ``[B, T]``."""
-
-    inputs: Mapping[str, Tensor]
-    answers: Tensor
+# One batch: the arguments of the model's ``forward``, and the target labels, ``[B]`` or ``[B, T]``.
+SensitivityBatch = tuple[Mapping[str, Tensor], Tensor]
 
 
 def layer_sensitivities(
@@ -111,10 +106,11 @@ def assign_bits(sensitivities: Sequence[float], bits: Sequence[int]) -> list[int
 
 def _loss(model: PreTrainedModel, part: SensitivityBatch) -> Tensor:
     # The class's own forward: mixed precision, where a trainer wraps it in, has too few digits for second derivatives.
-    logits = type(model).forward(model, **part.inputs).logits
+    inputs, answers = part
+    logits = type(model).forward(model, **inputs).logits
     if logits.shape[-1] == 1:
-        return functional.mse_loss(logits[..., 0], part.answers.to(logits))
-    return functional.cross_entropy(logits.flatten(0, -2), part.answers.flatten())
+        return functional.mse_loss(logits[..., 0], answers.to(logits))
+    return functional.cross_entropy(logits.flatten(0, -2), answers.flatten())
 
 
 def _normalised(vector: Sequence[Tensor]) -> list[Tensor]:
@@ -123,7 +119,7 @@ def _normalised(vector: Sequence[Tensor]) -> list[Tensor]:
 
 
 def answers_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
-    """Return a model's predictions as targets of a :class:`SensitivityBatch`: classes, or scores for regression.
+    """Return a model's predictions as targets of a batch: classes, or scores for regression.
 
     Tokens that are padding have no target.
     """

@@ -172,7 +172,6 @@ def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
         fp32, architecture = source.path, source.manifest.architecture
     else:
         fp32 = working / WORK_FOLDER / "fp32"
-        shutil.rmtree(fp32, ignore_errors=True)
         fp32.mkdir()
         architecture = write_onnx(source, fp32)["architecture"]
     copy_client_files(fp32, working)

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ def quality(one: Mapping[str, Any], metric: str) -> list[Cell]:
     """Return the cells of a metric's ``value`` and of its difference to the whole model in ``points``."""
     interval = span(points(one["low"]), points(one["high"]))
     return [Cell(shown(one["value"], metric), "", one["value"]), Cell(points(one["points"]), interval, one["points"])]
+
+
+def write_figures(content: Mapping[str, Any], view: Callable[[Any], FigurePage], file: Path) -> None:
+    """Write figures as JSON, and the page about them beside the file; its folder is made."""
+    file.parent.mkdir(exist_ok=True)
+    write_atomically(file, json.dumps(content, indent=1) + "\n")
+    write_page(view(content), file.parent)
 
 
 def write_page(page: FigurePage, directory: Path) -> None:

@@ -19,7 +19,8 @@ from compress.errors import CompressError
 from compress.models.dummy_inputs import example_inputs
 from compress.models.frozen_parameters import fixed_weights
 from compress.models.modeling.families import PRUNABLE, head_size_of, layers_of, stock_type
-from compress.models.prunable_units import kept_heads, units_of
+from compress.models.modeling.pruned import kept_heads
+from compress.models.prunable_units import units_of
 
 # What modules call the number of columns and of rows of their weight.
 _WIDTHS: dict[type[nn.Module], tuple[str, str]] = {

@@ -10,9 +10,8 @@ import torch_pruning
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.modeling.families import layers_of, stock_type
-from compress.models.modeling.pruned import count_heads, keep_mpnet_heads
-from compress.models.prunable_units import Part, Units, ffn_widths, kept_heads, units_of
+from compress.models.modeling.pruned import kept_heads, tell_heads
+from compress.models.prunable_units import Part, Units, ffn_widths, units_of
 
 
 def remove_heads(model: PreTrainedModel, remove: Mapping[int, Sequence[int]]) -> None:
@@ -25,15 +24,10 @@ def remove_heads(model: PreTrainedModel, remove: Mapping[int, Sequence[int]]) ->
     Raises:
         CompressError: a layer or position that the model does not have, or a layer that would lose its last head.
     """
-    kept = kept_heads(model)
-    chosen = _remove(model, remove, "heads")
+    chosen, kept = _remove(model, remove, "heads"), kept_heads(model)
     for index, positions in chosen.items():
         kept[index] = [head for position, head in enumerate(kept[index]) if position not in positions]
-    family = stock_type(model.config)
-    for index, layer in enumerate(layers_of(model)):
-        count_heads(layer, family, len(kept[index]))
-        if family == "mpnet":
-            keep_mpnet_heads(model, index, kept[index])
+    tell_heads(model, kept)
     model.config.kept_heads = kept
 
 

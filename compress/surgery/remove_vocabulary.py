@@ -25,7 +25,7 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.data import ContentFingerprint, Example
+from compress.data import Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
 from compress.models.modeling import is_tagger
@@ -48,7 +48,6 @@ class VocabularyCut:
     pieces_before: int
     pieces_after: int
     corpus_pieces: int
-    corpus_rows: int
     parameters: int
 
 
@@ -81,16 +80,14 @@ def cut_vocabulary(
             f"a {type(model).__name__} gives an output for every piece of its vocabulary; cut that of a classifier"
         )
     check_tokenizer(tokenizer)
-    fingerprint = ContentFingerprint()
-    rows = fingerprint.watch(corpus)
     # A tagger's tokenizer reads words one by one: one of bytes may give them other pieces than within a text.
-    read = (Example(word) for row in rows for word in row.words) if is_tagger(model) else rows
+    read = (Example(word) for row in corpus for word in row.words) if is_tagger(model) else corpus
     occurring = set(token_counts(tokenizer, read))
     if not occurring:
         raise CompressError("the corpus has no text that the tokenizer knows; give text such as the model will read")
     smaller, kept = cut_tokenizer(tokenizer, occurring | _fixed_pieces(model))
     removed = _select_rows(model, kept)
-    return smaller, VocabularyCut(len(tokenizer), len(kept), len(occurring), fingerprint.rows, parameters=removed)
+    return smaller, VocabularyCut(len(tokenizer), len(kept), len(occurring), parameters=removed)
 
 
 def cut_tokenizer(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from compress.cli.options import open_pool
-from compress.data import Columns, Example, open_source, read_examples
+from compress.data import Example, open_source, read_examples
+from compress.data.examples import Columns
 from compress.data.formats.hub import is_hub_name
 from compress.errors import CompressError
 

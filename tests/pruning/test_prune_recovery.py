@@ -14,7 +14,8 @@ import torch
 from compress.data import Example
 from compress.inference.compute import Compute
 from compress.labelling.label import label
-from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads
+from compress.models.modeling.pruned import kept_heads
+from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.training import phases as phases_module
 from compress.training.batches import EpochSampler
 from tests.support.pruning import content, curve, pruned

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from compress.models.prunable_units import kept_heads
+from compress.models.modeling.pruned import kept_heads
 from compress.pruning import choose_units as choose_units_module
 from compress.pruning import scoring as scoring_module
 from compress.training import phases as phases_module

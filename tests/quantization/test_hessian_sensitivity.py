@@ -11,7 +11,6 @@ from compress.errors import CompressError
 from compress.models.dummy_inputs import example_inputs
 from compress.models.modeling.families import layers_of
 from compress.quantization.hessian_sensitivity import (
-    SensitivityBatch,
     assign_bits,
     layer_sensitivities,
     most_sensitive,
@@ -44,7 +43,7 @@ def test_layers_of_a_model_against_the_explicit_hessian(regression: bool) -> Non
     model.requires_grad_(False).train()
     inputs = example_inputs(model, batch_size=3)
     answers = torch.tensor([0.5, -1.0, 2.0]) if regression else torch.tensor([0, 1, 1])
-    found = layer_sensitivities(model, [SensitivityBatch(inputs, answers)] * 2, iterations=300)
+    found = layer_sensitivities(model, [(inputs, answers)] * 2, iterations=300)
     assert model.training and not any(weight.requires_grad for weight in model.parameters())
     # The Hessian of all of a layer's matrices is too large to write out: the block of one of them bounds it from below.
     layer = layers_of(model.eval())[1]
@@ -70,7 +69,7 @@ def test_layers_of_a_model_against_the_explicit_hessian(regression: bool) -> Non
 @pytest.mark.parametrize("family", PRUNABLE)
 def test_every_family_can_be_differentiated_twice(family: str) -> None:
     model = classifier(family)
-    found = layer_sensitivities(model, [SensitivityBatch(example_inputs(model), torch.tensor([0, 1]))], iterations=3)
+    found = layer_sensitivities(model, [(example_inputs(model), torch.tensor([0, 1]))], iterations=3)
     assert all(value > 0 for value in found)
 
 

@@ -20,8 +20,8 @@ from compress.exporting.export import export, padded_example
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import PRUNED_FIELDS, head_size_of
-from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
-from compress.models.prunable_units import heads_per_layer, kept_heads
+from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
+from compress.models.prunable_units import heads_per_layer
 from compress.models.saving import describe_architecture
 from compress.pruning.layer_and_width_scores import hidden_importance
 from compress.surgery.remove_hidden import Member, remove_hidden

@@ -14,8 +14,8 @@ from compress.exporting.export import padded_example
 from compress.models.batch import Batch
 from compress.models.modeling.families import PRUNABLE as FAMILY
 from compress.models.modeling.families import layers_of
-from compress.models.modeling.pruned import MODEL_CLASSES, to_pruned
-from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_heads, kept_layers
+from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
+from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_layers
 from compress.models.saving import describe_architecture
 from compress.pruning.layer_and_width_scores import choose_removed_layers
 from compress.pruning.scoring import value_of

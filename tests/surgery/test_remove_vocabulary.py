@@ -101,7 +101,7 @@ def test_covered_text_keeps_its_pieces_and_its_logits_to_the_bit(family: str) ->
         assert pieces_of(smaller, row.text) == pieces_of(tokens, row.text)
     assert pieces_of(smaller, "good", "film") == pieces_of(tokens, "good", "film")
     assert cut.pieces_before == len(tokens) > cut.pieces_after == len(smaller) == model.config.vocab_size
-    assert cut.corpus_rows == len(CORPUS) and cut.corpus_pieces < cut.pieces_after
+    assert cut.corpus_pieces < cut.pieces_after
     assert cut.parameters == (cut.pieces_before - cut.pieces_after) * table.shape[1]
     old, new = tokens.get_vocab(), smaller.get_vocab()
     assert sorted(new.values()) == list(range(len(new)))

@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.models.dummy_inputs import example_inputs
-from compress.models.prunable_units import attention_layers, ffn_widths, heads_per_layer, kept_heads, units_of
+from compress.models.modeling.pruned import kept_heads
+from compress.models.prunable_units import attention_layers, ffn_widths, heads_per_layer, units_of
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, masks_reach_logits, normalised
 from tests.support.tiny import (

@@ -108,7 +108,7 @@ class _Structure:
 
     def _signed(self) -> int:
         value = self._number()
-        return _of_32_bits((value >> 1) ^ -(value & 1))
+        return (((value >> 1) ^ -(value & 1)) + 2**31) % 2**32 - 2**31  # of 32 bits
 
     def _step_over(self, kind: int, *, in_list: bool) -> None:
         if kind in {1, 2}:  # a truth value is its own type, but in a list
@@ -128,7 +128,3 @@ class _Structure:
             self.integers()
         else:  # a map, which no header has
             raise ValueError(f"type {kind}")
-
-
-def _of_32_bits(value: int) -> int:
-    return (value + 2**31) % 2**32 - 2**31

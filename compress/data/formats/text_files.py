@@ -3,7 +3,7 @@
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,18 @@ from compress.data.formats.trees import TREE, read_trees
 from compress.errors import CompressError
 from compress.files import printable_name, text_limit_bytes, too_long
 
-FORMATS = ("csv", "tsv", "tsv-unquoted", "jsonl", "json", "parquet", "text", "label-first", "trees", "conllu")
+FORMATS: Mapping[str, str] = {  # what a user types -> what it is called
+    "csv": "CSV",
+    "tsv": "TSV",
+    "tsv-unquoted": "TSV without quoting",
+    "jsonl": "JSON Lines",
+    "json": "JSON",
+    "parquet": "Parquet",
+    "text": "plain text",
+    "label-first": "label first",
+    "trees": "trees",
+    "conllu": "CoNLL-U",
+}
 _LINE_FORMATS = {"text": read_plain_text, "label-first": read_label_first, "trees": read_trees, "conllu": read_conllu}
 _EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
 

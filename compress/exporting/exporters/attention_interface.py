@@ -9,10 +9,11 @@ such models.)
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from compress.exporting.onnx_graph import ATTENTION, fused_attention, padding_only, write_fused_graph
+from compress.exporting.onnx_graph import ATTENTION, flat_attention, padding_only, write_fused_graph
 
 MODEL_TYPES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta", "xlm-roberta")
 
@@ -32,4 +33,7 @@ def _attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    return fused_attention(query, key, value, attention_mask, scaling), None
+    heads, size = query.shape[1], query.shape[3]
+    query, key, value = (states.transpose(1, 2).flatten(2) for states in (query, key, value))  # of [B, H, T, d]
+    context = flat_attention(query, key, value, attention_mask, heads=heads, scale=scaling)
+    return torch.unflatten(context, 2, (heads, size)), None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.exporting.onnx_graph import fused_attention, padding_only, write_fused_graph
+from compress.exporting.onnx_graph import flat_attention, padding_only, write_fused_graph
 
 MODEL_TYPES = ("mpnet",)
 
@@ -42,10 +42,8 @@ def _forward(attention: Any) -> Any:
     ) -> tuple[Tensor]:
         kept = getattr(attention, "kept_heads", None)
         bias = position_bias if kept is None else position_bias[:, kept]
-        shape = (*hidden_states.shape[:2], attention.num_attention_heads, attention.attention_head_size)
-        projections = (attention.q, attention.k, attention.v)
-        query, key, value = (linear(hidden_states).view(shape).transpose(1, 2) for linear in projections)
-        context = fused_attention(query, key, value, attention_mask, None, bias)
-        return (attention.o(context.flatten(2)),)
+        query, key, value = (linear(hidden_states) for linear in (attention.q, attention.k, attention.v))
+        context = flat_attention(query, key, value, attention_mask, bias, heads=attention.num_attention_heads)
+        return (attention.o(context),)
 
     return forward

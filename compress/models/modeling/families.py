@@ -21,7 +21,6 @@ class LayerNames(NamedTuple):
     """
 
     layers: str
-    attention: str
     query: str
     key: str
     value: str
@@ -34,7 +33,6 @@ class LayerNames(NamedTuple):
 
 _BERT = LayerNames(
     layers="encoder.layer",
-    attention="attention.self",
     query="attention.self.query",
     key="attention.self.key",
     value="attention.self.value",
@@ -47,7 +45,6 @@ _BERT = LayerNames(
 # One layer is all there is: it is used ``num_hidden_layers`` times.
 _ALBERT = LayerNames(
     layers="encoder.albert_layer_groups.0.albert_layers",
-    attention="attention",
     query="attention.query",
     key="attention.key",
     value="attention.value",
@@ -59,7 +56,6 @@ _ALBERT = LayerNames(
 )
 _DISTILBERT = LayerNames(
     layers="transformer.layer",
-    attention="attention",
     query="attention.q_lin",
     key="attention.k_lin",
     value="attention.v_lin",
@@ -71,7 +67,6 @@ _DISTILBERT = LayerNames(
 )
 _MPNET = LayerNames(
     layers="encoder.layer",
-    attention="attention.attn",
     query="attention.attn.q",
     key="attention.attn.k",
     value="attention.attn.v",
@@ -107,13 +102,12 @@ class Cut(NamedTuple):
 
 
 class Prunable(NamedTuple):
-    """Where the layers of a family lie, and what their heads and neurons are cut from; ``attention`` holds the heads.
+    """Where the layers of a family lie, and what their heads and neurons are cut from.
 
     ``neurons`` is None where a layer has several feed-forward networks (MobileBERT).
     """
 
     layers: str
-    attention: str
     heads: Cut
     neurons: Cut | None
 
@@ -121,7 +115,6 @@ class Prunable(NamedTuple):
 PRUNABLE: dict[str, Prunable] = {
     family: Prunable(
         names.layers,
-        names.attention,
         Cut((names.query, names.key, names.value), names.output),
         None if family == "mobilebert" else Cut((names.widened,), names.narrowed),
     )
@@ -129,7 +122,6 @@ PRUNABLE: dict[str, Prunable] = {
 } | {
     "deberta-v2": Prunable(
         "encoder.layer",
-        "attention.self",
         # The last two are there only where positions do not share the projections of the content.
         Cut(
             tuple(f"attention.self.{name}_proj" for name in ("query", "key", "value", "pos_key", "pos_query")),
@@ -137,7 +129,7 @@ PRUNABLE: dict[str, Prunable] = {
         ),
         Cut(("intermediate.dense",), "output.dense"),
     ),
-    "modernbert": Prunable("layers", "attn", Cut(("attn.Wqkv",), "attn.Wo", 3), Cut(("mlp.Wi",), "mlp.Wo", 2)),
+    "modernbert": Prunable("layers", Cut(("attn.Wqkv",), "attn.Wo", 3), Cut(("mlp.Wi",), "mlp.Wo", 2)),
 }
 
 

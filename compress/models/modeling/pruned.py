@@ -59,26 +59,24 @@ class PrunedMPNetSelfAttention(MPNetSelfAttention):
         return outputs
 
 
-def keep_mpnet_heads(model: PreTrainedModel, layer: int, kept_heads: Sequence[int]) -> None:
-    """Make one MPNet layer read the position bias of these original heads; its four projections stay as they are."""
-    module: Any = layers_of(model)[layer].attention
-    config: Any = model.config
-    attention = PrunedMPNetSelfAttention(config, kept_heads)
-    for name in ("q", "k", "v", "o"):
-        setattr(attention, name, getattr(module.attn, name))
-    module.attn = attention.train(module.training)
+def tell_heads(model: PreTrainedModel, kept: Sequence[Sequence[int]]) -> None:
+    """Tell attention modules which of the original heads they have, where they do not see that from their weights."""
+    family, config = stock_type(model.config), model.config
+    layer: Any
+    for layer, heads in zip(layers_of(model), kept, strict=True):
+        if family == "deberta-v2":
+            attention = layer.attention.self
+            attention.num_attention_heads = len(heads)
+            attention.all_head_size = len(heads) * attention.attention_head_size
+        elif family == "mpnet":  # which reads the position bias of its heads; the four projections stay as they are
+            attention = PrunedMPNetSelfAttention(config, heads)  # type: ignore[arg-type]
+            for name in ("q", "k", "v", "o"):
+                setattr(attention, name, getattr(layer.attention.attn, name))
+            layer.attention.attn = attention.train(model.training)
 
 
-def count_heads(layer: nn.Module, family: str, heads: int) -> None:
-    """Tell an attention module how many heads it has, where it does not see that from its weights."""
-    if family == "deberta-v2":
-        attention: Any = layer.get_submodule(PRUNABLE[family].attention)
-        attention.num_attention_heads = heads
-        attention.all_head_size = heads * attention.attention_head_size
-
-
-def _kept_heads(model: PreTrainedModel) -> list[list[int]]:
-    """Return ``config.kept_heads``, all heads where it says nothing.
+def kept_heads(model: PreTrainedModel) -> list[list[int]]:
+    """Return, per layer, the numbers that the present heads had before any pruning: ``config.kept_heads``, or all.
 
     Raises:
         ValueError: these heads are not those of such a model.
@@ -96,19 +94,17 @@ def _kept_heads(model: PreTrainedModel) -> list[list[int]]:
             f"kept_heads = {kept} does not fit {layers} layers of {heads} heads; "
             "each layer needs at least one head number, in rising order"
         )
-    return kept
+    return [list(numbers) for numbers in kept]
 
 
 def _resize(model: PreTrainedModel) -> None:
     """Give every layer the shapes of ``config.kept_heads`` and ``ffn_per_layer``, with weights that loading fills."""
     config, family = model.config, stock_type(model.config)
     layers, names = layers_of(model), PRUNABLE[family]
-    config.kept_heads = kept = _kept_heads(model)
-    for index, (layer, heads) in enumerate(zip(layers, kept, strict=True)):
+    config.kept_heads = kept = kept_heads(model)
+    for layer, heads in zip(layers, kept, strict=True):
         _resize_cut(layer, names.heads, len(heads) * head_size_of(config))
-        count_heads(layer, family, len(heads))
-        if family == "mpnet":
-            keep_mpnet_heads(model, index, heads)
+    tell_heads(model, kept)
     if family == "mpnet" and config.original_heads is not None:
         encoder: Any = model.base_model.encoder
         buckets = encoder.relative_attention_bias.num_embeddings
@@ -230,7 +226,7 @@ def _fits_stock_class(model: PreTrainedModel) -> bool:
         return False  # its position bias has a row for every original head
     widths = getattr(config, "ffn_per_layer", None) or [0] * len(layers_of(model))
     return (
-        all(len(numbers) == heads for numbers in _kept_heads(model))
+        all(len(numbers) == heads for numbers in kept_heads(model))
         and len(widths) == len(layers_of(model))
         and len(set(widths)) == 1
     )

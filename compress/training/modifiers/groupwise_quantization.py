@@ -108,7 +108,7 @@ class GroupwiseQuantization:
         self._layers.active = all(self._weight_bits.values())
         if student.training and not self._layers.active and len(self._parts) < PARTS:
             kept = {key: value[:PART_ROWS] for key, value in named.items() if isinstance(value, torch.Tensor)}
-            self._parts.append(SensitivityBatch(kept, answers_of(self._teacher.to(self._student.device), kept)))  # type: ignore[arg-type]
+            self._parts.append((kept, answers_of(self._teacher.to(self._student.device), kept)))  # type: ignore[arg-type]
 
     def _rounding(self, name: str, weight: torch.Tensor) -> Rounding:
         return grid_of(weight, self._weight_bits[name], self._groups).fake
