@@ -51,7 +51,7 @@ from compress.recipes import Choice, Training
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
-from compress.training.teacher_signal import signal_for
+from compress.training.teacher_signal import CachedTeacher
 from compress.training.tokenized_dataset import collator, mapped_rows
 from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import Objective, TrainingRun, train
@@ -209,7 +209,7 @@ class Study:
         tokenizer = self.teacher.load_tokenizer()
         logits, gold = self.logits[rows], self.gold[rows]
         given = [TrainingRow(*row) for row in zip(self.taught[rows], logits, gold, strict=True)]
-        folder, precision = self.work / "training", resolve_precision(training.precision, "cpu")
+        folder = self.work / "training"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         written = write_rows(
@@ -218,7 +218,7 @@ class Study:
         train(
             model,
             mapped_rows(written),
-            Objective(LOSSES, signal_for(LOSSES, None, masked=False, precision=precision), modifier=modifier),
+            Objective(LOSSES, CachedTeacher(), modifier=modifier),
             TrainingRun(folder / "checkpoints", training, "classification", Compute("cpu", 1, self.seed)),
             steps=len(given) // training.batch_size,
             collate=collator(tokenizer.pad_token_id or 0, "classification"),

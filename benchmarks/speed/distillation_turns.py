@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -196,8 +195,7 @@ class Ours:
         watch = Stopwatch()
         trainer.add_callback(watch)
         fast = keeping_freed_memory() if candidate.arithmetic == UNCHANGED else fast_steps("cpu")
-        with warnings.catch_warnings(), fast:
-            warnings.filterwarnings("ignore", message=".*pin_memory.*")
+        with fast:
             trainer.train()
         trainer.release()
         return 1000 * (watch.ends[-1] - watch.ends[WARM_UP - 1]) / self.steps

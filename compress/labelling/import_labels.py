@@ -194,8 +194,7 @@ def _from_columns(rows: Sequence[ValuedRow], values: LabelValues, classes: Seque
             f"{_place(rows[row])} has values that sum to {sums[row]:g}; probabilities sum to 1, and counts are whole "
             "numbers of which one is above 0: name a column for every class, or divide each row by its sum"
         )
-    probabilities: np.ndarray = found / sums[:, None]
-    return probabilities
+    return np.asarray(found / sums[:, None])
 
 
 def _from_labels(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> np.ndarray:

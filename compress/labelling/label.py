@@ -274,11 +274,8 @@ def _run_teacher(
     plan = plan_for(model, tokenizer, compute, max_length=max_length)
     labelling = progress("Labelling", len(examples))
     with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:
-        run = start_runtime(plan, model, Path(scratch))
-        parts = [
-            logits_of(shard, run, tokenizer, max_length=plan.max_length, task=model.task, advance=advance)
-            for shard in batched(examples, SHARD_ROWS)
-        ]
+        job = Job(plan, model, tokenizer, Path(scratch))
+        parts = [logits for *_, logits in Engine().run(job, enumerate(batched(examples, SHARD_ROWS)), advance)]
     logits = np.concatenate(parts)
     return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
 

@@ -89,7 +89,7 @@ def prune(
     keep_apart(places_of(output), [directory.path for directory in labels])
     check_labels(source, labels, pruning.recover, bool(data.validation))
     if pruning.recover:
-        check_batch_sizes(data.training.batch_size)
+        check_batch_sizes(data.training)
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))
     whole, tokenizer = source.load(), source.load_tokenizer()

@@ -68,8 +68,8 @@ class FakeLayers:
 
     def gather(self) -> None:
         """Take over the widest ranges that the processes of a training have: those of the whole batch."""
-        ranges = [linear.get_buffer(RANGE_BUFFER) for linear in self._linears.values()] if self._bits else []
-        if ranges:
+        if self._bits and self._linears and processes.active() > 1:
+            ranges = [linear.get_buffer(RANGE_BUFFER) for linear in self._linears.values()]
             for own, widest in zip(ranges, processes.largest(torch.stack(ranges)), strict=True):
                 own.copy_(widest)
 

@@ -27,8 +27,6 @@ from compress.recipes.student import (
 from compress.recipes.study import (
     Budget,
     DataSet,
-    Slice,
-    StudyBenchmark,
     StudyData,
     StudyPrune,
     StudyRecipe,
@@ -47,9 +45,7 @@ __all__ = [
     "Phase",
     "Pruning",
     "Published",
-    "Slice",
     "StudentRecipe",
-    "StudyBenchmark",
     "StudyData",
     "StudyPrune",
     "StudyRecipe",

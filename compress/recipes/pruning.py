@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Literal
 
 from compress.errors import CompressError
@@ -161,9 +160,9 @@ class Pruning:
                 yield f"--{name} max has no end; give an amount, or --max-accuracy-drop or --speedup with it"
         changed = [_option(name) for name in _OF_STEPS if getattr(self, name) != getattr(Pruning, name)]
         is_cubic = self.schedule == "cubic"
-        if not 0 <= self.max_accuracy_drop < inf:
+        if not 0 <= self.max_accuracy_drop < math.inf:
             yield f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0"
-        if self.speedup and not 1 < self.speedup < inf:
+        if self.speedup and not 1 < self.speedup < math.inf:
             yield f"--speedup {self.speedup} must be above 1, such as 1.5"
         if self.max_accuracy_drop and self.speedup:
             yield "--max-accuracy-drop and --speedup are two ends of one path; give one of them"
@@ -183,7 +182,7 @@ class Pruning:
         for name in ("keep_heads", "multiple", "speedup_batch_size"):
             if getattr(self, name) < 1:
                 yield f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more"
-        if not 0 <= self.recover < inf:
+        if not 0 <= self.recover < math.inf:
             yield f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1"
 
     @listed

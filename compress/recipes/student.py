@@ -11,6 +11,8 @@ from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.parsing import Choice, listed
 from compress.recipes.training import Training, training_faults
 
+# Of a student in another shape, or with other phases: nothing published belongs to it any longer.
+UNPUBLISHED: Mapping[str, Any] = {"missing": (), "limits": "", "published": (), "survey": ()}
 # Modifiers that round weights or activations in the forward pass.
 ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
 # Modifiers that mask units, which only the prune stage takes out of the weights.
@@ -238,16 +240,13 @@ def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
 
 
 def in_phases(recipe: StudentRecipe, phases: Sequence[Phase], *, source: str) -> StudentRecipe:
-    """Return the student of a recipe with other phases. Nothing published belongs to it any longer."""
+    """Return the student of a recipe with other phases."""
     student = dataclasses.replace(
         recipe,
         phases=tuple(phases),
         description=f"The student of {recipe.name}, with phases of its own.",
         paper="",
-        missing=(),
-        limits="",
-        published=(),
-        survey=(),
+        **UNPUBLISHED,
     )
     if faults := student.faults():
         raise CompressError(f"{source}: " + "; ".join(faults))

@@ -99,7 +99,8 @@ def _joined(explored: Exploration, students: Sequence[Trial], place: Path, drop:
         logger.info("no cascade: %s", error)
         return None
     score = validation.judge(validation.predicted(made.path))
-    return Joined(made, _members(made, students), _timing(made, students), score)
+    members = [one for name in made.member_names for one in students if one.shape.name == name]
+    return Joined(made, members, _timing(made, students), score)
 
 
 def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: float, compute: Compute) -> CascadeDir:
@@ -129,10 +130,6 @@ def _spread(front: Sequence[Trial], most: int) -> list[Trial]:
     if len(front) <= most:
         return list(front)
     return [front[round(place)] for place in np.linspace(0, len(front) - 1, most)]
-
-
-def _members(made: CascadeDir, students: Sequence[Trial]) -> list[Trial]:
-    return [one for name in made.member_names for one in students if one.shape.name == name]
 
 
 def _timing(made: CascadeDir, students: Sequence[Trial]) -> ShapeTiming:

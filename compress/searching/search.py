@@ -208,9 +208,8 @@ def label_rows(
     labels = []
     for name, source in {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}.items():
         place = folder / f"{name}-labels"
-        if not place.is_dir():
-            label(model, source, place, compute=compute, progress=progress)
-        labels.append(LabelDir.open(place))
+        done = place.is_dir()
+        labels.append(LabelDir.open(place) if done else label(model, source, place, compute=compute, progress=progress))
     return labels
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from compress import recipes
 from compress.recipes import Choice, StudentRecipe, Vocabulary
+from compress.recipes.student import UNPUBLISHED
 
 Precision = Literal["fp32", "int8"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
@@ -126,7 +127,7 @@ class Shape:
             return ["compress", "quantize", "--model", student, "--method", QUANTIZER, "-o", output]
         return ["compress", "export", "--model", student, "-o", output]
 
-    def recipe(self, name: str = "best") -> StudentRecipe:
+    def recipe(self) -> StudentRecipe:
         """Return the recipe, that of its family with these options."""
         base: StudentRecipe = recipes.load_recipe("students", FAMILIES[self.family].recipe)
         options = {key: value for key, value in self.options.items() if key != VOCABULARY}
@@ -136,11 +137,8 @@ class Shape:
             description=f"The student {base.name} in another shape, found by compress search.",
             architecture=Choice(base.architecture.name, options={**base.architecture.options, **options}),
             vocabulary=Vocabulary(size) if size else None,
-            missing=(),
-            limits="",
-            published=(),
-            survey=(),
-            name=name,
+            name="best",
+            **UNPUBLISHED,
         )
 
 

@@ -42,11 +42,6 @@ def reads_padding(model: PreTrainedModel, inputs: Inputs) -> bool:
         return padding_changes(run, {name: tensor.cpu().numpy() for name, tensor in inputs.items()})
 
 
-def of_equal_lengths(lengths: Tensor) -> list[Tensor]:
-    """Return the numbers of the rows of each length, given the tokens of each row ``[B]``."""
-    return [torch.nonzero(lengths == length).flatten() for length in lengths.unique()]
-
-
 def of_like_lengths(lengths: Tensor, part_tokens: float) -> list[Tensor]:
     """Divide rows into the parts that cost least together, and return the numbers of the rows of each part.
 

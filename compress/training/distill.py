@@ -36,8 +36,8 @@ from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, 
 from compress.training.augmentation import augmented, one_of
 from compress.training.build_student import build_student, try_student
 from compress.training.finetune import encoder_of
-from compress.training.phases import check_batch_sizes, fit, phase_batch_sizes
-from compress.training.teaching_labels import check_foreign_labels, foreign_labels, open_teacher
+from compress.training.phases import check_batch_sizes, fit
+from compress.training.teaching_labels import check_foreign_labels, open_teacher
 from compress.training.tokenized_rows import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import (
@@ -135,7 +135,7 @@ def distill(
     if data.combine:
         combined = len(data.labels)
         label_dirs = [combine_labels(label_dirs[:combined], data.weights), *label_dirs[combined:]]
-    foreign = foreign_labels(model, label_dirs)
+    foreign = [directory for directory in label_dirs if directory.teacher_sha256 != model.sha256]
     for directory in foreign:
         logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     unlabeled, labelled, validation = data.unlabeled, data.labelled, data.labelled.validation
@@ -162,7 +162,7 @@ def distill(
         check_held_out(pool, pool_size, has_others=bool(train))
     described = describe_rows({"train": train, "validation": validation})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
-    check_batch_sizes(*phase_batch_sizes(recipe.training, phases))
+    check_batch_sizes(recipe.training, phases)
     if not options.control:
         check_foreign_labels(model, phases, foreign, recipe.name)
     built_from = replace(recipe, phases=phases)
@@ -268,7 +268,9 @@ def _pretrained(start: str | Path, recipe: StudentRecipe) -> tuple[ModelDir, Stu
             f"the student {recipe.name!r} learns a vocabulary of its own, which {opened.path} does not read; "
             "leave --start out"
         )
-    left = [phase for phase in recipe.phases if resolved(phase) not in opened.manifest.recipe["phases"]]
+    written = opened.manifest.recipe["phases"]  # perhaps by an earlier version
+    done = [{plugins.RENAMED.get(key, key): value for key, value in phase.items()} for phase in written]
+    left = [phase for phase in recipe.phases if resolved(phase) not in done]
     if not left:
         raise CompressError(f"{opened.path} has gone through all phases of the student {recipe.name!r} already")
     for phase in recipe.phases:
@@ -323,7 +325,7 @@ def _training_rows(
     if validation.examples:
         return TrainingData(pool, gold), Selection(list(validation.rows()), "validation", metric)
     if pool is not None:
-        return TrainingData(pool, gold, hold_out=True), agreement_rows(pool, task)
+        return TrainingData(pool.part(held=False), gold), agreement_rows(pool, task)
     kept, held = grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
     labels: dict[Example, Any] = dict(zip(gold.examples, gold.labels, strict=True))
     selection = Selection([TrainingRow(e, None, labels[e]) for e in held], "slice of train", metric)
@@ -343,7 +345,8 @@ def _check_request(
             raise CompressError(
                 "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE"
             )
-    if data.unlabeled is not None and data.labelled.validation and not (recipe.reads_pool or recipe.vocabulary):
+    reads_text = recipe.reads_pool or recipe.vocabulary or options.start  # whose phases read it, and it plans the steps
+    if data.unlabeled is not None and data.labelled.validation and not reads_text:
         raise CompressError(f"no phase of the student {recipe.name!r} reads unlabelled text; leave --unlabeled out")
     if data.weights and not data.combine:
         raise CompressError("--weight is of label directories that are combined; add --combine mean")

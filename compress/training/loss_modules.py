@@ -16,10 +16,10 @@ from compress.models.modeling.families import stock_type
 GELU_HEADS = frozenset({"electra", "mpnet", "roberta", "xlm-roberta"})  # whatever their layers have
 
 
-def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, always: bool) -> nn.Module:
+def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, projected: bool = False) -> nn.Module:
     """Return a linear map from the student's hidden width to the teacher's; the identity where none is needed."""
     ours, theirs = student.config.hidden_size, teacher.config.hidden_size
-    return nn.Linear(ours, theirs) if always or ours != theirs else nn.Identity()
+    return nn.Linear(ours, theirs) if projected or ours != theirs else nn.Identity()
 
 
 def input_embeddings(model: PreTrainedModel) -> nn.Embedding:

@@ -22,13 +22,7 @@ from compress.recipes import Choice
 POINTS = 100  # lines of one training, beside those of its evaluations
 _DIGITS = 6
 _TERM = "loss/"
-# Keys of the Trainer's history -> those of our lines, beside the terms of the loss.
-_KEPT = {
-    "loss": "loss",
-    "learning_rate": "learning_rate",
-    "rows_per_second": "rows_per_second",
-    "eval_score": "validation",
-}
+_KEPT = {"loss", "learning_rate", "rows_per_second", "eval_score"}  # of the Trainer's history, beside the loss's terms
 
 
 class MetricsLog(TrainerCallback):
@@ -84,7 +78,8 @@ class MetricsLog(TrainerCallback):
 
 def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what a line says of an entry of the Trainer's history; None for its summary at the end."""
-    said = {_KEPT.get(key, key): _rounded(value) for key, value in entry.items() if key in _KEPT or _TERM in key}
+    kept = {key: _rounded(value) for key, value in entry.items() if key in _KEPT or _TERM in key}
+    said = {"validation" if key == "eval_score" else key: value for key, value in kept.items()}
     return {"step": entry["step"], **said} if said else None
 
 

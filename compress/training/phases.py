@@ -35,10 +35,12 @@ from compress.training.metrics_log import join_logs
 from compress.training.modifiers import MaskingModifier
 from compress.training.step_plan import StepRange, described, step_ranges, steps_for
 from compress.training.teacher_signal import (
+    LIVE,
     CachedFirstStates,
+    CachedTeacher,
+    LiveTeacher,
     TeacherSignal,
     first_states_fit,
-    signal_for,
     write_first_states,
 )
 from compress.training.tokenized_dataset import collator, mapped_rows, shortest_first
@@ -82,7 +84,7 @@ def fit(
         "max_length": min(training.max_length, maximum_length(tokenizer, model.config.to_dict())),
         "task": run.task,
     }
-    check_batch_sizes(*phase_batch_sizes(training, phases))
+    check_batch_sizes(training, phases)
     if selection:
         tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
         selection = replace(selection, rows=shortest_first(mapped_rows(tokenised)))
@@ -205,16 +207,11 @@ def prepare_received(model: PreTrainedModel) -> None:
                 type(module)(module.config)
 
 
-def phase_batch_sizes(training: Training, phases: Sequence[Phase]) -> set[int]:
-    """Return the rows a step of each phase."""
-    return {replace_training(training, phase.training, source=phase.name).batch_size for phase in phases}
-
-
-def check_batch_sizes(*sizes: int) -> None:
-    """Refuse batches that do not divide among the processes that were started."""
+def check_batch_sizes(training: Training, phases: Sequence[Phase] = ()) -> None:
+    """Refuse batches, of a training or of its phases, that do not divide among the processes that were started."""
     started = processes.world_size()
-    for size in sizes:
-        if size % started:
+    for changes in [phase.training for phase in phases] or [{}]:
+        if (size := replace_training(training, changes, source="training").batch_size) % started:
             fitting = ", ".join(str(number) for number in range(1, size + 1) if not size % number)
             raise CompressError(
                 f"a batch of {size} rows does not divide among {started} processes; start as many as one of {fitting} "
@@ -232,22 +229,24 @@ def phase_signal(
 ) -> TeacherSignal:
     """Return cached logits, cached first states or the teacher itself: the cheapest that the phase's losses can use.
 
-    First states are cached where rows are read more than once: otherwise the cache takes as many teacher passes.
+    First states are cached where rows are read more than once: otherwise the cache takes as many teacher passes. Where
+    text is masked anew in every step, there are no cached logits of it.
     """
-    phase, device = part.phase, run.compute.device
+    phase, device, live = part.phase, run.compute.device, part.phase.needs & LIVE
     if teacher is not None:
         teacher.to(device)  # type: ignore[arg-type]
-        only_first = "first" in phase.needs and not phase.needs & {"hidden", "attention"} and not phase.masking
-        repeated = part.steps * run.training.batch_size >= 2 * len(rows)
-        labelled = "teacher_logits" in rows.column_names
-        if only_first and repeated and labelled and first_states_fit(len(rows), teacher):
-            path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
-            with processes.main_first(), run.progress("Teacher's first states", len(rows)) as advance:
-                write_first_states(
-                    path, rows, teacher, collate, device=device, precision=run.precision, advance=advance
-                )
-            return CachedFirstStates(path)
-    return signal_for(phase.losses, teacher, masked=bool(phase.masking), precision=run.precision)
+    if not live and not (phase.masking and "logits" in phase.needs):
+        return CachedTeacher()
+    if teacher is None:
+        raise ValueError("a loss compares activations of two models, so the teacher is needed")
+    repeated = part.steps * run.training.batch_size >= 2 * len(rows)
+    can_cache = live == {"first"} and not phase.masking and "teacher_logits" in rows.column_names
+    if can_cache and repeated and first_states_fit(len(rows), teacher):
+        path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
+        with processes.main_first(), run.progress("Teacher's first states", len(rows)) as advance:
+            write_first_states(path, rows, teacher, collate, device=device, precision=run.precision, advance=advance)
+        return CachedFirstStates(path, device)
+    return LiveTeacher(teacher, live, run.precision)
 
 
 def parameters_by_part(model: PreTrainedModel) -> dict[str, list[Parameter]]:
@@ -271,7 +270,9 @@ def parameters_by_part(model: PreTrainedModel) -> dict[str, list[Parameter]]:
 def prepared(
     model: PreTrainedModel, teacher: PreTrainedModel | None, part: StepRange, *, selects: bool
 ) -> Iterator[Any]:
-    """Freeze what a step range does not train, and attach its modifier to the student, within the block.
+    """Freeze what a step range does not train, and attach its modifier, if any, to the student, within the block.
+
+    After an error the modifier stays attached: the student is discarded then, and detaching may take minutes.
 
     Args:
         selects: the best weights of the step range are kept, not its last.
@@ -279,13 +280,18 @@ def prepared(
     Raises:
         CompressError: the student has not what is to be frozen, or the modifier does not fit.
     """
-    with frozen(model, part.phase.frozen, part.frozen_layers), modifying(model, teacher, part.phase) as modifier:
+    modifier: Any = None
+    with frozen(model, part.phase.frozen, part.frozen_layers):
+        if chosen := part.phase.modifier:
+            modifier = plugins.find("modifiers", chosen.name).function(model, teacher, **chosen.options)
         if selects and isinstance(modifier, MaskingModifier):
             raise CompressError(
                 f"{part.name} masks units until it ends, so that none of its weights can be selected; "
                 "let a phase without it follow"
             )
         yield modifier
+        if modifier is not None:
+            modifier.detach()
 
 
 @contextmanager
@@ -318,21 +324,6 @@ def frozen(model: PreTrainedModel, names: Sequence[str], lowest_layers: int = 0)
     finally:
         for parameter in chosen:
             parameter.requires_grad_(True)
-
-
-@contextmanager
-def modifying(model: PreTrainedModel, teacher: PreTrainedModel | None, phase: Phase) -> Iterator[Any]:
-    """Attach a phase's modifier to the student within the block, if it has one.
-
-    After an error it stays attached: the student is discarded then, and detaching may take minutes.
-    """
-    if phase.modifier is None:
-        yield None
-        return
-    attach = plugins.find("modifiers", phase.modifier.name).function
-    modifier = attach(model, teacher, **phase.modifier.options)
-    yield modifier
-    modifier.detach()
 
 
 def save_finished(folder: Path, model: PreTrainedModel, outcome: Outcome) -> None:

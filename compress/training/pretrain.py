@@ -118,7 +118,7 @@ def pretrain(
         outcomes = fit(
             built,
             tokenizer,
-            TrainingPlan(TrainingData(text, Gold(), hold_out=True)),
+            TrainingPlan(TrainingData(text.part(held=False), Gold())),
             run,
             phases=recipe.phases,
             teachers={"encoder": teacher},

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback
 
 from compress.progress import Advance, logger
 
@@ -19,15 +19,11 @@ class ProgressCallback(TrainerCallback):
         self.choose_threads()
 
     def on_save(self, args: Any, state: Any, control: Any, **named: Any) -> None:
-        if state.is_world_process_zero:  # an evaluation comes before each checkpoint
-            logger.info("%s: %s", self.title, standing(state))
-
-
-def standing(state: TrainerState) -> str:
-    """Return how far a training is and how well its model does: ``step 400 of 2,000: validation 0.8812 (best)``."""
-    known: dict[str, float] = {key: value for entry in state.log_history for key, value in entry.items()}
-    said = f"step {state.global_step:,} of {state.max_steps:,}"
-    if "eval_score" in known:
-        best = " (best)" if state.best_global_step == state.global_step else ""
-        return f"{said}: validation {known['eval_score']:.4f}{best}"
-    return f"{said}: loss {known['loss']:.4f}" if "loss" in known else said
+        """Say how far it is, after the evaluation: ``step 400 of 2,000: validation 0.8812 (best)``."""
+        known: dict[str, float] = {key: value for entry in state.log_history for key, value in entry.items()}
+        said = f": loss {known['loss']:.4f}" if "loss" in known else ""
+        if "eval_score" in known:
+            best = " (best)" if state.best_global_step == state.global_step else ""
+            said = f": validation {known['eval_score']:.4f}{best}"
+        if state.is_world_process_zero:
+            logger.info("%s: step %s of %s%s", self.title, f"{state.global_step:,}", f"{state.max_steps:,}", said)

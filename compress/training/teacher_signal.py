@@ -21,14 +21,8 @@ from compress.models.batch import Batch, Outputs
 from compress.models.modeling import input_names
 from compress.models.prunable_units import attention_layers, has_heads
 from compress.progress import Advance, logger
-from compress.recipes import Choice, needs_of
-from compress.training.batch_parts import (
-    of_equal_lengths,
-    of_like_lengths,
-    reads_padding,
-    run_in_parts,
-    tokens_of_a_part,
-)
+from compress.recipes import Choice
+from compress.training.batch_parts import of_like_lengths, reads_padding, run_in_parts, tokens_of_a_part
 from compress.training.tokenized_dataset import batches_by_length
 
 LIVE = frozenset({"hidden", "first", "attention"})
@@ -100,7 +94,7 @@ class ActivationRecorder:
                 logger.info("padding changes the logits of this model: it reads texts of one length together")
         lengths = batch.attention_mask.sum(dim=1)
         if self._reads_padding:
-            return of_equal_lengths(lengths)
+            return [torch.nonzero(lengths == length).flatten() for length in lengths.unique()]
         parts = of_like_lengths(lengths, self.part_tokens) if divides else []
         return parts if len(parts) > 1 else []
 
@@ -125,14 +119,13 @@ class CachedFirstStates:
     in every epoch.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.states = np.load(path, mmap_mode="r")
+    def __init__(self, path: Path, device: str = "cpu") -> None:
+        self.states = torch.from_numpy(np.load(path, mmap_mode="c")).to(device)  # all of it on a GPU, once
 
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
         if batch.rows is None or cached_logits is None:
             raise ValueError("rows without numbers or cached logits reached a cached teacher")
-        states = torch.from_numpy(self.states[batch.rows.cpu().numpy()].astype(np.float32))
-        return Outputs(cached_logits, first=states.to(batch.input_ids.device))
+        return Outputs(cached_logits, first=self.states[batch.rows].float())
 
 
 class LiveTeacher:
@@ -154,26 +147,6 @@ class LiveTeacher:
             _, outputs = self.recorder(batch)
         cached = cached_logits if batch.targets is None else None
         return replace(outputs, logits=outputs.logits.float() if cached is None else cached)
-
-
-def signal_for(
-    losses: Iterable[Choice],
-    teacher: PreTrainedModel | None,
-    *,
-    masked: bool = False,
-    precision: str = "float32",
-) -> TeacherSignal:
-    """Return the cheapest signal for the losses: cached logits, or the teacher run live.
-
-    Args:
-        masked: the text is masked anew in every step, so that cached logits of the unmasked text cannot be used.
-    """
-    wanted = needs_of(losses)
-    if not wanted & LIVE and not (masked and "logits" in wanted):
-        return CachedTeacher()
-    if teacher is None:
-        raise ValueError("a loss compares activations of two models, so the teacher is needed")
-    return LiveTeacher(teacher, wanted & LIVE, precision)
 
 
 def first_states_fit(rows: int, teacher: PreTrainedModel) -> bool:

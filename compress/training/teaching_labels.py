@@ -50,11 +50,6 @@ def open_teacher(path: ModelDir | str | Path, labels: Sequence[LabelDir]) -> Mod
     return BareEncoder(opened.path, opened.manifest, labels[0].manifest.labels)
 
 
-def foreign_labels(model: ModelDir, labels: Sequence[LabelDir]) -> list[LabelDir]:
-    """Return the directories whose logits are not the model's."""
-    return [directory for directory in labels if directory.teacher_sha256 != model.sha256]
-
-
 def check_foreign_labels(model: ModelDir, phases: Sequence[Phase], labels: Sequence[LabelDir], student: str) -> None:
     """Refuse phases that need logits which labels from elsewhere do not hold.
 

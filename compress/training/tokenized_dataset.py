@@ -15,8 +15,7 @@ from compress.models.batch import Batch
 
 def mapped_rows(*paths: Path) -> Dataset:
     """Return the rows of files that :mod:`compress.training.tokenized_rows` wrote, memory-mapped."""
-    parts = [Dataset.from_file(str(path)) for path in paths]
-    return parts[0] if len(parts) == 1 else concatenate_datasets(parts)
+    return concatenate_datasets([Dataset.from_file(str(path)) for path in paths])
 
 
 def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], dict[str, torch.Tensor]]:

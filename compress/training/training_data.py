@@ -158,24 +158,19 @@ class Selection:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All training rows. ``hold_out`` leaves out the pool rows that :func:`agreement_rows` selects by."""
+    """All training rows, without those of the pool that :func:`agreement_rows` selects by."""
 
     pool: LabelledPool | UnlabelledText | None
     gold: Gold
-    hold_out: bool = False
 
     def rows(self, text: str) -> Iterator[TrainingRow]:
         """Yield the rows of ``all``, ``pool`` or ``gold`` text: the pool with its logits, then the gold rows."""
-        pool = self._pool(text)
+        pool, gold = self._of(text)
         from_pool = (TrainingRow(*row) for row in pool.labelled()) if pool else ()
-        return chain(from_pool, self._gold(text).rows())
+        return chain(from_pool, gold.rows())
 
-    def _pool(self, text: str) -> LabelledPool | UnlabelledText | None:
-        pool = None if text == "gold" else self.pool
-        return pool.part(held=False) if pool and self.hold_out else pool
-
-    def _gold(self, text: str) -> Gold:
-        return Gold() if text == "pool" else self.gold
+    def _of(self, text: str) -> tuple[LabelledPool | UnlabelledText | None, Gold]:
+        return None if text == "gold" else self.pool, Gold() if text == "pool" else self.gold
 
     def tokenized(
         self,
@@ -191,7 +186,7 @@ class TrainingData:
 
         A large pool is tokenised in parts, on all cores.
         """
-        pool, gold = self._pool(text), self._gold(text)
+        pool, gold = self._of(text)
         limits: dict[str, Any] = {"max_length": max_length, "task": task}
         # What mixes vocabularies draws as it goes, and of a tagger's rows some are left out.
         if not isinstance(pool, LabelledPool) or pool.rows <= PART_ROWS or mixer or task == "tagging":

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 
 from compress.data import Example, open_source, row_key, row_keys
 from compress.errors import CompressError
@@ -25,8 +26,11 @@ from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, r
 from compress.training import distill as distill_module
 from compress.training import tokenized_rows, training_data
 from compress.training.checkpoints import last_whole_checkpoint
-from compress.training.step_plan import steps_for
-from compress.training.teacher_signal import CachedTeacher, LiveTeacher, signal_for
+from compress.training.phases import phase_signal
+from compress.training.step_plan import StepRange, steps_for
+from compress.training.teacher_signal import CachedTeacher, LiveTeacher
+from compress.training.tokenized_dataset import collator
+from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, load, pruned, tokenizer, write
@@ -197,7 +201,7 @@ def test_a_loss_that_is_no_number_is_refused_before_the_work(teacher: Path, tmp_
 
 def test_held_out_rows_never_teach(labels: LabelDir) -> None:
     pool = LabelledPool((labels,))
-    taught_texts = {row.example.text for row in TrainingData(pool, Gold(), hold_out=True).rows("all")}
+    taught_texts = {row.example.text for row in TrainingData(pool.part(held=False), Gold()).rows("all")}
     held_texts = {row.example.text for row in agreement_rows(pool, "classification").rows}
     assert held_texts and not held_texts & taught_texts
     assert len(held_texts) + len(taught_texts) == 90
@@ -242,7 +246,7 @@ def test_a_large_pool_is_tokenised_in_parts_with_the_same_rows(
 ) -> None:
     logits = np.zeros((3, 2), dtype=np.float32)
     gold = Gold(train_rows()[:3], [1, 0, 1], logits)
-    data = TrainingData(LabelledPool((labels, labels)), gold, hold_out=True)
+    data = TrainingData(LabelledPool((labels, labels)).part(held=False), gold)
     given = {"max_length": 16, "task": "classification"}
     whole = data.tokenized(tmp_path / "whole.arrow", "all", tokenizer(), **given)
     for module in (tokenized_rows, training_data):
@@ -305,10 +309,12 @@ def test_a_gold_row_that_the_pool_holds_teaches_once(teacher: Path, tmp_path: Pa
     ],
 )
 def test_the_teacher_runs_live_only_where_a_loss_needs_it(
-    losses: tuple[Choice, ...], signal: type, wanted: set[str]
+    losses: tuple[Choice, ...], signal: type, wanted: set[str], tmp_path: Path
 ) -> None:
     assert needs_of(losses) == wanted
-    assert type(signal_for(losses, classifier("bert"))) is signal
+    part, rows = StepRange("all", Phase(losses), 1), Dataset.from_dict({"input_ids": [[2, 3]]})
+    run = TrainingRun(tmp_path, TRAINING, "classification", Compute("cpu"))
+    assert type(phase_signal(part, classifier("bert"), rows, collator(0, "classification"), run, tmp_path)) is signal
 
 
 def test_a_live_teacher_gives_cached_logits_and_hidden_states() -> None:

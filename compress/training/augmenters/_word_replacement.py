@@ -100,15 +100,23 @@ def _directions(vectors: np.ndarray) -> np.ndarray:
 
 
 def whole_words(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Return the words of letters that are a single subword token in the middle of a text, with their token ids."""
+    """Return the words of letters that are a single subword token in the middle of a text, with their token ids.
+
+    Raises:
+        CompressError: there are none.
+    """
     special = set(tokenizer.all_special_ids)
     ids = [[index] for index in range(len(tokenizer)) if index not in special]
     words = sorted({text.strip() for text in tokenizer.batch_decode(ids)})
     words = [word for word in words if word.isalpha()]
-    if not words:
-        return {}
-    pieces = tokenizer([f" {word}" for word in words], add_special_tokens=False)["input_ids"]
-    return {word: ids[0] for word, ids in zip(words, pieces, strict=True) if len(ids) == 1 and ids[0] not in special}
+    pieces = tokenizer([f" {word}" for word in words], add_special_tokens=False)["input_ids"] if words else []
+    found = {word: ids[0] for word, ids in zip(words, pieces, strict=True) if len(ids) == 1 and ids[0] not in special}
+    if not found:
+        raise CompressError(
+            "augmentation: the tokenizer has no token that is a whole word, and so no candidates; for the augmenter "
+            "neighbours give vectors = 'FILE', for masked-lm another model"
+        )
+    return found
 
 
 def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, count: int) -> Neighbours:
@@ -126,11 +134,6 @@ def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
             f"{len(tokenizer)} tokens of its tokenizer, so that they give no neighbours; give vectors = 'FILE'"
         )
     vocabulary = whole_words(tokenizer)
-    if not vocabulary:
-        raise CompressError(
-            "augmentation: the tokenizer has no token that is a whole word, so that its embeddings give no neighbours; "
-            "give vectors = 'FILE'"
-        )
 
     def vector_of(word: str) -> np.ndarray | None:
         pieces = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]

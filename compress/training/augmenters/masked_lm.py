@@ -129,16 +129,12 @@ class ExpectedWords:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, neighbours: Neighbours, *, count: int
     ) -> None:
         vocabulary = whole_words(tokenizer)
-        if not vocabulary:
-            raise CompressError(
-                "augmentation: the masked language model's tokenizer has no token that is a whole word, so that it "
-                "gives no candidates; give another model"
-            )
         self._model = model
         self._tokenizer = tokenizer
         self._neighbours = neighbours
         self._words = list(vocabulary)
-        self._ids = torch.tensor(list(vocabulary.values()), device=model.device)
+        self._tokens = list(vocabulary.values())
+        self._ids = torch.tensor(self._tokens, device=model.device)
         self._count = count
         limit = maximum_length(tokenizer, model.config.to_dict())
         self._text = functools.lru_cache(_REMEMBERED_TEXTS)(functools.partial(EncodedText, tokenizer, limit))
@@ -171,6 +167,6 @@ class ExpectedWords:
         # A few more than are wanted, because the word itself and other spellings of it are passed over.
         best = logits.topk(min(self._count + 5, len(self._words)), dim=1).indices.tolist()
         for word, token, indices in zip(words, own.tolist(), best, strict=True):
-            others = [self._words[index] for index in indices if int(self._ids[index]) != token]
+            others = [self._words[index] for index in indices if self._tokens[index] != token]
             found = [other for other in others if other.casefold() != word.text.casefold()]
             encoded.candidates[word] = tuple(found[: self._count])

@@ -6,7 +6,6 @@ over width and all real tokens of the batch.
 """
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import width_projection
@@ -14,6 +13,7 @@ from compress.training.losses._common import require_outputs, token_mean
 
 NEEDS = frozenset({"hidden"})
 MEAN_OVER = "tokens"
+learned = width_projection
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module, *, projected: bool = False) -> Tensor:
@@ -27,8 +27,3 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, projection: nn.Module
     require_outputs("hidden", loss="embedding-mse", student=student, teacher=teacher)
     difference = projection(student.hidden[0].float()) - teacher.hidden[0].float()
     return token_mean(difference.square().mean(dim=-1), batch)
-
-
-def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, projected: bool = False) -> nn.Module:
-    """Return the projection from the student's width to the teacher's: the identity where none is needed."""
-    return width_projection(student, teacher, always=projected)

@@ -14,11 +14,11 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
     """Return the mean over the rows of the batch that have a gold label; zero when none has."""
     if batch.labels is None:
         return zero(student)
-    is_regression = student.logits.shape[-1] == 1
-    known = ~batch.labels.isnan() if is_regression else batch.labels != NO_LABEL
-    if not known.any():
-        return zero(student)
-    logits, labels = student.logits[known].float(), batch.labels[known]
-    return (
-        nn.functional.mse_loss(logits[:, 0], labels) if is_regression else nn.functional.cross_entropy(logits, labels)
-    )
+    logits, labels = student.logits.float(), batch.labels  # no row is picked out: a GPU would wait to count them
+    if logits.shape[-1] == 1:
+        known = ~labels.isnan()
+        total = nn.functional.mse_loss(logits[:, 0], labels.where(known, logits[:, 0].detach()), reduction="sum")
+    else:
+        known = labels != NO_LABEL
+        total = nn.functional.cross_entropy(logits, labels, ignore_index=NO_LABEL, reduction="sum")
+    return total / known.sum().clamp(min=1)

@@ -7,7 +7,6 @@ transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5, as in
 """
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.training.loss_modules import width_projection
@@ -15,6 +14,7 @@ from compress.training.losses._common import hidden_pairs, token_mean, zero
 
 NEEDS = frozenset({"hidden"})
 MEAN_OVER = "tokens"
+learned = width_projection
 
 
 def loss(
@@ -39,8 +39,3 @@ def loss(
             ours, theirs = (nn.functional.layer_norm(states, theirs.shape[-1:]) for states in (ours, theirs))
         total = total + token_mean((ours - theirs).square().mean(dim=-1), batch)
     return total
-
-
-def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, projected: bool = False) -> nn.Module:
-    """Return the projection from the student's width to the teacher's: the identity where none is needed."""
-    return width_projection(student, teacher, always=projected)

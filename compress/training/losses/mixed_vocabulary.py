@@ -24,6 +24,7 @@ class MixedReader(nn.Module):
     """The teacher's logits ``[B, C]`` for mixed ids ``[B, M]``.
 
     Ids below the number of the teacher's embeddings are its own; from there on they are the student's, moved up by it.
+    The teacher's own weights take no gradient from now on.
     """
 
     def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
@@ -56,6 +57,4 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, 
     return soft_divergence(reader(batch.mixed_ids, batch.mixed_mask), teacher.logits, temperature)
 
 
-def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> MixedReader:
-    """Return the teacher as a reader of mixed text. From now on its own weights take no gradient."""
-    return MixedReader(student, teacher)
+learned = MixedReader

@@ -24,7 +24,7 @@ COMPUTES_IN = "run"  # its products are half of the work of a step
 class SharedProjections(nn.Module):
     """U and V of each of the :func:`weights`' shapes; ``up`` projects the student's weights, ``down`` the teacher's."""
 
-    def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel, direction: str) -> None:
+    def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel, *, direction: str = "down") -> None:
         super().__init__()
         if direction not in {"down", "up"}:
             raise CompressError(f"shared-projection: direction = {direction!r} is not allowed; use 'down' or 'up'")
@@ -71,13 +71,7 @@ def loss(
     return torch.stack(distances).mean() if distances else zero(student)
 
 
-def learned(student: PreTrainedModel, teacher: PreTrainedModel, *, direction: str = "down") -> SharedProjections:
-    """Return U and V for each shape, from random orthonormal rows or columns.
-
-    Raises:
-        CompressError: the depths differ, or the direction is not known.
-    """
-    return SharedProjections(student, teacher, direction)
+learned = SharedProjections
 
 
 def weights(model: PreTrainedModel, layer: int) -> dict[str, list[Tensor]]:

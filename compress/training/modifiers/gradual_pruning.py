@@ -91,7 +91,7 @@ class GradualPruning:
         self, student: PreTrainedModel, part_masks: dict[Part, PartMasks], stack: ExitStack, until: float, updates: int
     ) -> None:
         self._parts, self._stack = part_masks, stack
-        self._until, self._updates = until, updates
+        self._until, self._updates, self._seen = until, updates, -1
         self._state = nn.ModuleDict({str(part): masking for part, masking in part_masks.items()})
         self._state.register_buffer("taken", torch.zeros((), dtype=torch.long, device=student.device))
         student.add_module(STATE, self._state)
@@ -119,7 +119,9 @@ class GradualPruning:
         self._stack.close()
 
     def _take(self, update: int) -> None:
-        taken = self._state.get_buffer("taken")
+        if update <= self._seen:  # without a look at what checkpoints keep, for which a GPU would have to be waited for
+            return
+        self._seen, taken = update, self._state.get_buffer("taken")
         if update > int(taken):
             for masking in self._parts.values():
                 masking.mask(masked_share(update / self._updates))

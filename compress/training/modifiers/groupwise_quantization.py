@@ -64,7 +64,8 @@ class GroupwiseQuantization:
     @property
     def layer_bits(self) -> list[int]:
         """Bits of each encoder layer; zeros until they are decided."""
-        return [int(bits) for bits in self._student.get_buffer(LAYER_BITS)]
+        bits: list[int] = self._student.get_buffer(LAYER_BITS).tolist()  # a GPU is waited for once, not by layer
+        return bits
 
     def step(self, done: float) -> None:
         """Decide on the bits once enough batches were seen."""

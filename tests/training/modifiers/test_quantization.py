@@ -170,7 +170,7 @@ def test_layers_get_their_bits_after_the_first_batches(monkeypatch: pytest.Monke
     attached.step(0.5)
     assert sorted(attached.layer_bits) == [2, 4]
     # The teacher's answers were measured with.
-    assert [part.answers.tolist() for part in asked[0]] == [teacher(**b).logits.argmax(1).tolist() for b in inputs]
+    assert [answers.tolist() for _, answers in asked[0]] == [teacher(**b).logits.argmax(1).tolist() for b in inputs]
     with torch.no_grad():
         logits = student.eval()(**inputs[0]).logits
     bits = attached.layer_bits
