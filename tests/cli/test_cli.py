@@ -126,7 +126,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "a directory as text": (lambda d: d.command("label", unlabeled=d.teacher), "director"),
     "wrong column": (lambda d: d.command("finetune", text_column="txt"), "Did you mean 'text'"),
     "wrong label column": (lambda d: d.command("prune", label_column="labl"), "Did you mean 'label'"),
-    "unknown format": (lambda d: d.command("label", format="docx"), "no format 'docx'"),
+    "unknown format": (lambda d: d.command("label", format="docx"), "'docx' is not one of 'csv', 'tsv'"),
     "label not in the set": (
         lambda d: d.command("prune", train=d.file("t.csv", "text,label\na,good\nb,bad\n")),
         "which the model does not know: allowed are negative, positive",
@@ -138,14 +138,14 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "one class only": (lambda d: d.command("finetune", train=rows(d, "one.csv")), "has only one class, 'positive'"),
     "validation = train": (
         lambda d: d.command("distill", validation=d.train),
-        "40 of the 40 rows of train also occur in validation",
+        "All 40 rows of train also occur in validation, so that none is left to use: give other data for train.",
     ),
     "overlapping rows": (
         lambda d: d.command("finetune", validation=rows(d, "v.csv", repeat=train_rows()[:8])),
         "--drop-overlap",
     ),
     "pool overlaps validation": (
-        lambda d: d.command("distill", unlabeled=d.file("p.txt", "\n".join(e.text for e in validation_rows()))),
+        lambda d: d.command("distill", unlabeled=d.file("p.txt", "\n".join(["new", validation_rows()[0].text]))),
         "--drop-overlap",
     ),
     "not a classifier": (lambda d: d.command("label", teacher=d.damaged(no_head)), "is not a sequence classifier"),

@@ -14,16 +14,15 @@ from compress.data import (
     check_classes,
     check_roles,
     content_sha256,
-    encode_labels,
-    encode_scores,
     grouped_split,
     infer_labels,
     join_sources,
-    normalise,
     open_source,
     read_examples,
     row_key,
 )
+from compress.data.examples import normalise
+from compress.data.label_encoding import encode_labels, encode_scores
 from compress.errors import CompressError
 from compress.studies.data import find_set
 

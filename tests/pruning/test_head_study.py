@@ -282,7 +282,7 @@ def test_holms_correction() -> None:
         ({"validation": []}, "no rows to measure on; give labelled rows with --validation FILE"),
         ({"examples": 0}, "--examples 0"),
         ({"step": 0.0}, "--step 0.0"),
-        ({"validation": train_rows()}, "--drop-overlap"),
+        ({"validation": train_rows()}, "All 40 rows of train also occur in validation"),
         ({"train": [replace(train_rows()[0], label="great")]}, "which the model does not know"),
     ],
 )

@@ -406,7 +406,7 @@ def test_the_command_prints_the_verdict_and_the_command_again(
     [
         ({"train": []}, {}, "a search needs labelled rows of train; give --train FILE"),
         ({"validation": []}, {}, "a search needs labelled rows of validation; give --validation FILE"),
-        ({"validation": train_rows()}, {}, "--drop-overlap"),
+        ({"validation": train_rows()}, {}, "All 40 rows of train also occur in validation"),
         ({"test": validation_rows()}, {}, "also occur in test"),
         ({"test": [Example("new text", None, "great")]}, {}, "which the model does not know"),
         ({"metric": "pearson"}, {}, "metric 'pearson' does not fit classification"),
