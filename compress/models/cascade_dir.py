@@ -14,11 +14,10 @@ from typing import Any, NoReturn
 
 from compress.errors import CompressError
 from compress.files import read_json_table
-from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
+from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
 from compress.models.model_dir import ModelDir, cascade_refusal
 from compress.models.model_files import check_files
 from compress.models.output_dir import write_atomically
-from compress.models.output_safety import CARD_NAME
 
 KIND = "cascade"
 CASCADE_NAME, MEMBERS = "cascade.json", "members"
@@ -141,6 +140,9 @@ def check_members(members: Sequence[ModelDir]) -> None:
 def write_cascade(members: Mapping[str, ModelDir], thresholds: Sequence[float], directory: Path) -> None:
     """Copy the members, by name, into a directory and write the thresholds; the manifest is the caller's."""
     for number, member in enumerate(members.values(), 1):
-        target, without = directory / MEMBERS / str(number), shutil.ignore_patterns(".*", CARD_NAME)
-        shutil.copytree(member.path, target, ignore=without, copy_function=shutil.copyfile)
+        target = directory / MEMBERS / str(number)
+        for name in (*describe_files(member.path), MANIFEST_NAME):
+            if (member.path / name).is_file():
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(member.path / name, target / name)
     write_atomically(directory / CASCADE_NAME, json.dumps({"members": [*members], "thresholds": [*thresholds]}) + "\n")

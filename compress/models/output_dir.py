@@ -181,8 +181,8 @@ def _put_in_place(target: Path, working: Path, previous: Path, replaced: Mapping
     except (CompressError, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CompressError(
-            f"{target} appeared or was changed while this command ran, and is left as it is ({reason}); move it away, "
-            f"and the same command goes on from {working}"
+            f"{target} appeared or was changed while this command ran, and is left as it is ({reason}); move it away "
+            f"and repeat the command; what it made lies in {working}"
         ) from None
     if entry(previous) is None:
         return

@@ -234,6 +234,8 @@ class Study:
         inputs = {**self._pool_inputs(teacher), "augmentation": asdict(augmentation), "seed": self.recipe.seed}
 
         def make(path: Path) -> LabelDir:
+            if any(phase.teacher == "encoder" for phase in student.phases):
+                encoder_of(teacher, None)  # where it is not there, the student cannot be made, and needs no labels
             variants = augmented(
                 self.rows.unlabeled,
                 augmentation,
@@ -262,8 +264,6 @@ class Study:
         A control that another student has too is trained once.
         """
         plan = student.plan
-        if any(phase.teacher == "encoder" for phase in student.recipe.phases):
-            encoder_of(teacher, None)  # where it is not there, nothing of this student is worth making
         variants = self.variant_labels(teacher, student.recipe)
         train = partial(self._trained, teacher, labels, variants, student.recipe)
         for name, seed in student.trainings:

@@ -210,8 +210,8 @@ def prepare_received(model: PreTrainedModel) -> None:
 def check_batch_sizes(training: Training, phases: Sequence[Phase] = ()) -> None:
     """Refuse batches, of a training or of its phases, that do not divide among the processes that were started."""
     started = processes.world_size()
-    for changes in [phase.training for phase in phases] or [{}]:
-        if (size := replace_training(training, changes, source="training").batch_size) % started:
+    for name, changes in [(phase.name, phase.training) for phase in phases] or [("training", {})]:
+        if (size := replace_training(training, changes, source=name).batch_size) % started:
             fitting = ", ".join(str(number) for number in range(1, size + 1) if not size % number)
             raise CompressError(
                 f"a batch of {size} rows does not divide among {started} processes; start as many as one of {fitting} "
@@ -245,7 +245,7 @@ def phase_signal(
         path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
         with processes.main_first(), run.progress("Teacher's first states", len(rows)) as advance:
             write_first_states(path, rows, teacher, collate, device=device, precision=run.precision, advance=advance)
-        return CachedFirstStates(path, device)
+        return CachedFirstStates(path)
     return LiveTeacher(teacher, live, run.precision)
 
 

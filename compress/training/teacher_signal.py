@@ -119,13 +119,14 @@ class CachedFirstStates:
     in every epoch.
     """
 
-    def __init__(self, path: Path, device: str = "cpu") -> None:
-        self.states = torch.from_numpy(np.load(path, mmap_mode="c")).to(device)  # all of it on a GPU, once
+    def __init__(self, path: Path) -> None:
+        self.states = np.load(path, mmap_mode="r")
 
     def __call__(self, batch: Batch, cached_logits: Tensor | None) -> Outputs:
         if batch.rows is None or cached_logits is None:
             raise ValueError("rows without numbers or cached logits reached a cached teacher")
-        return Outputs(cached_logits, first=self.states[batch.rows].float())
+        states = torch.from_numpy(self.states[batch.rows.cpu().numpy()].astype(np.float32))
+        return Outputs(cached_logits, first=states.to(batch.input_ids.device))
 
 
 class LiveTeacher:

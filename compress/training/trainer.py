@@ -255,6 +255,8 @@ class DistillationTrainer(Trainer):
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         if "loss" in logs:
+            if not math.isfinite(logs["loss"]):
+                self._tr_loss.zero_()  # the Trainer subtracts it from itself, which leaves no number
             logs = {**logs, **self.metrics.since_last()}
         super().log(logs, start_time)
 

@@ -141,7 +141,7 @@ def appear(out: Path, kind: str) -> None:
 @pytest.mark.parametrize("force", [False, True])
 def test_what_appears_meanwhile_stays_and_the_same_command_resumes(kind: str, force: bool, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(CompressError, match="move it away, and the same command goes on from .*out.partial"):
+    with pytest.raises(CompressError, match="move it away and repeat the command; what it made lies in .*out.partial"):
         with writing(out, REQUEST, force=force, keep=False) as working:
             fill(working)
             if kind == "directory":

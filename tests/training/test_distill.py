@@ -25,6 +25,7 @@ from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
 from compress.training import distill as distill_module
 from compress.training import tokenized_rows, training_data
+from compress.training import trainer as trainer_module
 from compress.training.checkpoints import last_whole_checkpoint
 from compress.training.phases import phase_signal
 from compress.training.step_plan import StepRange, steps_for
@@ -194,6 +195,22 @@ def test_a_loss_that_is_no_number_is_refused_before_the_work(teacher: Path, tmp_
     with pytest.raises(CompressError, match=r"the loss kl is nan with its options \{'temperature': 0.0\}; change them"):
         taught(teacher, tmp_path / "made", student, unlabeled=pool_file(tmp_path / "pool.txt"))
     assert not (tmp_path / "made").exists()
+
+
+def test_a_loss_that_is_no_number_is_told_from_the_next(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, compute_loss = iter(range(100)), trainer_module.DistillationTrainer.compute_loss
+
+    def broken_once(self: Any, *given: Any, **named: Any) -> Any:
+        loss = compute_loss(self, *given, **named)
+        return loss + math.inf if next(steps) == 1 else loss  # which has no gradient
+
+    monkeypatch.setattr(trainer_module.DistillationTrainer, "compute_loss", broken_once)
+    made = taught(teacher, tmp_path / "student", unlabeled=pool_file(tmp_path / "pool.txt"))
+    lines = [json.loads(line) for line in (made.path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert losses[1] is None and len(losses) > 3 and None not in [losses[0], *losses[2:]]
 
 
 # What it learns from

@@ -4,7 +4,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from compress.data.formats.json_parquet import SPLITS, cell
 from compress.data.formats.table import Row, Table
 from compress.errors import CompressError, first_line
-from compress.files import faults_of
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*){1,2}(:[\w.-]+)?")
 
@@ -37,18 +36,26 @@ def read_hub(name: str, role: str) -> Table:
     parts = repository.split("/")
     attempts = [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
     stream = _load(name, attempts, role, split)
-    broken = partial(faults_of, name, "a data set of the hub", "go online and try again")
-    with broken():
+    with _unbroken(name):
         columns = tuple(stream.column_names or next(iter(stream), ()))
 
     def rows() -> Iterator[Row]:
-        with broken():
+        with _unbroken(name):
             for number, record in enumerate(stream, start=1):
                 # The hub writes -1 where a label is withheld.
                 yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
+
+
+@contextmanager
+def _unbroken(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        reason = first_line(error)
+        raise CompressError(f"The data set {name!r} broke off ({reason}): go online and try again.") from None
 
 
 def _load(name: str, attempts: Iterable[tuple[str, str | None]], role: str, split: str) -> Any:
