@@ -1,7 +1,6 @@
 """Judge one limit on one result by its 95% interval; size and memory have none and are compared directly."""
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from operator import attrgetter
 
 from compress.benchmarking.results import verdict
@@ -21,6 +20,7 @@ from compress.gating.gate_verdict import (
     shown_interval,
     subjects,
 )
+from compress.gating.selectors import is_meant
 
 # Relative to the teacher in torch: of that line itself there is nothing to judge.
 RELATIVE = ("max_accuracy_drop", "min_speedup", "min_speedup_with_tokenizer")
@@ -108,8 +108,7 @@ def baselines_within(lines: Sequence[Measurement], budgets: Sequence[GateBudget]
         drops = [
             budget.max_accuracy_drop
             for budget in budgets
-            if budget.max_accuracy_drop is not None
-            and (budget.data == line.data or fnmatchcase(line.data, budget.data))
+            if budget.max_accuracy_drop is not None and is_meant(line, "data", budget.data)
         ]
         notes += [_note(line, max(drops))] if drops else []
     return list(dict.fromkeys(filter(None, notes)))

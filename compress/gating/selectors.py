@@ -54,7 +54,7 @@ def select(selector: Selector, rows: Sequence[Result], *, prefix: str) -> list[M
         wanted = getattr(selector, name)
         if name == "threads" and wanted is None:
             continue
-        kept = [row for row in left if _is_meant(row.small_batch, name, wanted)]
+        kept = [row for row in left if is_meant(row.small_batch, name, wanted)]
         if not kept:
             raise _nothing(selector, name, [*dict.fromkeys(_shown(row.small_batch, name) for row in left)], prefix)
         left = kept
@@ -67,7 +67,8 @@ def select(selector: Selector, rows: Sequence[Result], *, prefix: str) -> list[M
     return lines
 
 
-def _is_meant(line: Measurement, name: str, wanted: Any) -> bool:
+def is_meant(line: Measurement, name: str, wanted: Any) -> bool:
+    """Tell whether a line is one that a selector's value asks for."""
     value = getattr(line, name)
     if value == wanted or name not in _PATTERNS:
         return bool(value == wanted)

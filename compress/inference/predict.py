@@ -70,8 +70,9 @@ class Reader:
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``, of a tagger those of all words; ``advance`` counts the rows."""
-        options: Any = {"max_length": self.max_length, "task": self.task, "advance": advance}
-        return logits_of(examples, self.run, self.tokenizer, **options)
+        return logits_of(
+            examples, self.run, self.tokenizer, max_length=self.max_length, task=self.task, advance=advance
+        )
 
 
 class Classifier:

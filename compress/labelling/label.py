@@ -63,9 +63,15 @@ class Job:
 
     def logits(self, examples: Sequence[Example], run: Run, advance: Advance = lambda rows: None) -> np.ndarray:
         """Return the logits of a shard, whose rows share batches: its bytes depend on no other shard."""
-        plan, task = self.plan, self.model.task
-        options: Any = {"max_length": plan.max_length, "batch_rows": plan.batch_rows, "task": task, "advance": advance}
-        return logits_of(examples, run, self.tokenizer, **options)
+        return logits_of(
+            examples,
+            run,
+            self.tokenizer,
+            max_length=self.plan.max_length,
+            batch_rows=self.plan.batch_rows,
+            task=self.model.task,
+            advance=advance,
+        )
 
 
 Shard = tuple[int, list[Example]]  # the number of a shard in the whole text, and its rows

@@ -6,7 +6,6 @@ The rules by which int8 is refused are in :mod:`compress.quantization.quantize`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -106,8 +105,15 @@ class Judge:
         return check
 
     def logits(self, name: str, rows: Sequence[Example], advance: Advance) -> np.ndarray:
-        options: Any = {"max_length": self.max_length, "batch_rows": 32, "task": self.task, "advance": advance}
-        return logits_of(rows, self.runs[name], self.tokenizer, **options)
+        return logits_of(
+            rows,
+            self.runs[name],
+            self.tokenizer,
+            max_length=self.max_length,
+            batch_rows=32,
+            task=self.task,
+            advance=advance,
+        )
 
     def time(self, rows: Sequence[Example], batch_size: int) -> Interval:
         """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""

@@ -20,10 +20,11 @@ class ProgressCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         """Say how far it is, after the evaluation: ``step 400 of 2,000: validation 0.8812 (best)``."""
+        if not state.is_world_process_zero:
+            return
         known: dict[str, float] = {key: value for entry in state.log_history for key, value in entry.items()}
         said = f": loss {known['loss']:.4f}" if "loss" in known else ""
         if "eval_score" in known:
             best = " (best)" if state.best_global_step == state.global_step else ""
             said = f": validation {known['eval_score']:.4f}{best}"
-        if state.is_world_process_zero:
-            logger.info("%s: step %s of %s%s", self.title, f"{state.global_step:,}", f"{state.max_steps:,}", said)
+        logger.info("%s: step %s of %s%s", self.title, f"{state.global_step:,}", f"{state.max_steps:,}", said)

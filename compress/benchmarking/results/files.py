@@ -70,6 +70,11 @@ class Result:
         return next((line for line in self.lines if line.batch_size == batch_size), None)
 
 
+def smallest_batch(rows: Iterable[Result]) -> int:
+    """Return the smallest batch size that was measured of any configuration; 0 of none."""
+    return min((row.small_batch.batch_size for row in rows), default=0)
+
+
 def largest_batch(rows: Iterable[Result]) -> int:
     """Return the largest batch size at which throughput was measured, of the configuration with most sizes."""
     return max(rows, key=lambda row: len(row.lines)).large_batch.batch_size
@@ -77,7 +82,7 @@ def largest_batch(rows: Iterable[Result]) -> int:
 
 def of_smallest_batch(rows: Sequence[Result]) -> list[Measurement]:
     """Return the lines of the smallest batch size that was measured of any configuration, of those that have it."""
-    smallest = min((row.small_batch.batch_size for row in rows), default=0)
+    smallest = smallest_batch(rows)
     return [row.small_batch for row in rows if row.small_batch.batch_size == smallest]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from compress.benchmarking.results.files import Result, grouped, largest_batch
+from compress.benchmarking.results.files import Result, grouped, largest_batch, smallest_batch
 from compress.benchmarking.results.formatting import milliseconds, shown_rate, times
 from compress.benchmarking.results.schema import Measurement
 from compress.reporting.charts import svg
@@ -29,7 +29,7 @@ def sweep(rows: Sequence[Result], key: str, best: Measurement | None) -> Sweep |
     """Return the charts and the table of what was measured at several values of ``threads`` or ``length``."""
     if not rows:
         return None
-    smallest, largest = min(row.small_batch.batch_size for row in rows), largest_batch(rows)
+    smallest, largest = smallest_batch(rows), largest_batch(rows)
     lines = [
         (_line_name(own[0].small_batch), [_cells(row, key, smallest, largest) for row in own])
         for own in _swept(rows, key, best)

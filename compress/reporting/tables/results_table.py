@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby
 
 from compress.benchmarking.results import formatting
-from compress.benchmarking.results.files import Result, largest_batch
+from compress.benchmarking.results.files import Result, largest_batch, smallest_batch
 from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, shown_rate
 from compress.benchmarking.results.schema import Measurement
 from compress.escaping.markdown import Markdown
@@ -92,7 +92,7 @@ def _title(column: Column) -> str:
 def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
     """Return every column that there is: speed and latency at the smallest batch size, throughput at the largest."""
     metric = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
-    smallest, largest = min(row.small_batch.batch_size for row in rows), largest_batch(rows)
+    smallest, largest = smallest_batch(rows), largest_batch(rows)
     wide = partial(Column, wide=True)
     at_smallest, at_largest = partial(Column, batch_size=smallest), partial(Column, batch_size=largest)
     wide_at_smallest, wide_at_largest = partial(wide, batch_size=smallest), partial(wide, batch_size=largest)
