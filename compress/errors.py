@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 INSTALL_ALL = "pip install 'compress[train]'"
@@ -63,6 +63,12 @@ def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     names = [name for name in allowed if max(len(name), len(value)) <= _LONGEST_NAME]  # it compares in squared time
     close = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def some_of(values: Sequence[object], at_most: int = 10) -> str:
+    """Name the first of some values, and how many there are where that is not all."""
+    shown = ", ".join(map(str, values[:at_most]))
+    return shown if len(values) <= at_most else f"{shown}, ... ({len(values):,} in all)"
 
 
 def first_line(error: BaseException) -> str:

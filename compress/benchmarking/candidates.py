@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compress import plugins
-from compress.errors import CompressError
+from compress.errors import CompressError, some_of
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.fitted_rows import TRAINING_ROLES, fitted_role
 from compress.models.manifest import VOCABULARIES, file_sha256
@@ -95,7 +95,8 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
         model = open_model(path)
         if model.task != first.task or not same_labels(model.labels, first.labels):
             raise CompressError(
-                f"{model.path} has the labels {_shown(model)}, the teacher {first.path} has {_shown(first)}; "
+                f"{model.path} has the labels {some_of(model.labels)}, the teacher {first.path} has "
+                f"{some_of(first.labels)}; "
                 "models are compared only when their labels are the same in the same order"
             )
         if model.path.resolve() == first.path.resolve():
@@ -201,10 +202,6 @@ def plan_entries(
             continue
         own.append(Entry(teacher, name, directory, name, device))
     return own + entries
-
-
-def _shown(model: ModelDir) -> str:
-    return ", ".join(model.labels[:10]) + (f", ... ({len(model.labels)})" if len(model.labels) > 10 else "")
 
 
 def _recipe(model: ModelDir) -> str:

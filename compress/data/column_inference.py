@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compress.data.examples import Columns
 from compress.data.label_encoding import NUMBER
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, some_of
 
 Cells = Sequence["str | None"]
 
@@ -179,7 +179,7 @@ def choose_columns(
         if name and name not in names:
             kind = "" if named else " (no header: columns are counted from 0)"
             raise CompressError(
-                f"{source} has no column {name!r}; it has {_listed(names)}{kind}: "
+                f"{source} has no column {name!r}; it has {some_of(names)}{kind}: "
                 f"name one of them with --{option}-column.{did_you_mean(name, names)}"
             )
     text, pair = asked.text, asked.text_pair
@@ -187,7 +187,7 @@ def choose_columns(
         guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, asked, named)
         if guessed is None:
             raise CompressError(
-                f"{source} has the columns {_listed(names)}, none of which is clearly the text: "
+                f"{source} has the columns {some_of(names)}, none of which is clearly the text: "
                 f"name one with --text-column."
             )
         text, pair = guessed[0], pair or guessed[1]
@@ -197,7 +197,7 @@ def choose_columns(
         label = (_label_by_name(names, used) if named else None) or _label_by_content(names, sample, used, named)
         if label is None:
             raise CompressError(
-                f"{source} has the columns {_listed(names)}, none of which is clearly the label that is "
+                f"{source} has the columns {some_of(names)}, none of which is clearly the label that is "
                 "needed here: name one with --label-column."
             )
     chosen = [name for name in (text, pair, label) if name is not None]
@@ -207,13 +207,9 @@ def choose_columns(
     if len(set(chosen)) < len(chosen):
         raise CompressError(
             f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = {pair}, "
-            f"label = {label}): name different ones of {_listed(names)}."
+            f"label = {label}): name different ones of {some_of(names)}."
         )
     return Columns(text, pair, label)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def _texts_by_name(names: Sequence[str]) -> tuple[str, str | None] | None:

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from compress.data.examples import Example
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, some_of
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)  # beyond it a Decimal is none
 _SHOWN_CHARACTERS = 40
-_SHOWN_LABELS = 10
 
 
 def encode_gold(
@@ -85,7 +84,7 @@ def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> No
     classes = [sorted({row.label for row in rows if row.label is not None}) for rows in (train, validation)]
     if all(classes) and not set(classes[0]) & set(classes[1]):
         raise CompressError(
-            f"validation has the classes {_listed(classes[1])}, and train has {_listed(classes[0])}: write them alike."
+            f"validation has the classes {some_of(classes[1])}, and train has {some_of(classes[0])}: write them alike."
         )
 
 
@@ -137,7 +136,7 @@ def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str
         if unknown is not None:
             raise CompressError(
                 f"{_row(row, example, name)} has the tag {unknown!r}, which the model does not know: allowed are "
-                f"{_listed(labels)}; correct the file or give data of the same tag set.{did_you_mean(unknown, labels)}"
+                f"{some_of(labels)}; correct the file or give data of the same tag set.{did_you_mean(unknown, labels)}"
             )
         encoded.append([index[tag] for tag in example.tags])
     return encoded
@@ -164,7 +163,7 @@ def _row(number: int, example: Example, name: str) -> str:
 
 
 def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -> CompressError:
-    shown, label = _listed(labels), example.label
+    shown, label = some_of(labels), example.label
     if label is None:
         return CompressError(
             f"{_row(row, example, name)} has no label, but one of {shown} is needed: remove the row or name another "
@@ -183,11 +182,6 @@ def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -
 def _identity(label: str) -> Decimal | str:
     """Return what two labels share that differ in how they are written alone."""
     return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
-
-
-def _listed(labels: Sequence[str]) -> str:
-    shown = ", ".join(labels[:_SHOWN_LABELS])
-    return shown if len(labels) <= _SHOWN_LABELS else f"{shown}, ... ({len(labels)} in all)"
 
 
 def _number(label: str) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compress.errors import CompressError
+from compress.errors import CompressError, some_of
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import Part, shard_path
 from compress.models.manifest import MANIFEST_NAME, file_sha256
@@ -15,8 +15,6 @@ from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import REQUEST_NAME, keep_apart
 from compress.progress import Progress, each, silent
 from compress.recipes import parse
-
-_NAMED = 5  # missing parts that a message names
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def _check(parts: Sequence[LabelPart]) -> None:
     if missing:
         of = first.notes.parts
         raise CompressError(
-            f"{len(missing):,} of {of:,} parts are missing ({_listed(missing)}); name their directories too, or make "
+            f"{len(missing):,} of {of:,} parts are missing: {some_of(missing)}; name their directories too, or make "
             f"them as the others were, with --shard {missing[0]}/{of}"
         )
 
@@ -145,12 +143,8 @@ def _plan(parts: Sequence[LabelPart]) -> dict[str, Any]:
     values = {name: list(dict.fromkeys(str(notes.get(name)) for notes in kept)) for name in kept[0]}
     own = {"part", "parts", "tokenizer_sha256", "shards_sha256"}
     return {
-        name: kept[0][name] if len(all_) == 1 else _listed(all_) for name, all_ in values.items() if name not in own
+        name: kept[0][name] if len(all_) == 1 else some_of(all_) for name, all_ in values.items() if name not in own
     }
-
-
-def _listed(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values[:_NAMED])) + (", ..." if len(values) > _NAMED else "")
 
 
 def _link_or_copy(source: Path, target: Path, like: os.stat_result) -> None:

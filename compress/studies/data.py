@@ -22,7 +22,7 @@ from compress.data import (
     row_key,
 )
 from compress.data.formats.json_parquet import SPLITS
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, some_of
 from compress.progress import logger
 from compress.recipes import DataSet, StudyRecipe
 from compress.studies.journal import Stages
@@ -149,14 +149,14 @@ def find_set(root: Path | None, set_name: str, split: str) -> Path:
     closer = PurePosixPath(set_name).parent if prefix else PurePosixPath(set_name)
     if not found:
         raise CompressError(
-            f"The set {set_name!r} has no file for the split {split!r}; it has {_listed(files)}: name the "
+            f"The set {set_name!r} has no file for the split {split!r}; it has {some_of(files)}: name the "
             f"set more closely, such as {closer / files[0]}, or another split."
         )
     if len(found) > 1:
         pattern = _pattern(found)
         if pattern is None:
             raise CompressError(
-                f"The split {split!r} of {set_name!r} may be any of {_listed(found)}: name the set more "
+                f"The split {split!r} of {set_name!r} may be any of {some_of(found)}: name the set more "
                 f"closely, such as {closer / found[0]}."
             )
         return folder / pattern
@@ -202,7 +202,3 @@ def _missing(root: Path, set_name: str) -> CompressError:
         f"There is no set {set_name!r} below the data root {root.name!r}: check the name, --data-root and "
         f"COMPRESS_DATA.{hint}"
     )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -140,7 +140,7 @@ def encoder_of(teacher: ModelDir, given: str | Path | None) -> ModelDir:
     if not named:
         raise CompressError(
             f"this student learns from the pretrained encoder before the task, and nothing says which one "
-            f"{teacher.name} was fine-tuned from; name it with --encoder DIR|RECIPE"
+            f"{teacher.name} was fine-tuned from; name it with 'compress distill --encoder DIR|RECIPE'"
         )
     found = recipes.parse(TeacherRecipe, {"description": "", **named}, source=f"{teacher.name}/{MANIFEST_NAME}")
     return ModelDir.open(encoder_path(replace(found, name=teacher.name)), classifier=False)

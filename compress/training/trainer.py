@@ -204,8 +204,8 @@ class DistillationTrainer(Trainer):
         self.add_callback(self.metrics)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         # Modifiers look at the activations of a pass, or draw at random in each: they see the batch as a whole.
-        wants = needs_of_student(objective.losses)
-        self.student = ActivationRecorder(model, wants, whole=objective.modifier is not None)
+        recorder = partial(ActivationRecorder, model, whole=objective.modifier is not None)
+        self.student, self.scored = recorder(needs_of_student(objective.losses)), recorder(frozenset())
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
             raise CompressError("frozen names all parts of the student, so that nothing learns; leave a part out")
@@ -266,7 +266,7 @@ class DistillationTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         batch = batch_of(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
-            raw, outputs = self.student(batch, model)
+            raw, outputs = self.scored(batch, model)
         if batch.words is None or batch.labels is None:
             return None, outputs.logits.float(), batch.labels
         # The Trainer joins batches of rows, of whatever length: words stay at their tokens until they are scored.
