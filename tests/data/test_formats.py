@@ -7,6 +7,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -388,11 +389,6 @@ def test_files_beside_must_have_the_same_length(tmp_path: Path) -> None:
         labelled(tmp_path / "val_text.txt")
 
 
-class _Stream(list[dict[str, Any]]):
-    column_names = ["sentence", "label", "idx"]
-    split = "validation"
-
-
 def test_a_version_is_no_suffix_of_a_file() -> None:
     assert is_hub_name("owner/mood_v1.1") and not is_hub_name("owner/mood.csv") and not is_hub_name("owner/mood.7z")
 
@@ -400,11 +396,17 @@ def test_a_version_is_no_suffix_of_a_file() -> None:
 def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import datasets
 
-    def load(name: str, config: str | None, streaming: bool) -> dict[str, _Stream]:
+    kinds = {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(2), "tone": datasets.Value("int64")}
+    files = {split: str(tmp_path / f"{split}.parquet") for split in ("train", "validation", "hidden")}
+    for split, path in files.items():
+        rows = {"sentence": ["fine", "dull"], "label": [1, -1 if split == "hidden" else 0], "tone": [1, -1]}
+        datasets.Dataset.from_dict(rows, features=datasets.Features(kinds)).to_parquet(path)
+    read = partial(datasets.load_dataset, "parquet", data_files=files, cache_dir=str(tmp_path))
+
+    def load(name: str, config: str | None, streaming: bool) -> Any:
         if (name, config) != ("glue", "sst2"):
             raise datasets.exceptions.DatasetNotFoundError(name)
-        rows = [{"sentence": "fine", "label": 1, "idx": 0}, {"sentence": "dull", "label": 0, "idx": 1}]
-        return {"train": _Stream(), "validation": _Stream(rows)}
+        return read(streaming=streaming)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", load)
@@ -412,7 +414,11 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = open_source("glue/sst2", role="validation", labelled=True)
     assert list(source) == [Example("fine", None, "1"), Example("dull", None, "0")]
     assert source.describe() == "glue/sst2: hub, split validation, text = sentence, label = label"
-    with pytest.raises(CompressError, match="has the splits train, validation, none of them for the role"):
+    scores = open_source("glue/sst2", role="validation", labelled=True, label_column="tone")
+    assert [example.label for example in scores] == ["1", "-1"]
+    with pytest.raises(CompressError, match="label"):
+        list(open_source("glue/sst2:hidden", role="test", labelled=True))
+    with pytest.raises(CompressError, match="has the splits train, validation, hidden, none of them for the role"):
         open_source("glue/sst2", role="test", labelled=True)
     with pytest.raises(CompressError, match="no file 'glue/sst3', and it could not be loaded"):
         open_source("glue/sst3", role="test", labelled=True)

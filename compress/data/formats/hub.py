@@ -38,12 +38,14 @@ def read_hub(name: str, role: str) -> Table:
     stream = _load(name, attempts, role, split)
     with _unbroken(name):
         columns = tuple(stream.column_names or next(iter(stream), ()))
+    # The hub writes -1 where a class is withheld; in other columns it is a value.
+    classes = {column for column, kind in (stream.features or {}).items() if hasattr(kind, "int2str")}
 
     def rows() -> Iterator[Row]:
         with _unbroken(name):
             for number, record in enumerate(stream, start=1):
-                # The hub writes -1 where a label is withheld.
-                yield number, tuple(None if record.get(c) == -1 else cell(record.get(c)) for c in columns)
+                withheld = {column for column in classes if record.get(column) == -1}
+                yield number, tuple(None if c in withheld else cell(record.get(c)) for c in columns)
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
