@@ -288,7 +288,7 @@ def test_the_control_learns_from_gold_in_one_phase(teacher: Path, labels: LabelD
 
 def test_a_general_phase_needs_the_encoder_to_be_named(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
     recipe = in_phases(Phase((HIDDEN,), teacher="encoder", text="pool"), Phase((KL,)))
-    with pytest.raises(CompressError, match="name it with --encoder"):
+    with pytest.raises(CompressError, match="name it with .compress distill --encoder"):
         taught(teacher, tmp_path / "student", recipe, labels)
     encoder = write(tmp_path / "encoder", classifier("bert", seed=3))
     made = taught(teacher, tmp_path / "student", recipe, labels, encoder=encoder)
@@ -456,7 +456,8 @@ def test_theseus_trains_through_the_pipeline(
     monkeypatch.setattr(training_module, "ActivationRecorder", recorder)
     with Watch(changed):
         made = taught(teacher, tmp_path / "student", recipe, labels)
-    assert made_whole == [True, False]  # what draws in each pass gets batches in one
+    # What draws in each pass gets batches in one; one recorder of each phase learns, the other scores.
+    assert made_whole == [True, True, False, False]
     assert changed[0] and all(".layer." in name for name in changed[0])
     assert any("embeddings" in name for name in changed[1])
     assert state(made.path).keys() == state(taught(teacher, tmp_path / "plain", TRANSFORMER, labels).path).keys()
