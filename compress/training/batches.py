@@ -94,11 +94,11 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     learning = [parameter for parameter in parameters if parameter.requires_grad]
     present = processes.total(torch.tensor([float(parameter.grad is not None) for parameter in learning]))
-    for parameter, processes_with_it in zip(learning, present.tolist(), strict=True):
-        if processes_with_it:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            processes.total(parameter.grad).div_(processes.active())
+    shared = [parameter for parameter, having in zip(learning, present.tolist(), strict=True) if having]
+    own = [torch.zeros_like(one) if one.grad is None else one.grad for one in shared]
+    means = processes.total(torch.cat([gradient.flatten() for gradient in own])).div_(processes.active())
+    for parameter, mean in zip(shared, means.split([one.numel() for one in shared]), strict=True):
+        parameter.grad = mean.view_as(parameter)
 
 
 def shares(batch: Batch, *, step: int, batch_size: int, rows: int) -> dict[str, Tensor]:
