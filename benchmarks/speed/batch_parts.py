@@ -64,7 +64,7 @@ def main() -> None:
     clock = time.process_time if options.threads == 1 else time.perf_counter
     pass_ms: dict[str, list[float]] = {name: [] for name in ways}
     seen: list[Batch] = []
-    with fast_steps("cpu"):
+    with fast_steps("cpu") as forward, forward:
         for number in range(options.rounds + 1):
             sampler.set_epoch(number)
             order = [rows[row] for row in sampler]

@@ -7,6 +7,7 @@ teacher signals.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -198,7 +199,7 @@ class DistillationTrainer(Trainer):
         is_table = isinstance(model.config, CNNConfig | NGramConfig)
         if is_table and not training.weight_decay and self.accelerator.num_processes == 1:
             sparse_gradients(model, on=True)
-            self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
+        self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
         self.remove_callback(PrinterCallback)
         self.metrics = MetricsLog(run.folder / METRICS_NAME, objective.losses)
         self.add_callback(self.metrics)
@@ -206,6 +207,7 @@ class DistillationTrainer(Trainer):
         # Modifiers look at the activations of a pass, or draw at random in each: they see the batch as a whole.
         recorder = partial(ActivationRecorder, model, whole=objective.modifier is not None)
         self.student, self.scored = recorder(needs_of_student(objective.losses)), recorder(frozenset())
+        self.around_forward: AbstractContextManager[Any] = nullcontext()
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
             raise CompressError("frozen names all parts of the student, so that nothing learns; leave a part out")
@@ -236,7 +238,8 @@ class DistillationTrainer(Trainer):
         batch = batch_of(inputs)
         if self.objective.masker:
             batch = self.objective.masker(batch)
-        raw, student = self.student(batch, model)
+        with self.around_forward:
+            raw, student = self.student(batch, model)
         student = replace(student, trained_layers=self.objective.trained_layers)
         teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         weighted = []
@@ -331,7 +334,7 @@ def train(
     begun = int(resumed.name.rsplit("-", 1)[1]) if resumed else 0
     trainer.has_ended = resumed is not None and was_last(resumed)
     with (
-        fast_steps(run.compute.device),
+        fast_steps(run.compute.device) as trainer.around_forward,
         using_threads(run.compute.threads) as choose_threads,
         reporting(trainer, run.compute.report_to, begun),
         run.progress(run.title, steps - begun) as advance,

@@ -110,13 +110,13 @@ def test_steps_on_the_cpu_use_it_for_states_and_attention(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("compress.training.cpu_steps.dropout", counted)
     ids = torch.ones(2, 7, dtype=torch.int64)
-    with fast_steps("cpu"):
+    with fast_steps("cpu") as forward, forward:
         model.train()(input_ids=ids)
     layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
     assert calls.count(torch.Size((2, heads, 7, 7))) == layers
     assert calls.count(torch.Size((2, 7, model.config.hidden_size))) == 1 + 2 * layers
     calls.clear()
-    with fast_steps("cuda"):
+    with fast_steps("cuda") as forward, forward:
         model.train()(input_ids=ids)
     assert not calls
 
