@@ -14,6 +14,7 @@ INSTALL_ALL = "pip install 'compress[train]'"
 # Values and names of files may be as long as a file: a message shows its start and its end, which says what to do.
 _LONGEST_MESSAGE, _LAST = 4000, 400
 _LONGEST_NAME = 200
+_NAMED = 10  # of many values
 USED_UP = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EFBIG})
 # Libraries repeat the system's words in exceptions of their own; torch's writer of checkpoints only says where, and
 # their allocators raise no MemoryError.
@@ -65,10 +66,10 @@ def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def some_of(values: Sequence[object], at_most: int = 10) -> str:
+def some_of(values: Sequence[object]) -> str:
     """Name the first of some values, and how many there are where that is not all."""
-    shown = ", ".join(map(str, values[:at_most]))
-    return shown if len(values) <= at_most else f"{shown}, ... ({len(values):,} in all)"
+    shown = ", ".join(map(str, values[:_NAMED]))
+    return shown if len(values) <= _NAMED else f"{shown}, ... ({len(values):,} in all)"
 
 
 def first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from compress.progress import quiet_libraries
 from compress.training.batch_parts import of_like_lengths, tokens_of_a_part
 from compress.training.batches import EpochSampler
 from compress.training.cpu_steps import fast_steps
-from compress.training.row_adamw import RowAdamW
+from compress.training.row_adamw import RowAdamW, clip_gradients
 from compress.training.teacher_signal import ActivationRecorder
 
 WARM_UP = 2  # steps of each way
@@ -64,7 +65,7 @@ def main() -> None:
     clock = time.process_time if options.threads == 1 else time.perf_counter
     pass_ms: dict[str, list[float]] = {name: [] for name in ways}
     seen: list[Batch] = []
-    with fast_steps("cpu") as forward, forward:
+    with fast_steps("cpu") as around_forward:
         for number in range(options.rounds + 1):
             sampler.set_epoch(number)
             order = [rows[row] for row in sampler]
@@ -74,7 +75,7 @@ def main() -> None:
             for name in [*ways][:: -1 if number % 2 else 1]:
                 begun = clock()
                 for batch in batches:
-                    train_step(ways[name], batch, optimizer, precision)
+                    train_step(ways[name], batch, optimizer, precision, around_forward)
                 pass_ms[name] += [1000 * (clock() - begun)] if number else []
             seen += batches if number else []
     ratio = speedup([[one] for one in pass_ms["whole"]], [[one] for one in pass_ms["parts"]])
@@ -114,14 +115,21 @@ def tokens_of(batch: Batch, part_tokens: float) -> tuple[int, int, int]:
     return batch.input_ids.numel(), sum(len(part) * int(lengths[part].max()) for part in parts), len(parts)
 
 
-def train_step(recorder: ActivationRecorder, batch: Batch, optimizer: torch.optim.Optimizer, precision: str) -> None:
+def train_step(
+    recorder: ActivationRecorder,
+    batch: Batch,
+    optimizer: torch.optim.Optimizer,
+    precision: str,
+    around_forward: AbstractContextManager[Any],
+) -> None:
     def forward(**inputs: Any) -> Any:
         with autocast("cpu", precision):  # of every part, as a training does it
             return recorder.model(**inputs)
 
-    raw, _ = recorder(batch, forward)
+    with around_forward:
+        raw, _ = recorder(batch, forward)
     torch.nn.functional.cross_entropy(raw.float(), torch.randint(raw.shape[1], (len(raw),))).backward()
-    torch.nn.utils.clip_grad_norm_(recorder.model.parameters(), 1.0)
+    clip_gradients(recorder.model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
 

@@ -57,23 +57,28 @@ class ActivationRecorder:
         self.part_tokens = tokens_of_a_part(model)
         self._reads_padding = None if may_read_padding(model.config.to_dict()) else False
 
-    def __call__(self, batch: Batch, forward: Any = None) -> tuple[Tensor, Outputs]:
-        """Return the logits of ``forward`` (by default the model itself), raw, and all of it as :class:`Outputs`."""
+    def __call__(self, batch: Batch, forward: Any = None, *, records: bool = True) -> tuple[Tensor, Outputs]:
+        """Return the logits of ``forward`` (by default the model itself), raw, and all of it as :class:`Outputs`.
+
+        With ``records`` off that is the logits alone.
+        """
         groups: Sequence[Sequence[Tensor]]
         if parts := self._parts(batch):
-            groups = run_in_parts(lambda part: self._run(part, forward), batch.inputs(), parts, (1, 1, 2, 2, 2))
+            groups = run_in_parts(
+                lambda part: self._run(part, forward, records), batch.inputs(), parts, (1, 1, 2, 2, 2)
+            )
         else:
-            groups = self._run(batch.inputs(), forward)
+            groups = self._run(batch.inputs(), forward, records)
         (raw,), hidden, queries, keys, values = map(tuple, groups)
         return raw, Outputs(batch.answers(raw), hidden, queries, keys, values)
 
-    def _run(self, given: dict[str, Tensor], forward: Any) -> list[Sequence[Tensor]]:
+    def _run(self, given: dict[str, Tensor], forward: Any, records: bool) -> list[Sequence[Tensor]]:
         """Return the logits, the hidden states, and the queries, keys and values of a batch, as far as wanted."""
         inputs = {name: value for name, value in given.items() if name in self.names}
-        wants_hidden = {"output_hidden_states": True} if self.hidden else {}
+        wants_hidden = {"output_hidden_states": True} if self.hidden and records else {}
         seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}  # L x [B, H, T, d] each
         with ExitStack() as hooks:
-            for layer in self.layers:
+            for layer in self.layers if records else ():
                 for into, projection in zip(seen.values(), (layer.query, layer.key, layer.value), strict=True):
                     hook = projection.register_forward_hook(partial(_record, into, layer.head_size))
                     hooks.callback(hook.remove)

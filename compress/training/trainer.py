@@ -199,14 +199,14 @@ class DistillationTrainer(Trainer):
         is_table = isinstance(model.config, CNNConfig | NGramConfig)
         if is_table and not training.weight_decay and self.accelerator.num_processes == 1:
             sparse_gradients(model, on=True)
-        self.accelerator.clip_grad_norm_ = clip_gradients  # torch's own has no norm of sparse gradients
+        self.accelerator.clip_grad_norm_ = clip_gradients  # which takes sparse ones too, and less time for all
         self.remove_callback(PrinterCallback)
         self.metrics = MetricsLog(run.folder / METRICS_NAME, objective.losses)
         self.add_callback(self.metrics)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         # Modifiers look at the activations of a pass, or draw at random in each: they see the batch as a whole.
-        recorder = partial(ActivationRecorder, model, whole=objective.modifier is not None)
-        self.student, self.scored = recorder(needs_of_student(objective.losses)), recorder(frozenset())
+        wants = needs_of_student(objective.losses)
+        self.student = ActivationRecorder(model, wants, whole=objective.modifier is not None)
         self.around_forward: AbstractContextManager[Any] = nullcontext()
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
@@ -269,7 +269,7 @@ class DistillationTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         batch = batch_of(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
-            raw, outputs = self.scored(batch, model)
+            raw, outputs = self.student(batch, model, records=False)
         if batch.words is None or batch.labels is None:
             return None, outputs.logits.float(), batch.labels
         # The Trainer joins batches of rows, of whatever length: words stay at their tokens until they are scored.

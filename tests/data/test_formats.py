@@ -399,7 +399,11 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kinds = {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(2), "tone": datasets.Value("int64")}
     files = {split: str(tmp_path / f"{split}.parquet") for split in ("train", "validation", "hidden")}
     for split, path in files.items():
-        rows = {"sentence": ["fine", "dull"], "label": [1, -1 if split == "hidden" else 0], "tone": [1, -1]}
+        rows = {
+            "sentence": ["fine", "dull"],
+            "label": [1, -1 if split == "hidden" else 0],
+            "tone": [-1 if split == "hidden" else 1, -1],
+        }
         datasets.Dataset.from_dict(rows, features=datasets.Features(kinds)).to_parquet(path)
     read = partial(datasets.load_dataset, "parquet", data_files=files, cache_dir=str(tmp_path))
 
@@ -416,8 +420,9 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert source.describe() == "glue/sst2: hub, split validation, text = sentence, label = label"
     scores = open_source("glue/sst2", role="validation", labelled=True, label_column="tone")
     assert [example.label for example in scores] == ["1", "-1"]
-    with pytest.raises(CompressError, match="label"):
-        list(open_source("glue/sst2:hidden", role="test", labelled=True))
+    for column, row in (("label", 2), ("tone", 1)):
+        with pytest.raises(CompressError, match=f"row {row} has no label in column '{column}'"):
+            list(open_source("glue/sst2:hidden", role="test", labelled=True, label_column=column))
     with pytest.raises(CompressError, match="has the splits train, validation, hidden, none of them for the role"):
         open_source("glue/sst2", role="test", labelled=True)
     with pytest.raises(CompressError, match="no file 'glue/sst3', and it could not be loaded"):

@@ -257,7 +257,14 @@ def test_every_loss_says_what_it_is_a_mean_over() -> None:
 
 
 def test_gradients_are_means_and_missing_ones_stay_missing(of_two: None) -> None:
-    with_gradient, without, frozen = (torch.nn.Parameter(torch.ones(2), requires_grad=on) for on in (True, True, False))
-    with_gradient.grad = torch.tensor([1.0, 3.0])
-    average_gradients([with_gradient, without, frozen])
-    assert with_gradient.grad.tolist() == [1.0, 3.0] and without.grad is None and frozen.grad is None
+    matrix, number, row, without, frozen = (
+        torch.nn.Parameter(torch.ones(shape), requires_grad=on)
+        for shape, on in (((2, 3), True), ((), True), ((2,), True), ((2,), True), ((2,), False))
+    )
+    given = [torch.arange(6.0).view(2, 3), torch.tensor(7.0), torch.tensor([8.0, 9.0])]
+    for parameter, gradient in zip((matrix, number, row), given, strict=True):
+        parameter.grad = gradient.clone()
+    average_gradients([matrix, without, number, frozen, row])
+    for parameter, gradient in zip((matrix, number, row), given, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    assert without.grad is None and frozen.grad is None

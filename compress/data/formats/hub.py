@@ -1,5 +1,6 @@
 """Read data sets of the Hugging Face hub."""
 
+import itertools
 import os
 import re
 import socket
@@ -13,6 +14,7 @@ from compress.data.formats.json_parquet import SPLITS, cell
 from compress.data.formats.table import Row, Table
 from compress.errors import CompressError, first_line
 
+_LOOKED_AT = 100  # rows
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*){1,2}(:[\w.-]+)?")
 
 
@@ -38,14 +40,19 @@ def read_hub(name: str, role: str) -> Table:
     stream = _load(name, attempts, role, split)
     with _unbroken(name):
         columns = tuple(stream.column_names or next(iter(stream), ()))
-    # The hub writes -1 where a class is withheld; in other columns it is a value.
     classes = {column for column, kind in (stream.features or {}).items() if hasattr(kind, "int2str")}
 
     def rows() -> Iterator[Row]:
         with _unbroken(name):
-            for number, record in enumerate(stream, start=1):
-                withheld = {column for column in classes if record.get(column) == -1}
-                yield number, tuple(None if c in withheld else cell(record.get(c)) for c in columns)
+            records = iter(stream)
+            first = list(itertools.islice(records, _LOOKED_AT))
+            # The hub writes -1 where a label is withheld: a class of some rows, or a score of all of a test set.
+            withholds = {c for c in columns if c in classes or all(record.get(c) == -1 for record in first)}
+            for number, record in enumerate(itertools.chain(first, records), start=1):
+                yield (
+                    number,
+                    tuple(None if c in withholds and record.get(c) == -1 else cell(record.get(c)) for c in columns),
+                )
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
