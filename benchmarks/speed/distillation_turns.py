@@ -8,7 +8,6 @@ import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -196,7 +195,7 @@ class Ours:
         watch = Stopwatch()
         trainer.add_callback(watch)
         with keeping_freed_memory() if candidate.arithmetic == UNCHANGED else fast_steps("cpu") as forward:
-            trainer.around_forward = forward or nullcontext()
+            trainer.around_forward = forward or trainer.around_forward
             trainer.train()
         trainer.release()
         return 1000 * (watch.ends[-1] - watch.ends[WARM_UP - 1]) / self.steps

@@ -96,8 +96,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
         if model.task != first.task or not same_labels(model.labels, first.labels):
             raise CompressError(
                 f"{model.path} has the labels {some_of(model.labels)}, the teacher {first.path} has "
-                f"{some_of(first.labels)}; "
-                "models are compared only when their labels are the same in the same order"
+                f"{some_of(first.labels)}; models are compared only when their labels are the same in the same order"
             )
         if model.path.resolve() == first.path.resolve():
             logger.info("%s is the teacher, which is measured in any case", model.path)

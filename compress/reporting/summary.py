@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.results.files import largest_batch, results_of
+from compress.benchmarking.results.files import largest_batch, results_of, smallest_batch
 from compress.benchmarking.results.formatting import (
     NONE,
     WIDE_NOTE,
@@ -202,7 +202,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     rows = results_of(lines)
     small_batches = [row.small_batch for row in rows]
     first = teacher_line(small_batches) or small_batches[0]
-    smallest, largest = min(line.batch_size for line in small_batches), largest_batch(rows)
+    smallest, largest = smallest_batch(rows), largest_batch(rows)
     settings = [
         key for key in ("threads", "length", "padding") if len({getattr(line, key) for line in small_batches}) > 1
     ]

@@ -49,10 +49,8 @@ def read_hub(name: str, role: str) -> Table:
             # The hub writes -1 where a label is withheld: a class of some rows, or a score of all of a test set.
             withholds = {c for c in columns if c in classes or all(record.get(c) == -1 for record in first)}
             for number, record in enumerate(itertools.chain(first, records), start=1):
-                yield (
-                    number,
-                    tuple(None if c in withholds and record.get(c) == -1 else cell(record.get(c)) for c in columns),
-                )
+                values = ((column, record.get(column)) for column in columns)
+                yield number, tuple(None if value == -1 and c in withholds else cell(value) for c, value in values)
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
     return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
