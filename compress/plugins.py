@@ -9,7 +9,7 @@ import ast
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -150,8 +150,11 @@ def names(folder: str) -> tuple[str, ...]:
     return tuple(sorted(_modules(folder)))
 
 
-def find(folder: str, name: str) -> Plugin:
+def find(folder: str, name: str, *, also: Iterable[str] = ()) -> Plugin:
     """Return a plug-in by the name a user types; ``-`` and ``_`` are the same.
+
+    Args:
+        also: further names that the caller takes, for the message.
 
     Raises:
         CompressError: there is none of that name.
@@ -159,8 +162,9 @@ def find(folder: str, name: str) -> Plugin:
     modules = _modules(folder)
     key = name.replace("_", "-")
     if key not in modules:
+        known = sorted([*modules, *also])
         raise CompressError(
-            f"unknown {SINGULAR[folder]} {name!r}; there is {', '.join(sorted(modules))}.{did_you_mean(key, modules)}"
+            f"unknown {SINGULAR[folder]} {name!r}; there is {', '.join(known)}.{did_you_mean(key, known)}"
         )
     return _parse(folder, key, modules[key])
 

@@ -95,7 +95,7 @@ def candidates_for(
         CompressError: an unknown method or option, or a model or rows that do not fit.
     """
     if quantization.method != AUTO:
-        plugin = plugins.find("quantizers", quantization.method or default_method(source))
+        plugin = plugins.find("quantizers", quantization.method or default_method(source), also=[AUTO])
         only = Quantizing(plugin, quantization.options)
         _check_fits(source, only, quantization, data.train)
         _check_read(source, [only], quantization, data.train)

@@ -263,7 +263,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, faster: None) -> None:
     for options, message in [
         (
             {"quantization": Quantization("onnx-dynamik")},
-            "unknown quantizer 'onnx-dynamik'.*Did you mean 'onnx-dynamic'",
+            "unknown quantizer 'onnx-dynamik'; there is auto, .*Did you mean 'onnx-dynamic'",
         ),
         (
             {"quantization": Quantization(options={"per_chanel": True})},
