@@ -23,7 +23,6 @@ from compress.benchmarking.candidates import (
     Candidate,
     Entry,
     Model,
-    check_split_roles,
     open_candidates,
     plan_entries,
 )
@@ -51,6 +50,7 @@ from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
 from compress.inference.threads import free_cores
+from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
 from compress.models.model_dir import ModelDir
 from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, entry, keep_apart, output_path
@@ -174,9 +174,7 @@ def benchmark(
         steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
         first = candidates[0].model
         rows = _read_rows(data, output.data_name, "test", first)
-        # A pool is fingerprinted without labels.
-        bare = content_sha256(Example(example.text, example.text_pair) for example in rows.examples)
-        check_split_roles(candidates, (rows.sha256, bare), rows.name)
+        check_unseen([candidate.model for candidate in candidates], rows.examples, "data", TRAINING_ROLES)
         fitted = _read_fitted(train, rows, first)
         metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
         measured = [*candidates, *build_pruning_steps(steps, scratch)]

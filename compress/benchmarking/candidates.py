@@ -10,7 +10,6 @@ from pathlib import Path
 from compress import plugins
 from compress.errors import CompressError, some_of
 from compress.models.cascade_dir import CascadeDir, open_model
-from compress.models.fitted_rows import TRAINING_ROLES, fitted_role
 from compress.models.manifest import VOCABULARIES, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import logger
@@ -149,16 +148,6 @@ def precision_of(entry: Entry) -> str | None:
         return None
     module = plugins.find("runtimes", entry.plugin).load()
     return getattr(module, "PRECISION", "float32" if module.OPENS == "torch" else None)
-
-
-def check_split_roles(candidates: Sequence[Candidate], fingerprints: Sequence[str], data_name: str) -> None:
-    """Refuse to report on rows that a model was trained, tuned or distilled on (DESIGN, decision 8)."""
-    for candidate in candidates:
-        if role := fitted_role(candidate.model, fingerprints, TRAINING_ROLES):
-            raise CompressError(
-                f"{data_name} is the {role} data of {candidate.name}, so its result would say nothing; "
-                "give rows that no model has seen with --data"
-            )
 
 
 def plan_entries(

@@ -113,7 +113,7 @@ def calibrate(
             "validation: %d of %d rows repeat a text with its label and are left out", copies, len(data.validation)
         )
     for own in (rows, data.validation):  # without copies and with them, as others may have read the file
-        check_unseen(source, own)
+        check_unseen([source], own)
     gold = one_column(labels).astype(int)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None

@@ -83,9 +83,8 @@ def cascade(
         drop_overlap=data.labelled.drop_overlap,
     )
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
-    for member in members:
-        check_unseen(member, rows["validation"])
-        check_unseen(member, rows.get("test", []), "test", TRAINING_ROLES)
+    check_unseen(members, rows["validation"])
+    check_unseen(members, rows.get("test", []), "test", TRAINING_ROLES)
     gold = {role: encode_gold(own, last.labels, task=last.task, name=role) for role, own in rows.items()}
     settings = {"max_accuracy_drop": max_accuracy_drop, "metric": metric.name}
     described = describe_rows(rows)

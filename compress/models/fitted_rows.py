@@ -1,6 +1,6 @@
 """Whether rows are some that a model was fitted on, by the hashes in its manifest."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from compress.data import Example, content_sha256
 from compress.data.examples import without_label
@@ -11,20 +11,19 @@ FITTING_ROLES = ("train", "unlabeled")
 TRAINING_ROLES = (*FITTING_ROLES, "validation")  # with those that chose a checkpoint
 
 
-def fitted_role(model: ModelDir, fingerprints: Collection[str], roles: Collection[str]) -> str | None:
-    """Return the role, one of ``roles``, that data with one of these hashes had when a model was made."""
-    entries = (entry for entry in model.manifest.data if entry.get("role") in roles)
-    return next((str(entry["role"]) for entry in entries if entry.get("sha256") in fingerprints), None)
-
-
 def check_unseen(
-    model: ModelDir, rows: Sequence[Example], role: str = "validation", seen: Collection[str] = FITTING_ROLES
+    models: Iterable[ModelDir],
+    rows: Sequence[Example],
+    role: str = "validation",
+    seen: Collection[str] = FITTING_ROLES,
 ) -> None:
-    """Refuse rows that a model has seen in one of these roles, with labels or without."""
+    """Refuse rows that a model has seen in one of these roles, with labels or without (DESIGN, decision 8)."""
     # A pool is fingerprinted without labels.
     fingerprints = {content_sha256(rows), content_sha256(map(without_label, rows))}
-    if found := fitted_role(model, fingerprints, seen):
-        raise CompressError(
-            f"the {role} rows are the {found} rows of {model.name}, so that they would say nothing; "
-            f"give other rows with --{role}"
-        )
+    for model in models:
+        entries = (entry for entry in model.manifest.data if entry.get("role") in seen)
+        if found := next((entry["role"] for entry in entries if entry.get("sha256") in fingerprints), None):
+            raise CompressError(
+                f"the {role} rows are the {found} rows of {model.name}, so that they would say nothing; "
+                f"give other rows with --{role}"
+            )

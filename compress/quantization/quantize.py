@@ -93,7 +93,7 @@ def quantize(
     sets = check_roles(dict(roles), drop_overlap=data.drop_overlap).sets
     train = cast(Sequence[Example], sets.get("train", ()))
     entries = describe_rows({"train": train, "validation": rows})
-    check_unseen(source, rows)
+    check_unseen([source], rows)
     method = quantization.method or candidates[0].plugin.name
     with Stage.begin(
         "quantize",

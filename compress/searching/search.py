@@ -191,8 +191,8 @@ def check_data(model: ModelDir, data: SearchData) -> SearchRows:
     sets: dict[str, Any] = checked.sets
     for role in ("train", "validation", "test"):
         encode_gold(sets.get(role, ()), model.labels, task=model.task, name=role)
-    check_unseen(model, sets["validation"])
-    check_unseen(model, sets.get("test", ()), "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
+    check_unseen([model], sets["validation"])
+    check_unseen([model], sets.get("test", ()), "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
     pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
     if next(iter(pool), None) is None:
         raise CompressError(

@@ -246,7 +246,7 @@ def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: P
     repeated = [*rows, rows[0]]
     made = calibrate(teacher, tmp_path / "made", data=LabelledData((), repeated), compute=CPU)
     with pytest.raises(CompressError, match="are the validation rows of"):
-        check_unseen(made, repeated, seen=("validation",))
+        check_unseen([made], repeated, seen=("validation",))
     for name, fitted in (("as it is", repeated), ("without copies", rows)):
         trained = shutil.copytree(teacher.path, tmp_path / name)
         data = tuple(describe_rows({"train": fitted}))
