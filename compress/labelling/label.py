@@ -29,7 +29,7 @@ from compress.labelling.shards import SHARD_ROWS, Part, shard_is_done, write_sha
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import cached_json
 from compress.models.stage import Stage
-from compress.progress import Advance, Progress, logger, silent
+from compress.progress import Advance, Progress, silent
 from compress.recipes import parse
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -144,9 +144,8 @@ def label(
 ) -> LabelDir:
     """Label every row of ``unlabeled`` with the teacher's logits and return the label directory.
 
-    Killed anywhere and started again with the same arguments, threads aside, it goes on after the last whole shard, on
-    as many threads as before, and ends with the bytes of an undisturbed run. Neither parts nor engines change the
-    bytes of a shard.
+    Killed anywhere and started again with the same arguments, it goes on after the last whole shard and ends with the
+    bytes of an undisturbed run. Neither parts nor engines change the bytes of a shard.
 
     Args:
         teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
@@ -164,6 +163,7 @@ def label(
             "sources": sorted(map(str, unlabeled.identity)),
             "name": unlabeled.name,
             "device": compute.device,
+            "threads": compute.threads,
             "max_length": options.max_length,
             "precision": options.precision,
             **({"part": str(part)} if part else {}),
@@ -188,8 +188,6 @@ def label(
 
         kept = cached_json(stage.scratch / PLAN_NAME, lambda: asdict(make_plan()))
         plan = parse(Plan, kept, source=str(stage.scratch / PLAN_NAME))
-        if compute.threads not in {0, plan.threads}:
-            logger.info("going on with %d threads, as this was begun: the logits depend on them", plan.threads)
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),

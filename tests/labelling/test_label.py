@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -383,16 +382,6 @@ def test_a_resumed_run_keeps_the_plan_of_the_first(
         label_module, "plan_for", lambda *given, **named: label_module.Plan("onnxruntime", "cpu", 7, 64)
     )
     assert label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels").manifest.notes["runtime"] == "torch"
-
-
-def test_a_resumed_run_keeps_the_threads_of_the_first(
-    half_done: Path, teacher: Path, tmp_path: Path, shards_written: list[int], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "compress")
-    begun = json.loads((half_done / ".work" / "plan.json").read_text())["threads"]
-    resumed = label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=begun + 1))
-    assert shards_written == [2, 3, 4] and resumed.manifest.notes["threads"] == begun
-    assert f"going on with {begun} threads, as this was begun" in caplog.text
 
 
 KILLED = """
