@@ -46,8 +46,7 @@ SURVEY_STUDIES = (
     "mrpc",
     "sts",
 )  # the first of a recipe is listed
-# What the same recipes gain in different settings: the heading of a column and its studies, the first of a recipe
-# counts.
+# What the same recipes gain in different settings: the heading of a column, and the studies in which it is looked for.
 GAINS = {
     "SST-2, 500 labels": ("table2",),
     "SST-2, 500 labels, another teacher, on a GPU": ("table2-gpu",),
@@ -201,9 +200,11 @@ def gains_table() -> str:
     """Return what distillation added to each recipe in each setting, the largest gains in the first one first."""
     columns = {}
     for heading, studies in GAINS.items():
-        gains = {recipe: found["worth"] for recipe, (found, *_) in survey_figures(studies).items()}
-        if gains := {recipe: gain for recipe, gain in gains.items() if gain != NO_FIGURE}:  # it has a control
-            columns[heading] = gains
+        found = {
+            recipe: [one["worth"] for one in figures if one["worth"] != NO_FIGURE]  # those with a control
+            for recipe, figures in survey_figures(studies).items()
+        }
+        columns[heading] = {recipe: gains[0] for recipe, gains in found.items() if gains}
 
     def order(recipe: str) -> tuple[int, float, str]:
         """Order by the gain in the first setting that a recipe was measured in."""

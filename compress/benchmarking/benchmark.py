@@ -147,8 +147,8 @@ def benchmark(
         compute: device and seed; ``settings.threads`` are the thread counts that are measured.
 
     Raises:
-        CompressError: see :mod:`compress.benchmarking.candidates`; a model that ends its process; an output that
-            exists.
+        CompressError: see :mod:`compress.benchmarking.candidates`; rows that a model has seen; a model that ends its
+            process; an output that exists.
     """
     output = BenchmarkOutput.of(output)
     settings = replace(
@@ -174,7 +174,8 @@ def benchmark(
         steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
         first = candidates[0].model
         rows = _read_rows(data, output.data_name, "test", first)
-        check_unseen([candidate.model for candidate in candidates], rows.examples, "data", TRAINING_ROLES)
+        read_by = [candidate.model for candidate in candidates]
+        check_unseen(read_by, rows.examples, "test", TRAINING_ROLES, option="data")
         fitted = _read_fitted(train, rows, first)
         metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
         measured = [*candidates, *build_pruning_steps(steps, scratch)]

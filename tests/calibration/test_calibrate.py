@@ -237,7 +237,7 @@ def test_rows_that_it_was_trained_on_are_refused(role: str, teacher: ModelDir, t
     finish(
         trained, Manifest(stage="finetune", name="trained", labels=LABELS, data=tuple(describe_rows({role: fitted})))
     )
-    with pytest.raises(CompressError, match=f"are the {role} rows of trained"):
+    with pytest.raises(CompressError, match=f"are the {role} rows of .*trained"):
         calibrate(trained, tmp_path / "out", data=LabelledData((), rows), compute=CPU)
 
 
@@ -251,7 +251,7 @@ def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: P
         trained = shutil.copytree(teacher.path, tmp_path / name)
         data = tuple(describe_rows({"train": fitted}))
         finish(trained, Manifest(stage="finetune", name=name, labels=LABELS, data=data))
-        with pytest.raises(CompressError, match=f"are the train rows of {name}"):
+        with pytest.raises(CompressError, match=f"are the train rows of .*{name}"):
             calibrate(trained, tmp_path / "out", data=LabelledData((), repeated), compute=CPU)
 
 

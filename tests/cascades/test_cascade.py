@@ -251,7 +251,7 @@ def test_rows_that_a_member_was_trained_on_are_refused(models: list[ModelDir], t
     finish(
         trained, Manifest(stage="distill", name="trained", labels=LABELS, data=tuple(describe_rows({"train": rows})))
     )
-    with pytest.raises(CompressError, match="the validation rows are the train rows of trained"):
+    with pytest.raises(CompressError, match="the validation rows are the train rows of .*trained"):
         cascade([trained, models[-1]], tmp_path / "out", data=CascadeData(LabelledData((), rows)), compute=CPU)
     with pytest.raises(CompressError, match="also occur in test.*--drop-overlap"):
         cascade(models, tmp_path / "out", data=CascadeData(LabelledData((), rows), rows[:30]), compute=CPU)

@@ -427,7 +427,9 @@ def test_rows_that_the_teacher_has_seen_are_refused_before_the_work(role: str, t
     rows = {"validation": validation_rows(), "test": test_rows()}
     teacher = write(tmp_path / "model", classifier("bert"))
     finish(teacher, Manifest(stage="finetune", labels=LABELS, data=tuple(describe_rows({"train": rows[role]}))))
-    with pytest.raises(CompressError, match=f"the {role} rows are the train rows of .*; give other rows with --{role}"):
+    with pytest.raises(
+        CompressError, match=f"the {role} rows are the train rows of .*; give rows that no model has seen with --{role}"
+    ):
         searched(teacher, tmp_path / "found", data(tmp_path, **rows))
     assert not (tmp_path / ".found.partial").exists()
 
