@@ -30,7 +30,7 @@ from compress.reporting.sections import Measured, gather
 from compress.reporting.tables import cells, seeds_table, survey_table
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
-FULL = ("table1-full", "table1-full-xeon", "table1-full-third")  # each with a teacher of its own
+FULL = ("table1-full-fourth", "table1-full", "table1-full-xeon", "table1-full-third")  # each with a teacher of its own
 SURVEY_STUDIES = (
     "front",
     *FULL,
@@ -173,7 +173,7 @@ def survey_tables(names: str) -> str:
     lines = [part.small_batches[0] for part in parts]
     sets = [line.data for line in lines]
     for number, (part, line) in enumerate(zip(parts, lines, strict=True)):
-        made = survey_table.survey(part.small_batches, part.lines, () if number else waiting)
+        made = survey_table.survey(part.small_batches, part.lines, () if number else waiting, unlisted=True)
         host = f", on {line.host['cpu']}" if sets.count(line.data) > 1 else ""
         title = f"**{line.data}{host}**\n\n" if len(parts) > 1 else ""
         found += [title + survey_table.as_markdown(made)] if made else []
@@ -192,7 +192,10 @@ def survey_figures(studies: Sequence[str]) -> dict[str, list[dict[str, str]]]:
 @cache
 def _figures(study: str) -> list[dict[str, dict[str, str]]]:
     """Return what was measured in a study by recipe, one entry a data set and machine."""
-    made = [(survey_table.survey(part.small_batches, part.lines), part.small_batches[0]) for part in committed(study)]
+    made = [
+        (survey_table.survey(part.small_batches, part.lines, unlisted=True), part.small_batches[0])
+        for part in committed(study)
+    ]
     return [survey_table.published_in_short(one, line) for one, line in made if one]
 
 

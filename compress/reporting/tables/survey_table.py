@@ -110,7 +110,11 @@ class Student:
 
 
 def survey(
-    measured: Sequence[Measurement], lines: Sequence[Measurement], more: Sequence[StudentRecipe] = ()
+    measured: Sequence[Measurement],
+    lines: Sequence[Measurement],
+    more: Sequence[StudentRecipe] = (),
+    *,
+    unlisted: bool = False,
 ) -> SurveyTable | None:
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
@@ -119,10 +123,11 @@ def survey(
             size.
         lines: all that were measured.
         more: recipes to show too where they were not measured.
+        unlisted: return a table of any recipes.
     """
     students = _students(measured, lines)
     known = [*(student.recipe for student in students.values()), *(one for one in more if one.name not in students)]
-    if not any(recipe.survey for recipe in known):
+    if not any(unlisted or recipe.survey for recipe in known):
         return None
     reference_models = {line.model: line for line in measured if line.kind == "reference-model"}
     made = []

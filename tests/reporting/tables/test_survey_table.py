@@ -280,9 +280,12 @@ def test_recipes_that_the_survey_or_the_study_does_not_have() -> None:
     assert rows["other"]["system"].small == "Somebody 2020" and rows["other"]["published"].text == "–"
 
 
-def test_without_a_recipe_of_the_survey_there_is_no_table() -> None:
+def test_without_a_recipe_of_the_survey_there_is_a_table_on_request_alone() -> None:
     (part,) = gather([TEACHER, model("other", 30, recipe="other")])
     assert survey_table.survey(part.small_batches, part.lines) is None
+    found = survey_table.survey(part.small_batches, part.lines, unlisted=True)
+    recipe = list(survey_table.HEADINGS).index("recipe")
+    assert found and [row[recipe].text for row in found.rows] == ["other"]
     (part,) = gather([TEACHER, model("mine", 30, recipe="mine")])
     assert survey_table.survey(part.small_batches, part.lines) is None
 
