@@ -59,7 +59,6 @@ GAINS = {
     "SST-2, 64,000 labels, 15,000 steps": ("table1-from-scratch",),
 }
 METRIC = seeds_table.HEADINGS.index("Metric, mean")
-GAIN = seeds_table.HEADINGS.index("Gain from distillation")
 NOTES = seeds_table.HEADINGS.index("Notes")
 
 
@@ -246,15 +245,20 @@ def repeats_table(said: str) -> str:
     path = RESULTS / f"{study}.jsonl"
     lines = read_results([path])
     teacher = next(line for line in lines if line.is_reference)
-    kept = [index for index, heading in enumerate(seeds_table.HEADINGS) if heading not in {"Data sets", "Notes"}]
     rows = sorted(seeds_table.recipe_rows(lines), key=lambda row: -float(row[METRIC].value or 0))
+    kept = [
+        index
+        for index, heading in enumerate(seeds_table.HEADINGS)
+        if heading not in {"Data sets", "Notes"} and any(str(row[index]) != NO_FIGURE for row in rows)
+    ]
     headings = [seeds_table.HEADINGS[index] for index in kept]
     text = [[str(row[index]) for index in kept] for row in rows]
     if base:
         headings.append(f"Points to {base}")
         above = _points_above(lines, base)
-        for row, written in zip(rows, text, strict=True):  # only students have a gain
-            written.append(NO_FIGURE if row[GAIN].value is None else above.get(row[0].text, NO_FIGURE))
+        for row, written in zip(rows, text, strict=True):
+            is_student = row[0].small.startswith("distill")  # controls and baselines are called by their kind first
+            written.append(above.get(row[0].text, NO_FIGURE) if is_student else NO_FIGURE)
     about = f"{teacher.data}, n = {teacher.metric_rows:,}; the teacher: {shown_metric(teacher)}."
     notes = [f" {row[0].text}: {row[NOTES].text}." for row in rows if row[NOTES].text != NO_FIGURE]
     return table(headings, text) + f"\n\n{about} Made by `{teacher.command}`.{''.join(notes)}\n"
