@@ -257,8 +257,8 @@ def repeats_table(said: str) -> str:
         headings.append(f"Points to {base}")
         above = _points_above(lines, base)
         for row, written in zip(rows, text, strict=True):
-            is_student = row[0].small.startswith("distill")  # controls and baselines are called by their kind first
-            written.append(above.get(row[0].text, NO_FIGURE) if is_student else NO_FIGURE)
+            is_control = row[0].small.startswith("control")  # it has its student's name
+            written.append(NO_FIGURE if is_control else above.get(row[0].text, NO_FIGURE))
     about = f"{teacher.data}, n = {teacher.metric_rows:,}; the teacher: {shown_metric(teacher)}."
     notes = [f" {row[0].text}: {row[NOTES].text}." for row in rows if row[NOTES].text != NO_FIGURE]
     return table(headings, text) + f"\n\n{about} Made by `{teacher.command}`.{''.join(notes)}\n"
@@ -268,7 +268,7 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
     """Return by recipe how many points its students are above those of ``base`` with the same seeds."""
     students: dict[str, dict[int | None, Measurement]] = {}
     for line in lines:
-        if line.kind == "model" and line.predictions:
+        if line.kind == "model" and line.recipe and line.predictions:
             students.setdefault(line.recipe, {})[line.training_seed] = line
     predictions, found = RowPredictions.read(lines), {}
     assert len({line.data_sha256 for line in lines}) == 1
