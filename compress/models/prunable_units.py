@@ -131,31 +131,16 @@ def kept_layers(model: PreTrainedModel) -> list[int]:
     return list(range(len(layers_of(model)))) if kept is None else list(kept)
 
 
-@dataclass(frozen=True)
-class AttentionLayer:
-    """The four projections of one self-attention layer and the width of a head."""
-
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    output: nn.Linear
-    head_size: int
-
-    @property
-    def heads(self) -> int:
-        return self.output.in_features // self.head_size
-
-
 def has_heads(model: PreTrainedModel) -> bool:
-    """Tell whether the model has such attention layers and this project knows where they are."""
+    """Tell whether this project knows where the queries, keys and values of the model are."""
     return stock_type(model.config) in FAMILIES and has_units(model)
 
 
-def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
-    """Return the attention layers from the first to the last, L of them; ALBERT's shared one comes once.
+def attention_layers(model: PreTrainedModel) -> list[Units]:
+    """Return the heads of each layer, where ``rows`` are the projections to queries, keys and values.
 
     Raises:
-        CompressError: for a model whose heads this project does not know, or which has one linear layer for all three.
+        CompressError: the heads of the model are not known here, or its attention is built otherwise than BERT's.
     """
     family = stock_type(model.config)
     if family in PRUNABLE and family not in FAMILIES:
@@ -163,16 +148,4 @@ def attention_layers(model: PreTrainedModel) -> list[AttentionLayer]:
             f"the attention of a {family!r} is built otherwise than BERT's, and nothing but pruning is made for it; "
             f"use one of {', '.join(sorted(FAMILIES))}"
         )
-    units_of(model)  # says why it has none
-    head_size = head_size_of(model.config)
-    names = FAMILIES[family]
-    return [
-        AttentionLayer(
-            query=linear_of(layer, names.query),
-            key=linear_of(layer, names.key),
-            value=linear_of(layer, names.value),
-            output=linear_of(layer, names.output),
-            head_size=head_size,
-        )
-        for layer in layers_of(model)
-    ]
+    return units_of(model)

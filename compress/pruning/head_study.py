@@ -24,7 +24,7 @@ from compress.inference.threads import using_threads
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import cached_json
-from compress.models.prunable_units import Part, heads_per_layer
+from compress.models.prunable_units import Part, heads_per_layer, units_of
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
@@ -33,7 +33,7 @@ from compress.pruning.scoring import Values
 from compress.recipes import Pruning
 from compress.reporting.figure_page import write_figures
 from compress.reporting.heads_page import view
-from compress.surgery.unit_masks import Masks, masks_reach_logits, unmasked
+from compress.surgery.unit_masks import Masks, unmasked
 
 STUDY_NAME = "heads.json"
 CRITERIA = ("gradient", "taylor", "magnitude", "confidence", "oracle", "random")
@@ -83,11 +83,8 @@ def head_study(
     rows = split_rows(source, data, examples=study.examples, seed=compute.seed)
     device = resolve_device(compute.device)
     whole, tokenizer = source.load(), source.load_tokenizer()
+    units_of(whole)  # refuses a model without known heads
     whole.to(device)  # type: ignore[arg-type]
-    if not masks_reach_logits(whole):
-        raise CompressError(
-            f"masks on the heads of a {whole.config.model_type!r} model do not reach its logits; it cannot be studied"
-        )
     recipe = {"criteria": list(study.criteria), "examples": study.examples, "step": study.step}
     shown = {"metric": rows.evaluation.metric.name, "normalise": study.normalise, "measure": MEASURE}
     with (

@@ -1,6 +1,6 @@
 """Score whole layers and positions of the hidden size, and choose which to remove."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,22 +15,13 @@ from compress.surgery.remove_hidden import members
 from compress.surgery.remove_layers import removable_layers, skipped
 
 
-@dataclass(frozen=True)
-class LayerStep:
-    """A layer to remove, by its position in the model it was chosen in.
-
-    ``number`` is its position before any pruning, ``loss`` the mean loss without it and those removed before it.
-    """
-
-    layer: int
-    number: int
-    loss: float
-
-
 def choose_removed_layers(
     model: PreTrainedModel, batches: Batches, count: int, advance: Advance = lambda steps: None
-) -> list[LayerStep]:
+) -> list[dict[str, Any]]:
     """Return the layers to remove, in order: each is the one without which the mean loss on the batches is lowest.
+
+    ``layer`` is its position in this model, ``number`` that before any pruning, and ``loss`` the mean loss without it
+    and those removed before it.
 
     Greedy removal after Sajjad et al. 2023, "On the Effect of Dropping Layers of Pre-trained Transformer Models"
     (arXiv:2004.03844), who compare positions; here every layer is tried, as Peer et al. 2022, "Greedy-layer pruning:
@@ -47,17 +38,17 @@ def choose_removed_layers(
     most = min(len(candidates), len(numbers) - 1)
     if not 1 <= count <= most:
         raise CompressError(f"{count} of {len(numbers)} layers cannot be removed; give a number from 1 to {most}")
-    steps: list[LayerStep] = []
+    steps: list[dict[str, Any]] = []
     with fixed_weights(model):
         for _ in range(count):
-            gone = [step.layer for step in steps]
+            gone = [step["layer"] for step in steps]
             losses = {}
             for layer in candidates:
                 if layer not in gone:
                     with skipped(model, [*gone, layer]):
                         losses[layer] = -value_of(model, rows, "loss")
             best = min(losses, key=losses.__getitem__)
-            steps.append(LayerStep(best, numbers[best], losses[best]))
+            steps.append({"layer": best, "number": numbers[best], "loss": losses[best]})
             advance(1)
     return steps
 

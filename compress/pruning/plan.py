@@ -19,7 +19,6 @@ from compress.recipes import Pruning
 from compress.recipes.pruning import MOST, units_to_remove
 from compress.surgery.remove_hidden import members, remove_hidden
 from compress.surgery.remove_layers import removable_layers, remove_layers
-from compress.surgery.unit_masks import masks_reach_logits
 
 OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
 
@@ -67,12 +66,6 @@ def plan_pruning(model: PreTrainedModel, config: Pruning, *, vocabulary: bool = 
         remove_layers(smaller, removable[:layers])
     if config.removes_units:
         units = plan_units(smaller, config)
-    for part in units:
-        if not masks_reach_logits(model, part):
-            raise CompressError(
-                f"masks on the {part} of a {model.config.model_type!r} model do not reach its logits; it cannot be "
-                "pruned"
-            )
     dropout = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
     if config.schedule == "cubic" and not layers and not dropout:
         # Without dropout student and teacher are equal at first: the first units would be chosen by rounding errors.

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def execute_plan(
         with progress("Removing layers", plan.layers) as advance:
             found["layers"] = cached_json(
                 folder / "layers.json",
-                lambda: list(map(asdict, choose_removed_layers(state.model, batches, plan.layers, advance))),
+                lambda: choose_removed_layers(state.model, batches, plan.layers, advance),
             )
         state.remove_layers([step["layer"] for step in found["layers"]])
     units = plan_units(state.model, config) if plan.layers and plan.units else plan.units

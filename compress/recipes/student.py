@@ -110,7 +110,8 @@ class Phase:
     @property
     def general(self) -> bool:
         """Whether the phase needs no task: only unlabelled text, and at most the pretrained encoder as its teacher."""
-        reads_teacher = bool(self.needs & {"hidden", "first", "attention"} or self.modifier)
+        # A loss that reads no output of the teacher may read its weights.
+        reads_teacher = self.modifier or any(needs_of([choice]) != {"targets"} for choice in self.losses)
         by_task = reads_teacher and self.teacher == "task"
         return self.text == "pool" and not by_task and not self.needs & {"logits", "labels", "mixed"}
 

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.models.dummy_inputs import example_inputs
-from compress.models.frozen_parameters import fixed_weights
 from compress.models.prunable_units import Part, units_of
 
 
@@ -81,18 +79,6 @@ def mask_hooks(model: PreTrainedModel, part: Part = "heads") -> Iterator[MaskHoo
         for index, units in enumerate(layers):
             handles.callback(units.columns.register_forward_pre_hook(partial(hooks._apply, index)).remove)
         yield hooks
-
-
-def masks_reach_logits(model: PreTrainedModel, part: Part = "heads") -> bool:
-    """Tell whether masks reach the logits: masking all units of any single layer must change them."""
-    inputs = example_inputs(model)
-    with fixed_weights(model), torch.no_grad(), mask_hooks(model, part) as hooks:
-        reference = model(**inputs).logits
-        for masked in range(len(hooks.counts)):
-            hooks.mask([[float(index != masked)] * units for index, units in enumerate(hooks.counts)])
-            if torch.equal(model(**inputs).logits, reference):
-                return False
-    return True
 
 
 Masks = Mapping[Part, Sequence[Tensor]]

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerFast
 
@@ -18,6 +19,7 @@ Variation = Callable[[Example, random.Random], Example]
 _SIDES = ((True, False), (False, True), (True, True))
 
 
+@dataclass(eq=False)
 class AugmentedSource(TextSource):
     """A source with up to ``copies`` variants after each of its rows; the same seed gives the same variants.
 
@@ -25,24 +27,15 @@ class AugmentedSource(TextSource):
     phrase can be) and those of a row that is held out itself: what selects has no likeness in what is trained on.
     """
 
-    def __init__(
-        self,
-        source: TextSource,
-        vary: Variation,
-        copies: int,
-        seed: int,
-        held_out: Callable[[Example], bool] = lambda example: False,
-        *,
-        originals: bool = True,
-    ) -> None:
-        self.source = source
-        self.vary = vary
-        self.copies = copies
-        self.seed = seed
-        self.held_out = held_out
-        self.originals = originals
-        self.name = source.name
-        self.identity = source.identity
+    source: TextSource
+    vary: Variation
+    copies: int
+    seed: int
+    held_out: Callable[[Example], bool] = lambda example: False
+    originals: bool = True
+
+    def __post_init__(self) -> None:
+        self.name, self.identity = self.source.name, self.source.identity
 
     def count(self) -> None:
         """Not known before all variants are made."""

@@ -348,6 +348,8 @@ def _check_request(
     reads_text = recipe.reads_pool or recipe.vocabulary or options.start  # whose phases read it, and it plans the steps
     if data.unlabeled is not None and data.labelled.validation and not reads_text:
         raise CompressError(f"no phase of the student {recipe.name!r} reads unlabelled text; leave --unlabeled out")
+    if data.variants and not data.labels:
+        raise CompressError("variants are label directories of varied text of labels, and there are none; give labels")
     if data.weights and not data.combine:
         raise CompressError("--weight is of label directories that are combined; add --combine mean")
     for choice in () if control else recipe.losses:

@@ -89,13 +89,13 @@ def _unpack(parts: list[Path], working: Path) -> None:
                 shutil.copyfileobj(source, whole)
     try:
         with zipfile.ZipFile(archive) as opened:
-            paths = [PurePosixPath(name) for name in opened.namelist()]
-            folder = next((path.parent for path in paths if path.name == "model.safetensors"), None)
+            paths = {name: PurePosixPath(name) for name in opened.namelist()}
+            folder = next((path.parent for path in paths.values() if path.name == "model.safetensors"), None)
             if folder is None:
                 raise CompressError(f"the archive {parts[0].name} has no model.safetensors; install another version")
-            for path in paths:
+            for name, path in paths.items():
                 if path.parent == folder and path.name in MODEL_FILES:
-                    with opened.open(str(path)) as source, (working / path.name).open("wb") as target:
+                    with opened.open(name) as source, (working / path.name).open("wb") as target:
                         shutil.copyfileobj(source, target)
     except zipfile.BadZipFile as error:
         raise CompressError(

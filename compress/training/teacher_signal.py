@@ -79,8 +79,8 @@ class ActivationRecorder:
         seen: dict[str, list[Tensor]] = {"queries": [], "keys": [], "values": []}  # L x [B, H, T, d] each
         with ExitStack() as hooks:
             for layer in self.layers if records else ():
-                for into, projection in zip(seen.values(), (layer.query, layer.key, layer.value), strict=True):
-                    hook = projection.register_forward_hook(partial(_record, into, layer.head_size))
+                for into, projection in zip(seen.values(), layer.rows, strict=True):
+                    hook = projection.register_forward_hook(partial(_record, into, layer.size))
                     hooks.callback(hook.remove)
             raw = (forward or self.model)(**inputs, **wants_hidden)
         return [[raw.logits], getattr(raw, "hidden_states", None) or (), *seen.values()]

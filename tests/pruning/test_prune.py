@@ -43,7 +43,6 @@ def test_all_removals_in_one_command_and_one_recovery(teacher: Path, tmp_path: P
         measure=True,
     )
     small, tokenizer = load(made.path)
-    assert made.manifest.stage
     architecture = made.manifest.architecture
     assert architecture["layers"] == 1 and architecture["hidden_size"] == 24
     assert architecture["heads_per_layer"] == [3] and architecture["ffn_per_layer"] == [32]
@@ -90,7 +89,7 @@ def test_a_regression_can_be_pruned(tmp_path: Path) -> None:
 def test_texts_longer_than_the_model_can_read_are_cut(teacher: Path, tmp_path: Path) -> None:
     rows = [replace(row, text=f"{row.text} " + "film " * 90) for row in train_rows()]
     made = pruned(teacher, tmp_path / "small", train=rows, recover=1.0, training=replace(TRAINING, max_length=128))
-    assert made.manifest.stage and made.manifest.notes["removed"] == "3 of 8 heads"
+    assert made.manifest.notes["removed"] == "3 of 8 heads"
 
 
 def test_long_texts_are_scored_and_judged_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

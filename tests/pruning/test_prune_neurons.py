@@ -19,7 +19,7 @@ def test_neurons_are_removed_in_multiples_uneven_over_the_layers(teacher: Path, 
     made = pruned(teacher, tmp_path / "small", "", ffn="45%", multiple=8, step=0.5, normalise=False)
     widths = load(made.path)[0].config.ffn_per_layer
     assert sum(widths) == 72 and all(width % 8 == 0 for width in widths)  # 70.4 stay of 128
-    assert made.manifest.stage and made.manifest.notes["removed"] == "56 of 128 neurons"
+    assert made.manifest.notes["removed"] == "56 of 128 neurons"
     assert ModelDir.open(teacher).parameters - made.parameters == 56 * (32 + 1 + 32)
     rows = curve(made.path)
     assert [int(row["neurons_removed"]) for row in rows] == [0, 56]  # 45% is the nearest to half a step

@@ -31,7 +31,6 @@ def test_recovery_changes_the_weights_but_not_the_heads(teacher: Path, tmp_path:
     assert not torch.equal(state(made.path)["classifier.weight"], state(plain.path)["classifier.weight"])
     rows = curve(made.path)
     assert [row["recovered"] for row in rows[-2:]] == ["False", "True"]
-    assert made.manifest.stage
     assert made.manifest.notes["recovery"]["planned_steps"] == 17  # 2 * (90 + 40) / 16
     assert ("unlabeled", 90) in [(d["role"], d["rows"]) for d in made.manifest.data]
     assert not {".work", "checkpoints"} & {path.name for path in made.path.iterdir()}
@@ -85,7 +84,7 @@ def test_recovery_learns_from_the_inside_too(
         vocabulary=corpus,
     )
     assert losses == [["logit-mse", {"hidden": "hidden-mse", "relations": "relations"}[recovery]]]
-    assert made.manifest.stage and made.manifest.notes["recovery"]["steps"] > 0
+    assert made.manifest.notes["recovery"]["steps"] > 0
 
 
 def test_cubic_schedule_masks_during_recovery(teacher: Path, tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_cubic_schedule_masks_during_recovery(teacher: Path, tmp_path: Path) -> 
     )
     model, _ = load(made.path)
     assert sum(heads_per_layer(model)) == 4 and sum(ffn_widths(model)) == 64 and model.config.hidden_size == 24
-    assert made.manifest.stage and made.manifest.notes["recovery"]["planned_steps"] == 8  # 12 masked the units
+    assert made.manifest.notes["recovery"]["planned_steps"] == 8  # 12 masked the units
     assert [cut["removal"] for cut in content(made)["cuts"]] == ["nothing", "heads", "neurons", "hidden", "recovery"]
     assert not (made.path / "pruning_curve.csv").exists() and not (made.path / ".work").exists()
 

@@ -76,7 +76,7 @@ def test_a_speed_that_is_there_already_costs_nothing_more(
     timed(monkeypatch, lambda heads, neurons: float(heads))
     made = pruned(teacher, tmp_path / "small", "max", layers="1", speedup=1.9)
     assert heads_per_layer(load(made.path)[0]) == [4]
-    assert made.manifest.stage and made.manifest.notes["removed"].startswith("1 of 2 layers, 0 of 4 heads")
+    assert made.manifest.notes["removed"].startswith("1 of 2 layers, 0 of 4 heads")
     assert content(made)["target"]["value"] == 2.0
     assert "Asked for ×1.90 at batch size 1; when it was decided, ×2.00" in (made.path / "report.md").read_text()
 

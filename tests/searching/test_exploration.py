@@ -358,11 +358,3 @@ def test_after_a_stop_nothing_is_trained_again(last: tuple[int, int], tmp_path: 
     desk.stop = lambda shape, at: False
     found = explored(tmp_path / "stopped", desk, budget, trials=7)
     assert desk.work == whole.work and [t.row for t in found.trials] == [t.row for t in expected.trials]
-
-
-def test_a_finished_search_that_is_asked_again_trains_nothing(tmp_path: Path) -> None:
-    desk = Desk()
-    first = explored(tmp_path, desk, SearchBudget(), trials=5)
-    done = list(desk.work)
-    again = explored(tmp_path, desk, SearchBudget(), trials=5)
-    assert desk.work == done and [t.row for t in again.trials] == [t.row for t in first.trials]

@@ -11,7 +11,7 @@ import pytest
 
 from compress.errors import CompressError
 from compress.searching.sampler import ShapeSampler, import_optuna
-from compress.searching.space import Shape, committed, space_for
+from compress.searching.space import committed, space_for
 from tests.searching.test_space import MINILM
 
 SPACE = space_for(MINILM)
@@ -107,11 +107,3 @@ def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         CompressError, match=r"needs the package optuna; install it with pip install 'compress\[search\]'"
     ):
         import_optuna()
-
-
-def test_a_shape_is_asked_for_as_the_space_has_it(tmp_path: Path) -> None:
-    sampler = opened(tmp_path)
-    go_on(sampler, 12)
-    assert all(isinstance(shape, Shape) for shape in sampler.told())
-    for shape in sampler.told():
-        assert all(value in SPACE[shape.family][name] for name, value in shape.options.items())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from compress.data import Example, LabelledData, TextSource, open_source
 from compress.inference.compute import Compute
@@ -145,3 +147,16 @@ def write_study_data(data_root: Path, model_root: Path) -> list[Example]:
         labelled_file(folder / f"{split}.csv", rows)
     pool_file(folder / "unlabeled.txt")
     return tests
+
+
+def stop_at(number: int, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Let a function be stopped, like its process, at its call of this number, counted from 0."""
+    own: Callable[..., Any] = getattr(owner, name)
+    calls = iter(range(10_000))
+
+    def stopping(*given: Any, **named: Any) -> Any:
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return own(*given, **named)
+
+    monkeypatch.setattr(owner, name, stopping)

@@ -167,14 +167,14 @@ def test_layers_are_removed_greedily_by_loss() -> None:
 
     first, second = steps
     alone = [loss_without([layer]) for layer in range(DEPTH)]
-    assert first.layer == alone.index(min(alone)) and first.loss == pytest.approx(min(alone))
-    others = {layer: loss_without([first.layer, layer]) for layer in range(DEPTH) if layer != first.layer}
-    assert second.layer == min(others, key=lambda layer: others[layer])
-    assert second.loss == pytest.approx(min(others.values()))
-    remove_layers(model, [step.layer for step in steps])
-    assert -value_of(model, rows, "loss") == pytest.approx(second.loss)
+    assert first["layer"] == alone.index(min(alone)) and first["loss"] == pytest.approx(min(alone))
+    others = {layer: loss_without([first["layer"], layer]) for layer in range(DEPTH) if layer != first["layer"]}
+    assert second["layer"] == min(others, key=lambda layer: others[layer])
+    assert second["loss"] == pytest.approx(min(others.values()))
+    remove_layers(model, [step["layer"] for step in steps])
+    assert -value_of(model, rows, "loss") == pytest.approx(second["loss"])
     (third,) = choose_removed_layers(model, rows, 1)
-    assert third.layer in {0, 1} and third.number == model.config.kept_layers[third.layer]
+    assert third["layer"] in {0, 1} and third["number"] == model.config.kept_layers[third["layer"]]
 
 
 @pytest.mark.parametrize("count", [0, 4, 9])
@@ -204,7 +204,7 @@ def test_impossible_removals_change_nothing(family: str, gone: list[int], messag
 
 def test_the_first_layer_of_a_modernbert_is_never_chosen() -> None:
     assert removable_layers(classifier("modernbert", layers=3)) == [1, 2]
-    assert {step.layer for step in choose_removed_layers(classifier("modernbert", layers=3), batches(), 2)} == {1, 2}
+    assert {step["layer"] for step in choose_removed_layers(classifier("modernbert", layers=3), batches(), 2)} == {1, 2}
 
 
 def test_layers_of_a_model_that_has_none_are_refused() -> None:

@@ -11,10 +11,11 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.models.dummy_inputs import example_inputs
+from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import kept_heads
 from compress.models.prunable_units import attention_layers, ffn_widths, heads_per_layer, units_of
 from compress.surgery.remove_units import remove_heads, remove_neurons
-from compress.surgery.unit_masks import mask_hooks, mask_lowest, masks_reach_logits, normalised
+from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from tests.support.tiny import (
     FAMILIES,
     HEADS,
@@ -38,14 +39,13 @@ def test_shapes_are_found(family: str) -> None:
     assert ffn_widths(model) == [64] * layers
     # MobileBERT attends inside its bottleneck, which is half as wide here.
     assert {units.size for units in units_of(model)} == {4 if family == "mobilebert" else 8}
-    assert masks_reach_logits(model) and (family == "mobilebert" or masks_reach_logits(model, "neurons"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_four_projections_of_attention_are_found(family: str) -> None:
-    for layer, units in zip(attention_layers(classifier(family)), units_of(classifier(family)), strict=True):
-        assert layer.heads == HEADS and layer.head_size == units.size
-        assert layer.output.in_features == layer.value.out_features == units.columns.in_features
+def test_the_projections_of_attention_are_in_order(family: str) -> None:
+    for layer, units in zip(layers_of(model := classifier(family)), attention_layers(model), strict=True):
+        names = {module: name.rpartition(".")[2] for name, module in layer.named_modules()}
+        assert [names[linear][0] for linear in units.rows] == ["q", "k", "v"]
 
 
 @pytest.mark.parametrize("family", PRUNABLE)
@@ -131,30 +131,6 @@ def test_one_backward_gives_the_gradient_of_every_example(family: str) -> None:
             model(**{name: tensor[row : row + 1] for name, tensor in inputs.items()}).logits[:, 0].sum().backward()
             for batch_mask, mask in zip(together, alone, strict=True):
                 torch.testing.assert_close(batch_mask.grad[row], mask.grad[0], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("family", ["albert", "bert"])
-def test_gradient_agrees_with_finite_differences(family: str) -> None:
-    """ALBERT's masks act at every use of its one layer, and their gradient is the sum over the uses."""
-    layers = physical_layers(family)
-    model = classifier(family).double()
-    inputs = example_inputs(model, 1, 6)
-    step = 1e-3  # the masks are float32 numbers
-    with mask_hooks(model) as hooks:
-        exact = hooks.per_example(1)
-        model(**inputs).logits[0, 0].backward()
-        hooks.examples = []
-        for layer in range(layers):
-            for head in range(HEADS):
-                values = []
-                for factor in (1 + step, 1 - step):
-                    masks = torch.ones(layers, HEADS)
-                    masks[layer, head] = factor
-                    hooks.mask(list(masks))
-                    with torch.no_grad():
-                        values.append(model(**inputs).logits[0, 0].item())
-                slope = (values[0] - values[1]) / (2 * step)
-                assert slope == pytest.approx(exact[layer].grad[0, head].item(), rel=1e-2, abs=1e-4)
 
 
 def test_masks_are_removed_after_the_block() -> None:

@@ -26,7 +26,6 @@ from compress.training import teacher_signal
 from compress.training import trainer as training_module
 from compress.training.attached_losses import WeightedLoss, attach_losses
 from compress.training.distill import possible_phases, summary
-from compress.training.layer_mapping import layer_map
 from compress.training.masked_lm import Masker
 from compress.training.modifiers.module_replacing import attach
 from compress.training.phases import frozen, parameters_by_part
@@ -41,16 +40,12 @@ from tests.support.training_data import (
     distilled,
     pool_file,
     state,
+    stop_at,
     train_rows,
     validation_rows,
 )
 
 GOLD, KL, MSE, HIDDEN = Choice("hard-label"), Choice("kl"), Choice("logit-mse"), Choice("hidden-cosine")
-
-
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("teachers") / "tiny-bert", classifier("bert"))
 
 
 @pytest.fixture(scope="module")
@@ -118,31 +113,6 @@ def test_losses_compute_in_float32_but_those_of_large_products(
     taught(teacher, tmp_path / "student", phases, labels)
     exact = {"kl": {torch.float32}, "logit_mse": {torch.float32}}
     assert dtypes == exact | {large.replace("-", "_"): {getattr(torch, precision)}}
-
-
-# Layer maps, as the papers print them
-
-
-@pytest.mark.parametrize(
-    ("student", "teacher_layers", "name", "pairs"),
-    [
-        (4, 12, "uniform", [(1, 3), (2, 6), (3, 9), (4, 12)]),  # TinyBERT
-        (6, 12, "skip", [(1, 2), (2, 4), (3, 6), (4, 8), (5, 10)]),  # PKD-Skip
-        (6, 12, "last", [(1, 7), (2, 8), (3, 9), (4, 10), (5, 11)]),  # PKD-Last
-        (3, 12, "last", [(1, 10), (2, 11)]),
-        (3, 6, "final", [(3, 6)]),  # MiniLM
-        (1, 6, "skip", []),
-    ],
-)
-def test_layer_maps(student: int, teacher_layers: int, name: str, pairs: list[tuple[int, int]]) -> None:
-    assert layer_map(student, teacher_layers, name) == pairs
-
-
-def test_unknown_maps_and_deeper_students_are_refused() -> None:
-    with pytest.raises(CompressError, match="layers = 'even' is not known; use uniform, skip, last, final"):
-        layer_map(3, 6, "even")
-    with pytest.raises(CompressError, match="has 8 layers and the teacher 6: use layers = 'final'"):
-        layer_map(8, 6, "uniform")
 
 
 # What rests
@@ -305,11 +275,11 @@ def test_a_watched_model_shows_its_attention() -> None:
     watched = ActivationRecorder(model, frozenset({"attention", "hidden"}))
     with torch.no_grad():
         _, outputs = watched(batch)
-        expected = layers[0].query(outputs.hidden[0])
+        expected = layers[0].rows[0](outputs.hidden[0])
     assert outputs.layers == len(layers) == len(outputs.queries) == len(outputs.values)
-    assert outputs.queries[0].shape == (2, HEADS, 3, layers[0].head_size)
+    assert outputs.queries[0].shape == (2, HEADS, 3, layers[0].size)
     torch.testing.assert_close(outputs.queries[0].transpose(1, 2).reshape(2, 3, -1), expected)
-    assert not any(layer.query._forward_hooks for layer in layers)
+    assert not any(layer.rows[0]._forward_hooks for layer in layers)
 
 
 def test_teachers_of_two_phases_do_not_see_each_others_calls() -> None:
@@ -477,17 +447,8 @@ def test_a_resumed_run_does_not_repeat_finished_phases(
     made = taught(teacher, tmp_path / "whole", recipe, labels)
     whole = state(made.path)
     first = made.manifest.notes["step_ranges"][0]["steps"]
-    original = DistillationTrainer.compute_loss
-    counts = {"steps": 0}
-
-    def stopping(self: Any, *given: Any, **named: Any) -> Any:
-        counts["steps"] += 1
-        if counts["steps"] == first + 6:
-            raise KeyboardInterrupt
-        return original(self, *given, **named)
-
     with monkeypatch.context() as patch:
-        patch.setattr(DistillationTrainer, "compute_loss", stopping)
+        stop_at(first + 5, patch, DistillationTrainer, "compute_loss")
         with pytest.raises(KeyboardInterrupt):
             taught(teacher, tmp_path / "student", recipe, labels)
     (done,) = (tmp_path / ".student.partial").rglob("phase-1-inside/outcome.json")

@@ -30,6 +30,7 @@ from compress.training.augmenters.masked_lm import augmenter
 from compress.training.loss_modules import VocabularyHead
 from compress.training.masked_lm import check_form, masked_lm
 from compress.training.pretrain import HEAD_ONLY, general_part, pretrain
+from compress.training.trainer import DistillationTrainer
 from tests.support.tiny import bilstm, classifier, tokenizer, write
 from tests.support.training_data import (
     TRAINING,
@@ -39,6 +40,7 @@ from tests.support.training_data import (
     pool_rows,
     split_compute,
     state,
+    stop_at,
     train_rows,
     validation_rows,
 )
@@ -87,7 +89,6 @@ def sentences() -> list[Example]:
 
 
 def test_masked_tokens_are_learned(made: ModelDir) -> None:
-    assert made.manifest.stage
     accuracy, loss = made.manifest.metrics
     assert accuracy["name"] == "masked-token accuracy" and accuracy["split"] == "held-out text"
     assert loss["value"] < 0.7 * math.log(len(tokenizer())) and accuracy["value"] > 0.3
@@ -107,7 +108,6 @@ def test_the_directory_is_an_ordinary_masked_language_model(made: ModelDir, enco
     assert json.loads(done.stdout.splitlines()[-1]) == ["BertForMaskedLM", True, [], []]
     assert sorted(path.name for path in made.path.parent.iterdir()) == ["compact", "pool.txt"]
     manifest = made.manifest
-    assert manifest.stage
     assert manifest.stage == "pretrain" and manifest.task == "fill-mask" and manifest.labels == ()
     assert [(p["role"], p["name"]) for p in manifest.parents] == [("encoder", encoder.name)]
     assert [phase["name"] for phase in manifest.recipe["phases"]] == ["pre-training"]
@@ -133,7 +133,6 @@ def test_the_written_model_guesses_words_that_are_masked_by_hand(made: ModelDir)
 def test_general_distillation_leaves_an_encoder(encoder: Path, tmp_path: Path) -> None:
     student = replace(STUDENT, phases=(GENERAL, SOFT))
     general = trained(encoder, student, tmp_path / "general", tmp_path)
-    assert general.manifest.stage
     assert general.manifest.task == "feature-extraction" and general.manifest.metrics == ()
     model, found = AutoModel.from_pretrained(general.path, output_loading_info=True)
     assert type(model).__name__ == "BertModel" and not found["missing_keys"] and not found["unexpected_keys"]
@@ -148,21 +147,20 @@ def test_the_head_of_vocabulary_kl_is_kept(encoder: Path, tmp_path: Path) -> Non
     kept = trained(encoder, student, tmp_path / "general", tmp_path)
     _, found = AutoModelForMaskedLM.from_pretrained(kept.path, output_loading_info=True)
     assert not found["missing_keys"]
-    assert kept.manifest.stage and kept.manifest.metrics[1]["value"] < math.log(len(tokenizer()))
+    assert kept.manifest.metrics[1]["value"] < math.log(len(tokenizer()))
 
 
 def test_a_head_of_an_earlier_phase_is_not_kept(encoder: Path, tmp_path: Path) -> None:
     """The body has moved on since."""
     student = replace(STUDENT, phases=(MLM, GENERAL))
     both = trained(encoder, student, tmp_path / "both", tmp_path, epochs=1.0)
-    assert both.manifest.stage and both.manifest.task == "feature-extraction"
+    assert both.manifest.task == "feature-extraction"
     assert [part["steps"] > 0 for part in both.manifest.notes["step_ranges"]] == [True, True]
 
 
 def test_head_only_keeps_the_encoder(encoder: Path, tmp_path: Path) -> None:
     student = replace(HEAD_ONLY, training=replace(STUDENT.training, epochs=20.0))
     made = trained(encoder, student, tmp_path / "head", tmp_path)
-    assert made.manifest.stage
     body, written = state(encoder), state(made.path)
     kept = [name for name in body if not name.startswith("pooler")]
     assert kept and all(torch.equal(body[name], written[f"bert.{name}"]) for name in kept)
@@ -197,19 +195,8 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = trained(encoder, STUDENT, tmp_path / "whole", tmp_path)
-    from compress.training.trainer import DistillationTrainer
-
-    step, taken = DistillationTrainer.training_step, 0
-
-    def stopping(self: Any, *inputs: Any, **named: Any) -> Any:
-        nonlocal taken
-        taken += 1
-        if taken == 20:
-            raise KeyboardInterrupt
-        return step(self, *inputs, **named)
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(DistillationTrainer, "training_step", stopping)
+        stop_at(19, patch, DistillationTrainer, "training_step")
         trained(encoder, STUDENT, tmp_path / "stopped", tmp_path)
     assert not (tmp_path / "stopped").exists()
     with caplog.at_level("INFO", logger="compress"):
@@ -217,7 +204,6 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
     assert "resuming after checkpoint-" in caplog.text
     first, second = state(whole.path), state(resumed.path)
     assert set(first) == set(second) and all(torch.equal(first[name], second[name]) for name in first)
-    assert resumed.manifest.stage and whole.manifest.stage
     assert resumed.manifest.metrics == whole.manifest.metrics
 
 
@@ -235,7 +221,7 @@ def test_it_is_fine_tuned_as_any_encoder(made: ModelDir, tmp_path: Path) -> None
         threads=1,
     )
     assert teacher.labels == ("negative", "positive")
-    assert teacher.manifest.stage and teacher.manifest.parents[0]["name"] == "compact"
+    assert teacher.manifest.parents[0]["name"] == "compact"
 
 
 def test_it_is_the_checkpoint_of_a_student(made: ModelDir) -> None:
@@ -254,7 +240,7 @@ def test_it_proposes_words(made: ModelDir) -> None:
 
 def test_it_is_an_encoder_to_pretrain_from(made: ModelDir, tmp_path: Path) -> None:
     again = trained(made.path, STUDENT, tmp_path / "again", tmp_path, epochs=1.0)
-    assert again.manifest.stage and again.manifest.parents[0]["sha256"] == made.sha256
+    assert again.manifest.parents[0]["sha256"] == made.sha256
 
 
 # Distillation that starts from it
@@ -279,7 +265,6 @@ def test_a_student_starts_from_it(made: ModelDir, taught: Any, monkeypatch: pyte
 
     monkeypatch.setattr(compress.training.distill, "fit", watched)
     student = taught(replace(STUDENT, training=replace(TRAINING, epochs=4.0)), start=made.path)
-    assert student.manifest.stage
     assert {p["role"]: p["name"] for p in student.manifest.parents} == {"teacher": "tiny-bert", "start": "compact"}
     assert [phase["name"] for phase in student.manifest.recipe["phases"]] == ["soft labels"]
     assert student.manifest.notes["planned_steps"] == 12  # 64 rows in 4 epochs of 4 steps, of which 3 of 4 shares
@@ -343,6 +328,7 @@ def test_the_phases_keep_their_part_of_the_steps() -> None:
     [
         replace(MLM, text="all"),
         replace(GENERAL, teacher="task"),
+        replace(MLM, losses=(*MLM.losses, Choice("shared-projection"))),  # reads the teacher's weights
         Phase((Choice("kl"),), text="pool"),
         Phase((Choice("hard-label"),), text="gold"),
     ],
@@ -388,7 +374,7 @@ def test_the_command(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert execute([*common, "--head-only", *text, "--epochs", "1"]) == 0
     assert "masked-token accuracy" in capsys.readouterr().out
     opened = ModelDir.open(tmp_path / "out", classifier=False)
-    assert opened.manifest.stage and opened.manifest.data[0]["rows"] == 100
+    assert opened.manifest.data[0]["rows"] == 100
     assert execute([*common, *text, "--epochs", "1", "--force"]) == 0
     before, after = state(encoder), state(tmp_path / "out")
     name = "encoder.layer.1.output.dense.weight"

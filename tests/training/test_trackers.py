@@ -29,6 +29,7 @@ from tests.support.training_data import (
     finetuned,
     pool_file,
     state,
+    stop_at,
     train_rows,
     validation_rows,
 )
@@ -86,15 +87,8 @@ def test_every_phase_is_a_run_with_loss_terms_and_scores(teacher: Path, tmp_path
 
 def stop_and_report(teacher: Path, output: Path, monkeypatch: pytest.MonkeyPatch, tracker: str) -> None:
     """Train for four steps of five, with a checkpoint after three."""
-    released = DistillationTrainer.compute_loss
-
-    def stopping(self: Any, *given: Any, **named: Any) -> Any:
-        if self.state.global_step == 4:
-            raise KeyboardInterrupt
-        return released(self, *given, **named)
-
     with monkeypatch.context() as patch:
-        patch.setattr(DistillationTrainer, "compute_loss", stopping)
+        stop_at(4, patch, DistillationTrainer, "compute_loss")
         with pytest.raises(KeyboardInterrupt):
             finetuned(teacher, output, training=TRAINING, **ROWS, report_to=tracker)
 

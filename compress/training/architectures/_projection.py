@@ -113,7 +113,7 @@ def project_model(
         )
         _select_units((old_in, old_out), (new_in, new_out), down, down.T)
         attention = attention_layers(student)[index]
-        done |= {attention.query, attention.key, attention.value, attention.output, new_in, new_out}
+        done |= {*attention.rows, attention.columns, new_in, new_out}
     if not is_tagger(teacher):
         # The units of the head are behind a nonlinearity too. The head of a tagger has none: it reads the stream.
         head = head_of(student)
@@ -158,25 +158,24 @@ def _project_attention(
     teacher: PreTrainedModel, student: PreTrainedModel, index: int, source: int, down: Tensor
 ) -> None:
     old, new = attention_layers(teacher)[source], attention_layers(student)[index]
-    rank = new.head_size
-    for head in range(old.heads):
-        rows = slice(head * old.head_size, (head + 1) * old.head_size)
+    rank = new.size
+    for head in range(old.count):
+        rows = slice(head * old.size, (head + 1) * old.size)
         kept = slice(head * rank, (head + 1) * rank)
         query, key, value = (  # [rows, d + 1]: the weights in the basis, and the bias as one more column
-            torch.cat((projection.weight[rows] @ down, projection.bias[rows, None]), dim=1)
-            for projection in (old.query, old.key, old.value)
+            torch.cat((projection.weight[rows] @ down, projection.bias[rows, None]), dim=1) for projection in old.rows
         )
-        output = down.T @ old.output.weight[:, rows]
-        if rank < old.head_size:
+        output = down.T @ old.columns.weight[:, rows]
+        if rank < old.size:
             # Scores are divided by the root of the head's width, which changes.
-            query, key = (part * (rank / old.head_size) ** 0.25 for part in _halves(query.T, key, rank))
+            query, key = (part * (rank / old.size) ** 0.25 for part in _halves(query.T, key, rank))
             query = query.T
             output, value = _halves(output, value, rank)
-        for projection, weights in ((new.query, query), (new.key, key), (new.value, value)):
+        for projection, weights in zip(new.rows, (query, key, value), strict=True):
             projection.weight[kept] = weights[:, :-1]
             projection.bias[kept] = weights[:, -1]
-        new.output.weight[:, kept] = output
-    new.output.bias.copy_(down.T @ old.output.bias)
+        new.columns.weight[:, kept] = output
+    new.columns.bias.copy_(down.T @ old.columns.bias)
 
 
 def _halves(left: Tensor, right: Tensor, rank: int) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from compress.data.tokenization import token_counts
 from compress.errors import CompressError
 from compress.models.modeling import is_tagger
 from compress.models.modeling.small import SmallModel
+from compress.training.loss_modules import input_embeddings
 
 PAIRS = ("joined", "siamese")
 COUNTED_ROWS = 1_000_000  # a vocabulary does not grow any more after this many rows, and counting must end
@@ -35,6 +36,11 @@ class Common(NamedTuple):
     dropout: float
     minimum_count: int
     pairs: str
+
+
+def tokenizer_size(tokenizer: PreTrainedTokenizerFast, teacher: PreTrainedModel) -> int:
+    """Return how many token ids the teacher knows; its embeddings may be more than its tokenizer has tokens."""
+    return max(len(tokenizer), input_embeddings(teacher).num_embeddings)
 
 
 def build_small(
@@ -59,10 +65,10 @@ def build_small(
     layout = {}
     if common.pairs == "siamese":
         examples, layout = pairs_only(examples), pair_layout(tokenizer)
-    vectors = teacher.get_input_embeddings().weight.detach().float()  # type: ignore[operator]
+    vectors = input_embeddings(teacher).weight.detach().float()
     kept = kept_pieces(tokenizer, examples, common.minimum_count)
     unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
-    remap = torch.full((max(len(tokenizer), len(vectors)),), kept.index(unknown))
+    remap = torch.full((tokenizer_size(tokenizer, teacher),), kept.index(unknown))
     remap[kept] = torch.arange(len(kept))
     projected = project(vectors, kept, min(common.embedding_size, vectors.shape[1]))
     model_class = tagger if is_tagger(teacher) else classifier

@@ -13,7 +13,7 @@ from compress.errors import CompressError
 from compress.models.modeling import is_tagger
 from compress.models.modeling.ngram import POOLING, NGramForSequenceClassification, multipliers
 from compress.models.modeling.small import SmallModel
-from compress.training.architectures._small import Common, build_small
+from compress.training.architectures._small import Common, build_small, tokenizer_size
 
 
 def build(
@@ -42,7 +42,7 @@ def build(
     if pooling not in POOLING:
         raise CompressError(f"pooling = {pooling!r} is not known; use {' or '.join(map(repr, POOLING))}")
     try:
-        multipliers(len(tokenizer), longest)
+        multipliers(tokenizer_size(tokenizer, teacher), longest)
     except ValueError as error:
         raise CompressError(f"longest = {longest} is not possible: {error}; give less") from None
     return build_small(

@@ -17,6 +17,7 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.errors import CompressError
+from compress.files import faults_of, regular_file
 from compress.training.augmentation import check_share
 
 # A word -> words like it.
@@ -159,8 +160,8 @@ def file_neighbours(path: str | Path, *, count: int) -> Neighbours:
     return nearest_words(words, vectors, vector_of, count=count)
 
 
-def read_vectors(path: str | Path, *, limit: int = READ_VECTORS) -> tuple[list[str], np.ndarray]:
-    """Read the first ``limit`` lines ``word number number ...``: the words of letters and their vectors ``[V, D]``.
+def read_vectors(path: str | Path) -> tuple[list[str], np.ndarray]:
+    """Read the words of letters, and their vectors ``[V, D]``, of ``READ_VECTORS`` lines ``word number number ...``.
 
     Raises:
         CompressError: no such file, or a line with other than as many numbers as the first.
@@ -168,23 +169,19 @@ def read_vectors(path: str | Path, *, limit: int = READ_VECTORS) -> tuple[list[s
     words: list[str] = []
     rows: list[np.ndarray] = []
     width = 0
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(itertools.islice(lines, limit), start=1):
-                width = width or line.rstrip().count(" ")
-                word, *numbers = line.rstrip().rsplit(" ", width) if width else [line]
-                if not width or len(numbers) != width:
-                    raise CompressError(
-                        f"{path}, line {number} is not a word and {width or 'its'} numbers; give word vectors in "
-                        "GloVe's text format, without a first line of counts"
-                    )
-                if word.isalpha():
-                    words.append(word)
-                    rows.append(np.array(numbers, dtype=np.float32))
-    except OSError as error:
-        raise CompressError(f"{path} cannot be read ({error.strerror}); give a file of word vectors") from None
-    except ValueError as error:
-        raise CompressError(f"{path} is no file of word vectors in GloVe's text format: {error}") from None
+    what = "word vectors in GloVe's text format"
+    with faults_of(path, what, "give another file"), regular_file(Path(path)).open(encoding="utf-8") as lines:
+        for number, line in enumerate(itertools.islice(lines, READ_VECTORS), start=1):
+            width = width or line.rstrip().count(" ")
+            word, *numbers = line.rstrip().rsplit(" ", width) if width else [line]
+            if not width or len(numbers) != width:
+                raise CompressError(
+                    f"{path}, line {number} is not a word and {width or 'its'} numbers; give word vectors in "
+                    "GloVe's text format, without a first line of counts"
+                )
+            if word.isalpha():
+                words.append(word)
+                rows.append(np.array(numbers, dtype=np.float32))
     if not words:
         raise CompressError(f"{path} holds no vector of a word; give a file of word vectors in GloVe's text format")
     return words, np.stack(rows)

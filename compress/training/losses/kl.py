@@ -6,7 +6,6 @@ T**2 the gradients shrink as 1/T**2 and the weight of this loss would depend on 
 
 from torch import Tensor
 
-from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
 from compress.training.losses._common import soft_divergence
 
@@ -14,11 +13,5 @@ NEEDS = frozenset({"logits", "classes"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, temperature: float = 2.0) -> Tensor:
-    """Return ``T**2 * mean over the batch of KL(p_teacher || p_student)`` with ``p = softmax(z / T)``.
-
-    Raises:
-        CompressError: a regression model has one logit, over which no probability is defined.
-    """
-    if student.logits.shape[-1] < 2:
-        raise CompressError("the kl loss compares classes, and this model is a regression; use the loss logit-mse")
+    """Return ``T**2 * mean over the batch of KL(p_teacher || p_student)`` with ``p = softmax(z / T)``."""
     return soft_divergence(student.logits, teacher.logits, temperature)

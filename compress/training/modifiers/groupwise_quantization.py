@@ -40,7 +40,6 @@ class GroupwiseQuantization:
         self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        *,
         bits: list[int],
         groups: int,
         embedding_bits: int,
@@ -153,12 +152,4 @@ def attach(
     named = {**{f"bits[{index}]": value for index, value in enumerate(bits)}, "embedding_bits": embedding_bits}
     check_shares(bits=named | ({"activation_bits": activation_bits} if activation_bits else {}), decay=decay, start=0.0)
     forget_quantization(student.config)
-    return GroupwiseQuantization(
-        student,
-        teacher,
-        bits=list(bits),
-        groups=groups,
-        embedding_bits=embedding_bits,
-        activation_bits=activation_bits,
-        decay=decay,
-    )
+    return GroupwiseQuantization(student, teacher, list(bits), groups, embedding_bits, activation_bits, decay)

@@ -92,6 +92,14 @@ def test_sizes_that_make_no_model_are_refused(name: str, options: dict[str, Any]
         build(classifier(), tokenizer(), examples(), **options)
 
 
+def test_hashes_of_all_ids_that_a_teacher_knows_fit() -> None:
+    teacher = classifier()
+    teacher.resize_token_embeddings(1000)
+    build = plugins.find("architectures", "ngram").function
+    with pytest.raises(CompressError, match="longest = 23 is not possible: n-grams of 23 tokens of 1,000 are too many"):
+        build(teacher, tokenizer(), examples(), longest=23)
+
+
 def test_n_grams_do_not_tag_words() -> None:
     with pytest.raises(CompressError, match="use the student bilstm-tagger"):
         plugins.find("architectures", "ngram").function(tagger(), tokenizer(), examples())

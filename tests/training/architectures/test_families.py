@@ -121,7 +121,7 @@ def test_an_albert_layer_is_the_middle_one_of_the_teachers() -> None:
     teacher: Any = classifier("bert")
     student = build("albert", teacher, embedding_size=8, depth=5)
     assert len(layers_of(student)) == 1 and student.config.num_hidden_layers == 5
-    assert torch.equal(attention_layers(student)[0].query.weight, attention_layers(teacher)[1].query.weight)
+    assert torch.equal(attention_layers(student)[0].rows[0].weight, attention_layers(teacher)[1].rows[0].weight)
 
 
 def test_fewer_directions_lose_more_and_say_how_much() -> None:
@@ -181,7 +181,7 @@ def test_a_distilbert_takes_the_layers_that_start_says() -> None:
     teacher = classifier("bert")
     student = build("distilbert", teacher, depth=1, start="blocks")
     theirs = attention_layers(teacher)[1]
-    assert torch.equal(attention_layers(student)[0].key.weight, theirs.key.weight)
+    assert torch.equal(attention_layers(student)[0].rows[1].weight, theirs.rows[1].weight)
     assert len(layers_of(student)) == 1
 
 
@@ -203,7 +203,7 @@ def test_a_mobilebert_has_the_width_and_heads_of_its_teacher() -> None:
     assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (32, 4, 3)
     assert (config.intra_bottleneck_size, config.intermediate_size, config.num_feedforward_networks) == (8, 32, 4)
     assert config.trigram_input and config.normalization_type == "no_norm" and config.hidden_act == "relu"
-    assert heads_per_layer(student) == [4, 4, 4] and {layer.head_size for layer in attention_layers(student)} == {2}
+    assert heads_per_layer(student) == [4, 4, 4] and {layer.size for layer in attention_layers(student)} == {2}
     assert [state.shape[-1] for state in states(student)] == [32] * 4
 
 
@@ -254,7 +254,7 @@ def test_a_narrow_student_of_a_small_vocabulary_is_small() -> None:
     for width in (48, 192):
         student = build("transformer", teacher, depth=1.0, hidden_size=width)
         assert len(layers_of(student)) == 12
-        assert {layer.head_size for layer in attention_layers(student)} == {width // 12}
+        assert {layer.size for layer in attention_layers(student)} == {width // 12}
         bytes_of[width] = 4 * sum(parameter.numel() for parameter in student.parameters())
     assert bytes_of[48] < 7_000_000 and 7_000_000 < bytes_of[192] < 30_000_000
 

@@ -171,7 +171,7 @@ def first_dimensions(kept: int = 28, energy: float = 1.0) -> tuple[Any, Any]:
     student = build("transformer", teacher, depth=LAYERS, hidden_size=kept)
     with torch.no_grad():
         for layer in attention_layers(teacher):
-            layer.query.weight[7::8], layer.query.bias[7::8] = 0.0, 0.0
+            layer.rows[0].weight[7::8], layer.rows[0].bias[7::8] = 0.0, 0.0
     project_model(teacher, student, [0, 1], Directions(torch.eye(32)[:, :kept], 1 - energy))
     return teacher, student
 
@@ -183,7 +183,7 @@ def test_scores_of_narrower_heads_are_exact_at_equal_rank() -> None:
         with torch.no_grad():
             wide = torch.nn.functional.pad(states, (0, 4))
             theirs, ours = (
-                (layer.query(rows).unflatten(-1, (HEADS, -1)), layer.key(rows).unflatten(-1, (HEADS, -1)))
+                [linear(rows).unflatten(-1, (HEADS, -1)) for linear in layer.rows[:2]]
                 for layer, rows in ((old, wide), (new, states))
             )
         expected = torch.einsum("ihd,jhd->hij", *theirs) / 8**0.5

@@ -71,6 +71,7 @@ def bert(**settings: Any) -> PreTrainedModel:
         (4, 12, "uniform", [(1, 3), (2, 6), (3, 9), (4, 12)]),
         (6, 12, "skip", [(1, 2), (2, 4), (3, 6), (4, 8), (5, 10)]),
         (6, 12, "last", [(1, 7), (2, 8), (3, 9), (4, 10), (5, 11)]),
+        (3, 12, "last", [(1, 10), (2, 11)]),
         (3, 12, "final", [(3, 12)]),
         (9, 6, "final", [(9, 6)]),
         (4, 6, "uniform", [(1, 2), (2, 3), (3, 5), (4, 6)]),
@@ -436,13 +437,6 @@ def test_mixed_vocabulary_trains_the_embeddings_it_read() -> None:
     gradient = student.get_input_embeddings().weight.grad
     assert gradient.abs().sum(dim=1).nonzero().flatten().tolist() == [11]
     assert set(part.state_dict()) == {"projection.weight", "projection.bias"}
-
-
-def test_mixed_vocabulary_refuses_a_regression() -> None:
-    model = tiny.classifier(labels=("score",))
-    part = learned("mixed-vocabulary", model, model)
-    with pytest.raises(CompressError, match="compares classes, and this model is a regression"):
-        loss("mixed-vocabulary")(ANY, Outputs(torch.zeros(1, 1)), mixed([[2]]), part)
 
 
 def test_the_module_of_a_loss_gets_the_options_that_it_names() -> None:

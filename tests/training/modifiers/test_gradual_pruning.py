@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from compress.training.tokenized_rows import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 from tests.support.tiny import HEADS, LABELS, LAYERS, PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer
-from tests.support.training_data import TRAINING, train_rows, validation_rows
+from tests.support.training_data import TRAINING, stop_at, train_rows, validation_rows
 
 NEURONS = 64
 PARTS: tuple[Part, ...] = ("heads", "neurons")
@@ -342,19 +342,6 @@ def same(ours: PreTrainedModel, theirs: PreTrainedModel) -> None:
     assert ours.state_dict().keys() == expected.keys()
     for key, value in ours.state_dict().items():
         torch.testing.assert_close(value, expected[key], atol=1e-6, rtol=1e-5)
-
-
-def stop_at(number: int, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-    """Let a function be stopped, like its process, when it is called for the so-manieth time."""
-    own: Callable[..., Any] = getattr(owner, name)
-    calls = iter(range(10_000))
-
-    def stopping(*given: Any, **named: Any) -> Any:
-        if next(calls) == number:
-            raise KeyboardInterrupt
-        return own(*given, **named)
-
-    monkeypatch.setattr(owner, name, stopping)
 
 
 def test_a_phase_returns_its_masks(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from compress.quantization.hessian_sensitivity import PARTS
 from compress.recipes import Choice, Phase, StudentRecipe, load_recipe
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.tiny import bilstm, classifier, tokenizer, write
-from tests.support.training_data import TRAINING, TRANSFORMER, distilled, train_rows, validation_rows
+from tests.support.training_data import TRAINING, TRANSFORMER, distilled, stop_at, train_rows, validation_rows
 
 GOLD = (Choice("hard-label"),)
 
@@ -263,26 +263,13 @@ def test_the_recipes_start_from_the_teacher_itself(name: str) -> None:
     assert len(layers_of(built)) == len(layers_of(teacher))
 
 
-def stop_at(step: int) -> Callable[..., None]:
-    """Return an modifier's ``step`` that is stopped like a process, after some optimiser steps."""
-    own = fake_quantization.FakeQuantization.step
-    steps = iter(range(10_000))
-
-    def stopping(self: fake_quantization.FakeQuantization, done: float) -> None:
-        if next(steps) == step:
-            raise KeyboardInterrupt
-        own(self, done)
-
-    return stopping
-
-
 def test_ranges_survive_a_stopped_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = write(tmp_path / "teacher", classifier("bert"))
     asked = recipe(Choice("fake-quantization", options={"decay": 0.9}), epochs=4.0, evaluations=4)
     rows: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "threads": 1, "device": "cpu"}
     whole = distilled(teacher, asked, tmp_path / "whole", **rows)
     with monkeypatch.context() as patched:
-        patched.setattr(fake_quantization.FakeQuantization, "step", stop_at(5))
+        stop_at(5, patched, fake_quantization.FakeQuantization, "step")
         with pytest.raises(KeyboardInterrupt):
             distilled(teacher, asked, tmp_path / "stopped", **rows)
     resumed = distilled(teacher, asked, tmp_path / "stopped", **rows)
