@@ -10,8 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,16 @@ _KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 def library_versions() -> dict[str, str]:
     """Return the version of this package, installed or not, and of every library that can change a number."""
     own = sys.modules["compress"].__version__  # an import would go up the layers
-    versions = {"python": platform.python_version(), "compress": own}
-    for name in LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    return {"python": platform.python_version(), "compress": own, **installed_versions(LIBRARIES)}
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the version of each distribution that is installed."""
+    found = {}
+    for name in names:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 @cache

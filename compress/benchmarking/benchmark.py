@@ -239,8 +239,8 @@ def benchmark(
 
             def write(path: Path) -> None:
                 write_results(path, lines)
-                given = [first, *models, *controls]
-                write_lock(path, lines, settings, compute, given, fitted.examples if fitted else None)
+                places = {candidate.name: candidate.model.path for candidate in candidates}
+                write_lock(path, lines, settings, compute, places, fitted.examples if fitted else None)
 
             output.write(write)
     return lines
@@ -276,14 +276,15 @@ def _measure(
         sentences=sentences,
     )
     for run, own in zip(runs, workloads, strict=True):
+        described = describe_run(run, runs)
         for workload in own:
             yield (
                 run,
                 {
-                    **describe_run(run, runs),
+                    **described,
                     **setting_fields(run, runs, workload),
                     **speed_fields(run, runs, workload, compute.seed),
-                    **device_fields(run, workload, arithmetic),
+                    **device_fields(run, workload, *arithmetic),
                     **quality[run.entry.title],
                 },
             )

@@ -17,8 +17,6 @@ from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.files import parse_json, read_text
 from compress.inference.compute import Compute
-from compress.models.cascade_dir import open_model
-from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.recipes import BenchmarkSettings, parse
 from compress.recipes.study import faults_of_seeds
@@ -153,7 +151,7 @@ def write_lock(
     lines: Sequence[Measurement],
     settings: BenchmarkSettings,
     compute: Compute,
-    models: Sequence[ModelDir | str | Path],
+    places: Mapping[str, Path],
     train: Sequence[Example] | None = None,
 ) -> Path:
     """Write the lock of a benchmark beside its results, whole or not at all, and return its path.
@@ -162,11 +160,10 @@ def write_lock(
         results: the result file; see :func:`lock_path`.
         lines: the result lines; at least one.
         compute: the device and the seed.
-        models: teacher, models and controls; the lock keeps the names of their directories.
+        places: directories of models by their names in the lines; the lock keeps only what a directory is called.
         train: the training rows, of which the lock keeps the hash.
     """
     first = lines[0]
-    opened = [open_model(model, verify=False) for model in models]
     found = {(line.model, line.model_sha256): line for line in reversed(lines) if line.kind in LOCKED_KINDS}
     lock = Lock(
         data=LockedData(first.data, first.data_sha256, first.data_rows),
@@ -177,7 +174,7 @@ def write_lock(
                 kind=line.kind,
                 sha256=line.model_sha256,
                 tokenizer_sha256=line.tokenizer_sha256,
-                directory=_directory_name(line, opened),
+                directory=_directory_name(places.get(line.model, Path("model"))),
                 training_seed=line.training_seed,
             )
             for line in reversed(found.values())
@@ -194,11 +191,9 @@ def write_lock(
     return target
 
 
-def _directory_name(line: Measurement, opened: Sequence[ModelDir]) -> str:
-    """Return the name of a model's directory, without its path; of copies the one whose name is the line's."""
-    called = [model.path.resolve().name for model in opened if model.sha256 == line.model_sha256]
-    own = line.model.rpartition("/")[2]
-    name = own if own in called or not called else called[0]
+def _directory_name(place: Path) -> str:
+    """Return the name of a directory, without its path."""
+    name = place.resolve().name
     return name if _is_one_name(name) else "model"
 
 

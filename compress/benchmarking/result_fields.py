@@ -14,7 +14,6 @@ from compress.benchmarking.rounds import WorkerRun, Workload, speedup_of
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
-from compress.host import library_versions
 from compress.inference.speedup_intervals import (
     Interval,
     throughput,
@@ -37,14 +36,6 @@ class Rows:
     sha256: str
     examples: list[Example]
     gold: np.ndarray
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """Operations of a row by title of the entry and workload, and the fastest the device can do by precision."""
-
-    flops: Mapping[tuple[str, Workload], float]
-    peak_tflops: Mapping[str, float]
 
 
 def keep_predictions(
@@ -108,8 +99,7 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
         "peak_gpu_memory_bytes": run.memory["peak_gpu_memory_bytes"],
         "load_ms": run.loaded["load_ms"],
         "labels": list(teacher.model.labels),
-        # The environment of a competitor has this package from ours.
-        "versions": {"compress": library_versions()["compress"], **run.loaded["versions"]},
+        "versions": run.loaded["versions"],
     }
 
 
@@ -219,12 +209,18 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
     }
 
 
-def device_fields(run: WorkerRun, workload: Workload, arithmetic: Arithmetic) -> Fields:
-    """Return what the hardware says beside time: its own clock, energy, and the share of its peak."""
+def device_fields(
+    run: WorkerRun, workload: Workload, flops_per_row: Mapping[tuple[str, Workload], float], peaks: Mapping[str, float]
+) -> Fields:
+    """Return what the hardware says beside time: its own clock, energy, and the share of its peak.
+
+    Args:
+        flops_per_row, peaks: as :func:`count_arithmetic` returns them.
+    """
     rounds = run.rounds[workload]
     device_ms = [value for one in rounds for value in one.device_ms if value is not None]
-    flops = arithmetic.flops.get((run.entry.title, workload))
-    peak = arithmetic.peak_tflops.get(precision_of(run.entry) or "")
+    flops = flops_per_row.get((run.entry.title, workload))
+    peak = peaks.get(precision_of(run.entry) or "")
     rows_per_second = throughput(run.milliseconds(workload), workload.batch_size).value
     return {
         "device_p50_ms": float(np.median(device_ms)) if device_ms else None,
@@ -275,8 +271,10 @@ def _weights(run: WorkerRun) -> tuple[int, int]:
     return int(run.loaded["parameters"]), sum(file.stat().st_size for file in files)
 
 
-def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress) -> Arithmetic:
-    """Count the operations of every torch model at every workload, and measure the peak of a GPU.
+def count_arithmetic(
+    runs: Sequence[WorkerRun], device: str, progress: Progress
+) -> tuple[dict[tuple[str, Workload], float], Mapping[str, float]]:
+    """Return the operations of a row by title of the entry and workload, and a GPU's peak TFLOPS by precision.
 
     The batches of the first round are counted, by the process of the teacher. What a model does is the same in every
     runtime; a graph of another model, such as int8, has no count.
@@ -294,7 +292,7 @@ def count_arithmetic(runs: Sequence[WorkerRun], device: str, progress: Progress)
             counted = _flops(worker, mine, runs)
             flops |= {(run.entry.title, one): counted[one] for run in mine for one in run.rounds if one in counted}
             advance(1)
-    return Arithmetic(flops, _peaks(worker, runs) if device == "cuda" else {})
+    return flops, _peaks(worker, runs) if device == "cuda" else {}
 
 
 def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun]) -> dict[Workload, float]:

@@ -4,7 +4,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from compress.benchmarking.energy import EnergyMeter
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.worker import Worker
+from compress.data.examples import batched
 from compress.inference.speedup_intervals import Interval, by_length, draw_batches, speedup
 from compress.progress import Progress, logger
 from compress.recipes import BenchmarkSettings
@@ -200,15 +201,10 @@ def _measure_round(group: Sequence[Pair], batches: list[list[int]], generator: r
     """Give all of a group the batches of a round, slice by slice, in an order drawn anew for every slice."""
     for run, workload in group:
         run.rounds[workload].append(Round(batches))
-    for part in _slices(batches):
+    # In short turns: the closer models follow each other, the more alike the machine.
+    for part in batched(batches, max(2, SLICE_ROWS // len(batches[0]))):
         for run, workload in generator.sample(group, len(group)):
             _turn(run, workload, part)
-
-
-def _slices(batches: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-    """Part the batches of a round into short turns: the closer models follow each other, the more alike the machine."""
-    size = max(2, SLICE_ROWS // len(batches[0]))
-    yield from (list(batches[start : start + size]) for start in range(0, len(batches), size))
 
 
 def _wide(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair]:

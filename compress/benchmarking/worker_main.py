@@ -6,7 +6,6 @@ torch, and the environment of a competitor may not have it.
 """
 
 import importlib
-import importlib.metadata
 import itertools
 import json
 import os
@@ -27,7 +26,7 @@ from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_pea
 from compress.data.examples import Example
 from compress.data.tokenization import word_counts
 from compress.errors import CompressError, Unavailable
-from compress.host import library_versions
+from compress.host import installed_versions, library_versions
 from compress.inference.cores import pin
 from compress.inference.runner import run_by_length
 from compress.inference.speedup_intervals import is_stable
@@ -142,7 +141,7 @@ class RequestHandler:
             "tokenizer_inside": bool(self.runner.tokenizer_inside),
             "max_length": int(getattr(self.runner, "max_length", 0)),
             "lengths": self.sizes if tokens else None,
-            "versions": {**library_versions(), **_versions(required)},
+            "versions": library_versions() | installed_versions(map(_name_in, required.values())),
         }
 
     def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
@@ -225,13 +224,18 @@ class RequestHandler:
         Args:
             jobs: ``batches``, of which only the lengths of the rows count, and the ``width`` they are padded to.
         """
+        from compress.data.tokenization import pad
+        from compress.inference.token_runner import widen
         from compress.models.flops import count_flops
 
         model = ModelDir.open(directory, verify=False).load()
         counted: list[float | None] = []
         for job in jobs:
             batches = [tuple(lengths) for lengths in job["batches"]]
-            known = {lengths: count_flops(model, blank_arrays(lengths, job["width"])) for lengths in set(batches)}
+            known = {}
+            for lengths in set(batches):
+                rows = [{"input_ids": [1] * length} for length in lengths]
+                known[lengths] = count_flops(model, widen(pad(rows, 0), job["width"], 0))
             found = [value for lengths in batches if (value := known[lengths]) is not None]
             counted.append(sum(found) / len(found) if len(found) == len(batches) else None)
         return {"flops": counted}
@@ -273,12 +277,6 @@ def for_a_while(least_ms: float, work: Callable[[S], T], items: Collection[S]) -
     return [
         work(item) for item in itertools.takewhile(lambda _: time.perf_counter_ns() < end_ns, itertools.cycle(items))
     ]
-
-
-def blank_arrays(lengths: Sequence[int], width: int = 0) -> dict[str, np.ndarray]:
-    """Return token arrays ``[B, T]`` of rows of these lengths, all of one token, padded to the longest or ``width``."""
-    mask = (np.arange(max(*lengths, width))[None, :] < np.array(lengths)[:, None]).astype(np.int64)
-    return {"input_ids": mask.copy(), "attention_mask": mask}
 
 
 def write_texts(path: Path, examples: Sequence[Example]) -> Path:
@@ -328,16 +326,8 @@ def cut_to(runner: Any, max_length: int) -> None:
     runner.max_length = min(max_length, runner.max_length)
 
 
-def _versions(required: Mapping[str, str]) -> dict[str, str]:
-    """Return the installed version of what pip requirements name."""
-    found = {}
-    for requirement in required.values():
-        name = re.split(r"[^A-Za-z0-9._-]", requirement)[0]
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # known to pip by another name than the one in the requirement
-    return found
+def _name_in(requirement: str) -> str:
+    return re.split(r"[^A-Za-z0-9._-]", requirement)[0]
 
 
 def _since(started_ns: int) -> float:

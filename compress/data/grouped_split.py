@@ -24,8 +24,6 @@ def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tu
         share: the share of rows to hold out, between 0 and 1.
         seed: the same seed, rows and order give the same split.
     """
-    if not 0 < share < 1:
-        raise CompressError(f"The share to hold out is {share}, but it must lie between 0 and 1, such as 0.05.")
     groups = _groups([words(example.text) for example in examples])
     sizes = Counter(groups)
     order = sorted(sizes)

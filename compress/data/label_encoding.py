@@ -51,7 +51,7 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     if tags := {tag for example in examples for tag in example.tags or ()}:
         return tuple(sorted(tags))
     counts = Counter(example.label for example in examples if example.label is not None)
-    numbers = [_number(label) for label in counts]
+    numbers = [finite_number(label) for label in counts]
     if numbers and all(number is not None for number in numbers):
         has_fraction = any(number is not None and not number.is_integer() for number in numbers)
         if has_fraction or (len(counts) > 50 and counts.total() < 5 * len(counts)):
@@ -72,7 +72,7 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
             raise CompressError(
                 f"The labels {other!r} and {label!r} are one class written in two ways: write them alike in all files."
             )
-    return tuple(sorted(names, key=float) if all(_number(name) is not None for name in names) else names)
+    return tuple(sorted(names, key=float) if all(finite_number(name) is not None for name in names) else names)
 
 
 def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> None:
@@ -146,7 +146,7 @@ def encode_scores(examples: Iterable[Example], *, name: str) -> list[float]:
     """Return each example's label as a finite number, for regression."""
     scores = []
     for row, example in enumerate(examples, start=1):
-        score = None if example.label is None else _number(example.label)
+        score = None if example.label is None else finite_number(example.label)
         if score is None:
             raise CompressError(
                 f"{_row(row, example, name)} has the label {example.label!r}, but regression needs a number: "
@@ -184,6 +184,7 @@ def _identity(label: str) -> Decimal | str:
     return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
 
 
-def _number(label: str) -> float | None:
-    value = float(label) if NUMBER.fullmatch(label) else math.nan
+def finite_number(text: str) -> float | None:
+    """Return the finite number that a text is; None where it is none."""
+    value = float(text) if NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else None

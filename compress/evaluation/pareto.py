@@ -57,12 +57,7 @@ def knee(points: Points) -> int:
     'knee' of the Pareto curve based on Normal-Boundary Intersection" (Structural Optimization 18); with two objectives
     that is the largest distance from the chord. Where no point lies beyond it, it is the end that is best in the second
     objective.
-
-    Raises:
-        ValueError: there is no point.
     """
-    if not points:
-        raise ValueError("an empty front has no knee")
     front = non_dominated(points)
     values = np.array([points[index] for index in front], dtype=float)
     ranges = np.ptp(values, axis=0)

@@ -39,9 +39,9 @@ def as_loss(difference: Figures) -> Figures:
 
 def _drop(limit: Limit, line: Measurement) -> Judgement:
     what = f"the loss of at most {in_points(limit.value)}"
-    if line.difference is None:
-        return limit.unknown(what, line, "metric")
     found = verdict.judge_drop_of(line, limit.value)
+    if found is None or line.difference is None:
+        return limit.unknown(what, line, "metric")
     return limit.judged(f"{what} of {line.metric_name}", as_loss(line.difference), found, lost, *line.counted)
 
 
@@ -115,9 +115,9 @@ def baselines_within(lines: Sequence[Measurement], budgets: Sequence[GateBudget]
 
 
 def _note(baseline: Measurement, budget: float) -> str:
-    if baseline.difference is None:
-        return ""
     found = verdict.judge_drop_of(baseline, budget)
+    if found is None or baseline.difference is None:
+        return ""
     if found.outcome == verdict.WORSE or baseline.difference.value < -budget:
         return ""
     loss, low, high = as_loss(baseline.difference)

@@ -15,6 +15,7 @@ import numpy as np
 
 from compress.data import ContentFingerprint, FileSource, data_entry, label_index, sort_labels
 from compress.data.examples import batched
+from compress.data.label_encoding import NUMBER
 from compress.data.sources import ValuedRow
 from compress.errors import CompressError, did_you_mean
 from compress.labelling.label_dir import LabelDir
@@ -222,7 +223,7 @@ def _numbers(
     rows: Sequence[ValuedRow], columns: Sequence[str], allowed: Callable[[np.ndarray], np.ndarray], what: str
 ) -> np.ndarray:
     """Return the cells as numbers ``[N, columns]`` float64, all of them as ``allowed``."""
-    found = np.array([[_number(cell) for cell in cells] for *_, cells in rows])
+    found = np.array([[cell if NUMBER.fullmatch(cell) else "nan" for cell in cells] for *_, cells in rows], dtype=float)
     with np.errstate(all="ignore"):
         right = allowed(found)
     if not right.all():
@@ -232,13 +233,6 @@ def _numbers(
             "needed; correct or remove that row"
         )
     return found
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return float("nan")
 
 
 def _place(row: ValuedRow) -> str:

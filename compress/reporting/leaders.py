@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from compress.benchmarking.results.files import Result, is_control_of
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, Verdict, judge_drop_of
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, judge_drop_of
 
 
 def best_line(lines: Sequence[Measurement], budget_points: float = 1.0) -> Measurement | None:
@@ -130,10 +130,5 @@ def _holds(line: Measurement, outcome: str, budget_points: float) -> bool:
 
 def outcome_of(line: Measurement, budget_points: float) -> str:
     """Return whether a line is ``within`` a budget, ``worse`` or ``undecided``; empty where it has no metric."""
-    judged = judge(line, budget_points)
+    judged = judge_drop_of(line, budget_points)
     return judged.outcome if judged else ""
-
-
-def judge(line: Measurement, budget_points: float) -> Verdict | None:
-    """Judge the loss of a line against a budget in points; None where it has no metric to compare."""
-    return None if line.difference is None else judge_drop_of(line, budget_points)

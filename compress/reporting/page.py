@@ -6,7 +6,7 @@ has ``text`` and ``small`` as shown, and ``value`` with its interval ``low`` to 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from compress.benchmarking.results.files import results_of
@@ -98,7 +98,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, ResultsTable):
         return {"columns": _plain(value.columns), "rows": [_row(value, row) for row in value.rows]}
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in kept_fields(value)}
+        kept = [one for one in fields(value) if not one.metadata.get("page_only") and "Picture" not in str(one.type)]
+        return {one.name: _plain(getattr(value, one.name)) for one in kept}
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -109,8 +110,3 @@ def _plain(value: Any) -> Any:
 def _row(table: ResultsTable, row: TableRow) -> dict[str, Any]:
     named = {column.key: _plain(cell) for column, cell in zip(table.columns, row.cells, strict=True)}
     return {"kind": row.kind, "model": row.model, "runtime": row.runtime, "cells": named}
-
-
-def kept_fields(kind: Any) -> list[Field[Any]]:
-    """Return the fields of a dataclass of the page, or of its type, that the report for programs has too."""
-    return [f for f in fields(kind) if not f.metadata.get("page_only") and "Picture" not in str(f.type)]

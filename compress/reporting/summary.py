@@ -29,11 +29,11 @@ from compress.benchmarking.results.formatting import (
     with_span,
 )
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, Verdict
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, Verdict, judge_drop_of
 from compress.escaping.terminal import terminal_cell
 from compress.evaluation.metrics import METRICS, paired_difference
 from compress.inference.speedup_intervals import Interval
-from compress.reporting.leaders import Leaders, control_pair, judge, judged_baselines, outcome_of, teacher_line
+from compress.reporting.leaders import Leaders, control_pair, judged_baselines, outcome_of, teacher_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,7 +54,7 @@ def verdict(lines: Sequence[Measurement], leaders: Leaders) -> list[str]:
     ]
     if best is None:
         return [*baselines, "No compressed model was measured here, so there is none to judge."]
-    judged = judge(best, budget_points)
+    judged = judge_drop_of(best, budget_points)
     assert judged is not None  # the best line has a metric
     sentences = [
         *baselines,
@@ -112,7 +112,7 @@ def _counted(line: Measurement) -> str:
 
 
 def _faster_sentence(line: Measurement, budget_points: float) -> str:
-    judged = judge(line, budget_points)
+    judged = judge_drop_of(line, budget_points)
     assert judged is not None  # it was chosen by its verdict
     return (
         f"{line.title} is faster still, {with_span(line.speedups, times)}, at {_interval(line)}: whether that is "
@@ -142,7 +142,7 @@ def _other_baselines(lines: Sequence[Measurement], budget_points: float) -> list
     best = next(iter(undecided), max(baselines, key=lambda line: line.metric or 0.0, default=None))
     if best is None:
         return []
-    name, loss, judged = best.model, _interval(best), judge(best, budget_points)
+    name, loss, judged = best.model, _interval(best), judge_drop_of(best, budget_points)
     if undecided and judged is not None:
         return [f"{name} alone may be enough, at {loss}: undecided; {judged.more}."]
     return [f"No baseline is within {in_points(budget_points)}: the best, {name}, is at {loss}."]

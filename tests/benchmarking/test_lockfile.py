@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +16,6 @@ from compress.benchmarking.lockfile import Lock, LockedSettings, lock_path, read
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.models.model_dir import ModelDir
 from compress.recipes import BenchmarkSettings
 from tests.support import REPOSITORY
 from tests.support.results import line
@@ -29,7 +27,7 @@ SETTINGS = BenchmarkSettings(
 COMPUTE = Compute("cpu", seed=7)
 
 
-def made(folder: Path, teacher: ModelDir | Path | str | None = None, train: list[Example] | None = None) -> Path:
+def made(folder: Path, train: list[Example] | None = None) -> Path:
     """Write the lock of a teacher, a student and a baseline."""
     bert = torch_directory("bert")
     lines = [
@@ -39,7 +37,7 @@ def made(folder: Path, teacher: ModelDir | Path | str | None = None, train: list
         line("majority", kind="baseline", model_sha256="", tokenizer_sha256=""),
         line("bert-base", kind="reference-model", metric_name=None, metric=None, metric_low=None, metric_high=None),
     ]
-    return write_lock(folder / "results.jsonl", lines, SETTINGS, COMPUTE, [teacher or bert], train)
+    return write_lock(folder / "results.jsonl", lines, SETTINGS, COMPUTE, {"bert": bert.path}, train)
 
 
 def test_it_lies_beside_the_results(tmp_path: Path) -> None:
@@ -67,10 +65,8 @@ def test_training_rows_are_known_by_their_hash(tmp_path: Path) -> None:
 
 
 def test_no_place_of_this_machine_is_in_it(tmp_path: Path) -> None:
-    directory = torch_directory("bert").path
-    for teacher in (str(directory), directory, ModelDir.open(directory)):
-        text = made(tmp_path, teacher=teacher).read_text()
-        assert str(directory.parent) not in text and '"directory": "bert"' in text
+    text = made(tmp_path).read_text()
+    assert str(torch_directory("bert").path.parent) not in text and '"directory": "bert"' in text
 
 
 def test_every_argument_of_a_benchmark_is_in_the_lock(tmp_path: Path) -> None:
@@ -208,31 +204,6 @@ def test_what_no_benchmark_writes_is_refused(fault: str, tmp_path: Path) -> None
     assert "\x1b" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "cannot be read"),
-        ("{", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
-        ("null", "not an object"),
-        ("\x00\xff", "not UTF-8"),
-    ],
-)
-def test_what_is_no_json_is_refused(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "broken.lock.json"
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(CompressError, match=message):
-        read_lock(path)
-
-
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_number_that_is_none_is_refused(number: str, tmp_path: Path) -> None:
-    path = made(tmp_path)
-    path.write_text(re.sub(r'"latency_p50_ms": [0-9.]+', f'"latency_p50_ms": {number}', path.read_text(), count=1))
-    with pytest.raises(CompressError, match="not a number|too large|cannot be read"):
-        read_lock(path)
-
-
 def test_a_file_that_is_missing_or_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompressError, match="does not exist.*compress benchmark"):
         read_lock(tmp_path / "none.lock.json")
@@ -246,5 +217,5 @@ def test_a_file_that_is_missing_or_too_large(tmp_path: Path, monkeypatch: pytest
 
 def test_an_odd_name_of_a_directory_is_left_out(tmp_path: Path) -> None:
     lines = [line("a/b\\c", kind="teacher")]
-    lock: Lock = read_lock(write_lock(tmp_path / "x.jsonl", lines, SETTINGS, COMPUTE, []))
+    lock: Lock = read_lock(write_lock(tmp_path / "x.jsonl", lines, SETTINGS, COMPUTE, {}))
     assert lock.models[0].name == "a/b\\c" and lock.models[0].directory == "model"

@@ -187,7 +187,7 @@ def test_a_target_that_leaves_neurons_alone_does_not_count_them(
 
     monkeypatch.setattr(removal_steps, "choose_units", choose)
     made = small(teacher, tmp_path / "heads", Pruning(heads="3", ffn="50%", multiple=8, step=1.0))
-    assert made.manifest.stage and made.manifest.architecture["ffn_per_layer"] == [64, 64]
+    assert made.manifest.architecture["ffn_per_layer"] == [64, 64]
     assert removals_of(made) == ("heads",)
 
 

@@ -63,7 +63,7 @@ def run_lines(**changed: Any) -> list[Measurement]:
 
 
 def compared(folder: Path, new: list[Measurement], **old: Any) -> Agreement:
-    return compare(read_lock(write_lock(folder / "old.jsonl", run_lines(**old), SETTINGS, Compute("cpu"), [])), new)
+    return compare(read_lock(write_lock(folder / "old.jsonl", run_lines(**old), SETTINGS, Compute("cpu"), {})), new)
 
 
 def outcome(agreement: Agreement, what: str, model: str = "small", setting: str = "") -> str:
@@ -182,7 +182,7 @@ def test_a_model_may_be_called_otherwise(tmp_path: Path) -> None:
     # A baseline has no hash: its name is all there is.
     baseline = {"kind": "baseline", "model_sha256": "", "runtime": "sklearn"}
     lock = read_lock(
-        write_lock(tmp_path / "x.jsonl", [*run_lines(), line("majority", **baseline)], SETTINGS, Compute("cpu"), [])
+        write_lock(tmp_path / "x.jsonl", [*run_lines(), line("majority", **baseline)], SETTINGS, Compute("cpu"), {})
     )
     missing = compare(lock, [*run_lines(), line("tfidf", **baseline)]).missing
     assert missing == ("majority in sklearn, cpu, 1 thread, batch 1",)
@@ -190,7 +190,9 @@ def test_a_model_may_be_called_otherwise(tmp_path: Path) -> None:
 
 def test_copies_of_one_model_are_told_apart_by_their_names(tmp_path: Path) -> None:
     lines = [*run_lines(), line("copy", **speed(9.0, 1))]
-    lock = read_lock(write_lock(tmp_path / "old.jsonl", lines, SETTINGS, Compute("cpu"), []))
+    places = {"small": Path("a/one"), "copy": Path("b/two")}
+    lock = read_lock(write_lock(tmp_path / "old.jsonl", lines, SETTINGS, Compute("cpu"), places))
+    assert {model.name: model.directory for model in lock.models}.items() >= {("small", "one"), ("copy", "two")}
     agreement = compare(lock, lines)
     assert agreement.verdict == "agrees" and len([c for c in agreement.comparisons if c.what == "speed-up"]) == 3
 
@@ -272,6 +274,7 @@ def test_a_replay_runs_the_same_benchmark(house: Path, tmp_path: Path) -> None:
     assert {c.outcome for c in made.agreement.comparisons if c.what != "speed-up"} == {SAME}
     assert len(made.agreement.comparisons) == 5 and OTHER_HOST not in {c.outcome for c in made.agreement.comparisons}
     again = read_lock(lock_path(tmp_path / "again.jsonl"))
+    assert [model.directory for model in again.models] == ["big", "small"]
     assert (again.settings, again.models, again.data) == (made.lock.settings, made.lock.models, made.lock.data)
 
 

@@ -98,10 +98,6 @@ def flip(path: Path) -> None:
     (path / "model.safetensors").write_bytes(data)
 
 
-def to_pickle(path: Path) -> None:
-    (path / "model.safetensors").rename(path / "pytorch_model.bin")
-
-
 def no_head(path: Path) -> None:
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
@@ -151,7 +147,6 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "not a classifier": (lambda d: d.command("label", teacher=d.damaged(no_head)), "is not a sequence classifier"),
     "truncated weights": (lambda d: d.command("label", teacher=d.damaged(cut)), "is corrupt or cut short"),
     "corrupt weights": (lambda d: d.command("prune", model=d.damaged(flip, manifest=True)), "its hash differs"),
-    "a pickle": (lambda d: d.command("export", model=d.damaged(to_pickle)), "holds pickled weights"),
     "another hash": (lambda d: d.command("predict", model=d.damaged(flip, manifest=True)), "its hash differs"),
     "heads 0%": (lambda d: d.command("prune", heads="0%"), "--heads 0% is not between 0% and 100%"),
     "heads 100%": (lambda d: d.command("prune", heads="100%"), "--heads 100% is not between 0% and 100%"),

@@ -16,7 +16,6 @@ import compress
 from compress.cli import COMMANDS, Command, cli, execute
 from compress.cli.options import Real, Whole
 from compress.escaping.terminal import terminal_text
-from tests.cli.test_cli import Desk
 from tests.support.results import line, write_lines
 
 
@@ -127,16 +126,6 @@ def test_a_whole_number_of_thirty_digits_is_refused(
     name: str, option: click.Parameter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "it is larger than 2,147,483,647" in refused(name, option, "9" * 30, capsys)
-
-
-@pytest.mark.parametrize("value", ["", ".", "/", "a/..", "\udcff"])
-@pytest.mark.parametrize("name", ["label", "finetune", "distill", "prune", "quantize", "export", "benchmark"])
-def test_an_output_has_a_name(
-    name: str, value: str, tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert execute(Desk(tmp_path, teacher).command(name, output=value)) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("Error: ") and said.count("\n") == 1 and "fault of compress" not in said
 
 
 @pytest.mark.parametrize("name", ["prune", "quantize", "benchmark"])

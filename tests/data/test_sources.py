@@ -190,15 +190,6 @@ def test_joined_sources(tmp_path: Path) -> None:
     assert [row.text for row in joined.without(frozenset({row_key(Example("Three"))}))] == ["one", "two"]
 
 
-@pytest.mark.parametrize("rows", [1, 3, 20])
-def test_as_many_rows_of_joined_sources_as_asked_for(rows: int, tmp_path: Path) -> None:
-    sizes = {"a": 5, "b": 50}
-    joined = join_sources(
-        [pool(tmp_path / f"{n}.txt", *(f"{n} {i}" for i in range(size))) for n, size in sizes.items()]
-    )
-    assert len(list(joined.sample(rows))) == rows
-
-
 def naive_groups(texts: Sequence[str]) -> list[int]:
     """Group by the definition: containment in the first of the longest sentences."""
     tokens = [tuple(text.split()) for text in texts]
@@ -242,12 +233,6 @@ def test_grouped_split_never_parts_equal_rows() -> None:
     examples = rows(*(text for n in range(60) for text in (f"Text {n} here", f"text {n}  HERE .")))
     train, validation = grouped_split(examples, 0.1, seed=0)
     check_roles({"train": train, "validation": validation}, drop_overlap=False)
-
-
-@pytest.mark.parametrize("share", [0, 1, -0.1, 5])
-def test_grouped_split_refuses_a_share(share: float) -> None:
-    with pytest.raises(CompressError, match="must lie between 0 and 1"):
-        grouped_split(rows("a", "b"), share, seed=0)
 
 
 def test_grouped_split_refuses_one_group() -> None:

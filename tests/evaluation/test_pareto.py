@@ -88,8 +88,3 @@ def test_the_knee_does_not_depend_on_units() -> None:
     places = [(np.array(point) - ends[0]) / scale for point in points]
     apart = [abs(chord[0] * place[1] - chord[1] * place[0]) for place in places]
     assert int(np.argmax(apart)) == 2
-
-
-def test_an_empty_front_has_no_knee() -> None:
-    with pytest.raises(ValueError, match="no knee"):
-        knee([])

@@ -205,7 +205,7 @@ def test_shards_of_other_logits_are_refused(tmp_path: Path, given: str, kind: An
 
 def reads(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
     """Return the files of JSON and TOML by name: what is in them, and what reads them."""
-    write_lock(folder / "r.jsonl", RESULTS, BenchmarkSettings(), Compute(), [])
+    write_lock(folder / "r.jsonl", RESULTS, BenchmarkSettings(), Compute(), {})
     results = "".join(json.dumps(one.to_json()) + "\n" for one in RESULTS).encode()
     student = (recipe_folder("students") / "int8-half.toml").read_bytes()
     study = (recipe_folder("benchmarks") / "table1.toml").read_bytes()

@@ -57,14 +57,6 @@ def test_rows_are_not_paired_where_labels_have_another_order(results: Results) -
     assert change.points is not None and change.points[0] == 0.0
 
 
-@pytest.mark.parametrize("rubbish", [["a", "b"], [[1], [2]], [1], [None] * 2000, [7] * 2000])
-def test_damaged_predictions_are_refused(tmp_path: Path, rubbish: list[Any]) -> None:
-    path = tmp_path / "damaged.jsonl"
-    path.write_text(json.dumps(student(predictions=rubbish).to_json()))
-    with pytest.raises(CompressError, match="damaged.jsonl, line 1 is not a result of compress benchmark: predictions"):
-        check.check([path], [check.GateBudget(min_speedup=1.0)])
-
-
 @pytest.mark.parametrize(("speedup", "outcome"), [(10.0, "holds"), (7.0, "broken"), (9.0, "undecided")])
 def test_a_slower_model_breaks_its_baseline(results: Results, speedup: float, outcome: str) -> None:
     old = results(student(speedup=10.0, speedup_low=9.8, speedup_high=10.2), name="old.jsonl")
@@ -72,13 +64,6 @@ def test_a_slower_model_breaks_its_baseline(results: Results, speedup: float, ou
     verdict = check.check([results(now)], baseline=old)
     assert outcomes(verdict)["baseline_speed"] == outcome
     assert "now, ×10.0 then" in verdict.sentences[1] and f"{speedup / 10:.0%} over 3 rounds" in verdict.sentences[1]
-
-
-@pytest.mark.parametrize(("speedup", "outcome"), [(40.0, "holds"), (2.0, "broken"), (9.0, "undecided")])
-def test_a_wide_interval_decides_a_change_that_is_larger(results: Results, speedup: float, outcome: str) -> None:
-    old = results(student(speedup=10.0, speedup_low=6.0, speedup_high=16.0, noise=0.4), name="old.jsonl")
-    now = student(speedup=speedup, speedup_low=speedup * 0.6, speedup_high=speedup * 1.6, noise=0.4)
-    assert outcomes(check.check([results(now)], baseline=old))["baseline_speed"] == outcome
 
 
 @pytest.mark.parametrize("then", [{"schema": 2}, {"schema": 3}, {"clock": "cpu"}], ids=str)

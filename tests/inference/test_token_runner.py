@@ -163,12 +163,6 @@ def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> N
     assert plain["latency_cpu_ms"] == pytest.approx([2.0] * 5, rel=0.01)  # of 4 ms
 
 
-def test_blank_rows_have_the_lengths_that_were_asked_for() -> None:
-    arrays = worker_main.blank_arrays([2, 4])
-    assert arrays["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
-    assert worker_main.blank_arrays([2, 4], 6)["input_ids"].shape == (2, 6)
-
-
 def test_what_a_plug_in_requires_is_imported_first() -> None:
     class Module:
         REQUIRES = {"json": "nothing", "no_such_library": "no-such-library>=2"}

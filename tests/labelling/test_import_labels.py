@@ -183,6 +183,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rows": [["a", 0.5, "", 0.5]]}, "row 2 has '' in column 'mixed'"),
     ({"rows": [VOTES[0], ["a", 0.5, "nan", 0.5]]}, "row 3 has 'nan' in column 'mixed'"),
     ({"rows": [["a", 0.5, "inf", 0.5]]}, "row 2 has 'inf' in column 'mixed'"),
+    ({"rows": [["a", 0.5, "1_0", 0.5]]}, "row 2 has '1_0' in column 'mixed'"),
     ({"rows": [["a", 0.5, -0.1, 0.6]]}, "row 2 has '-0.1' in column 'mixed'"),
     ({"rows": [["a", 0, 0, 0]]}, "row 2 has values that sum to 0; probabilities sum to 1, and counts are whole"),
     ({"rows": [["a", 0.2, 0.2, 0.2]]}, "sum to 0.6; .* name a column for every class, or divide each row by its sum"),

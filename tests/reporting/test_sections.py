@@ -211,19 +211,6 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
         read_results([tmp_path / "nothing.jsonl"])
 
 
-def test_the_gain_from_distillation_is_shown_with_its_interval() -> None:
-    gold = [0, 1] * 50
-    teacher = replace(TEACHER, gold=gold, predictions=gold)
-    made = student(predictions=[1, *gold[1:]], metric=0.99)
-    fields = {"kind": "control", "control_of": "s", "runtime": "onnxruntime", "metric": 0.98}
-    control = line("c", predictions=[1, 0, *gold[2:]], **fields)
-    (found,) = gather([teacher, made, control])
-    (sentence,) = [said for said in section(found, {}).verdict if "distillation is worth +1.00 points (" in said]
-    assert " to +" in sentence
-    (found,) = gather([TEACHER, made, control])
-    assert any("there is no interval to say how sure that is" in said for said in section(found, {}).verdict)
-
-
 @pytest.mark.parametrize(("name", "mean", "spread"), [("accuracy", "80.00%", "1.41"), ("pearson", "0.8000", "0.0141")])
 def test_means_over_seeds_have_the_digits_of_their_metric(name: str, mean: str, spread: str) -> None:
     seeds = [

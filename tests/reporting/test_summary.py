@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from compress.benchmarking.results.schema import Measurement
-from compress.reporting.leaders import Leaders, best_line, control_pair, faster_line, judge
+from compress.benchmarking.results.verdict import judge_drop_of
+from compress.reporting.leaders import Leaders, best_line, control_pair, faster_line
 from compress.reporting.summary import verdict
 from tests.support.results import line
 
@@ -151,11 +152,11 @@ def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
     control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
     sentences = verdict(found := [teacher, student, control], Leaders.of(found))
-    assert any("worth +1.00 points" in s and "do not show that it helped" in s for s in sentences)
+    assert any("worth +1.00 points (" in s and " to +" in s and "do not show that it helped" in s for s in sentences)
 
 
 @pytest.mark.parametrize(("low", "high", "outcome"), [(-1, 1, "within"), (-3, -1.01, "worse"), (-3, 1, "undecided")])
 def test_the_words_of_a_cell(low: float, high: float, outcome: str) -> None:
-    judged = judge(model("m", 5, low, high), 1.0)
+    judged = judge_drop_of(model("m", 5, low, high), 1.0)
     assert judged is not None and judged.outcome == outcome
-    assert judge(line("b", kind="reference-model", difference_points=None), 1.0) is None
+    assert judge_drop_of(line("b", kind="reference-model", difference_points=None), 1.0) is None

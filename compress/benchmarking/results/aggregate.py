@@ -34,11 +34,10 @@ class Aggregate:
     """A recipe in a runtime over seeds and data sets. Metrics are fractions, differences are in points.
 
     ``metric``, ``difference_points`` and ``gain_points`` are macro means: over the seeds of each data set, then over
-    the sets. ``metric_spread`` and ``difference_spread`` are the standard deviations over seeds (n - 1) of these means,
-    in the same units; None where a set has one seed only. The intervals ``low`` to ``high`` are 95% intervals of the
-    difference to the teacher, ``gain_low`` to ``gain_high`` of the difference to the control of the same seed; None
-    where ``notes`` say what is missing. With one seed they speak of that trained model only. ``gain_points`` is None
-    without a control.
+    the sets. ``metric_spread`` is the standard deviation over seeds (n - 1) of these means; None where a set has one
+    seed only. The intervals ``low`` to ``high`` are 95% intervals of the difference to the teacher, ``gain_low`` to
+    ``gain_high`` of the difference to the control of the same seed; None where ``notes`` say what is missing. With one
+    seed they speak of that trained model only. ``gain_points`` is None without a control.
     """
 
     name: str
@@ -55,13 +54,11 @@ class Aggregate:
     metric: float
     metric_spread: float | None
     difference_points: float
-    difference_spread: float | None
     low: float | None
     high: float | None
     gain_points: float | None
     gain_low: float | None
     gain_high: float | None
-    gain_seeds: int  # pairs of model and control in the data set with fewest
     notes: tuple[str, ...]
 
 
@@ -108,7 +105,7 @@ class RowPredictions:
         return SeedSample(np.stack(predicted), np.stack(reference), gold, metric, classes)
 
 
-def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]:
+def aggregate(lines: Iterable[Measurement]) -> list[Aggregate]:
     """Return what every recipe reaches over its seeds and data sets, in the order of the lines.
 
     Any line of a model will do, whatever its batch size, threads and padding: quality does not depend on them. Of a
@@ -116,29 +113,29 @@ def aggregate(lines: Iterable[Measurement], *, seed: int = 0) -> list[Aggregate]
     """
     kept = [line for line in lines if line.metric is not None]
     members, answers = _newest(kept), RowPredictions.read(kept)
-    return [_aggregate(name, group, members, answers, seed) for name, group in _named_groups(members)]
+    return [_aggregate(name, group, members, answers) for name, group in _named_groups(members)]
 
 
 def _aggregate(
-    name: str, group: Sequence[Measurement], members: Sequence[Measurement], answers: RowPredictions, seed: int
+    name: str, group: Sequence[Measurement], members: Sequence[Measurement], answers: RowPredictions
 ) -> Aggregate:
     head = group[0]
     sets = list(grouped(group, attrgetter("data_sha256")).values())
     notes = _uneven(sets, members)
     metric, metric_spread = _macro([[line.metric or 0.0 for line in lines] for lines in sets])
-    points, points_spread = _macro([[line.difference_points or 0.0 for line in lines] for lines in sets])
+    points, _ = _macro([[line.difference_points or 0.0 for line in lines] for lines in sets])
     bounds: tuple[float | None, float | None]
     if head.kind == "teacher" and head.runtime == REFERENCE_RUNTIME:
         bounds = 0.0, 0.0  # it is what the others are compared with
     elif len(group) == 1:
         bounds = head.difference_low, head.difference_high
     else:
-        bounds = _interval([[(line, None) for line in lines] for lines in sets], answers, notes, seed)
+        bounds = _interval([[(line, None) for line in lines] for lines in sets], answers, notes)
     pairs = _with_controls(group, members, notes)
     gain = gain_low = gain_high = None
     if pairs:
         gain, _ = _macro([[m.points_above(c) for m, c in of_set if c] for of_set in pairs])
-        gain_low, gain_high = _interval(pairs, answers, notes, seed)
+        gain_low, gain_high = _interval(pairs, answers, notes)
     return Aggregate(
         name=name,
         models=tuple(dict.fromkeys(line.model for line in group)),
@@ -150,13 +147,11 @@ def _aggregate(
         metric=metric,
         metric_spread=metric_spread,
         difference_points=points,
-        difference_spread=points_spread,
         low=bounds[0],
         high=bounds[1],
         gain_points=gain,
         gain_low=gain_low,
         gain_high=gain_high,
-        gain_seeds=min(map(len, pairs), default=0),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -173,7 +168,7 @@ def _macro(values: Sequence[Sequence[float]]) -> tuple[float, float | None]:
 
 
 def _interval(
-    sets: Sequence[Sequence[SeedPair]], answers: RowPredictions, notes: list[str], seed: int
+    sets: Sequence[Sequence[SeedPair]], answers: RowPredictions, notes: list[str]
 ) -> tuple[float | None, float | None]:
     """Return the interval over all sets; where anything is missing there is none, and ``notes`` say what."""
     found = [answers.columns(pairs) for pairs in sets]
@@ -181,7 +176,7 @@ def _interval(
     if missing:
         notes += missing
         return None, None
-    return difference_interval([one for one in found if isinstance(one, SeedSample)], seed=seed)
+    return difference_interval([one for one in found if isinstance(one, SeedSample)])
 
 
 def _with_controls(

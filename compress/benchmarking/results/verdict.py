@@ -50,16 +50,10 @@ def judge_drop(difference_points: float, low: float, high: float, budget_points:
     return Verdict(UNDECIDED, more)
 
 
-def judge_drop_of(line: Measurement, budget_points: float) -> Verdict:
-    """Judge a result line against its teacher.
-
-    Raises:
-        ValueError: the line is of random weights and has no metric.
-    """
-    if line.difference is None:
-        raise ValueError(f"{line.model} has no {line.metric_name or 'metric'} to judge")
+def judge_drop_of(line: Measurement, budget_points: float) -> Verdict | None:
+    """Judge a result line against its teacher; None where it has no metric to compare."""
     # What is asked for are rows, of which the words of a tagger's metric are no independent part.
-    return judge_drop(*line.difference, budget_points, line.data_rows)
+    return None if line.difference is None else judge_drop(*line.difference, budget_points, line.data_rows)
 
 
 def rows_to_decide(difference_points: float, low: float, high: float, budget_points: float, rows: int) -> int | None:

@@ -171,13 +171,8 @@ def line_chart(
         log: the axes that are logarithmic, of values above 0: ``x``, ``y`` or ``xy``. Few x are their own ticks there.
         lines: join the points of a series.
         x_holds: values that the horizontal axis holds beside those of the points.
-
-    Raises:
-        ValueError: there is no point to draw.
     """
     points = [point for one in series for point in one.points]
-    if not points:
-        raise ValueError(f"the chart {title!r} has no points")
     legend = _legend(canvas, series) if len(series) > 1 else []
     room = LEGEND_STEP * len(legend)
     canvas = replace(canvas, top=canvas.top + room, height=canvas.height + room)

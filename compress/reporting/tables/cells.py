@@ -18,7 +18,7 @@ from compress.benchmarking.results.formatting import (
     times,
 )
 from compress.benchmarking.results.schema import Measurement
-from compress.reporting.leaders import judge
+from compress.benchmarking.results.verdict import judge_drop_of
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def difference(line: Measurement) -> Cell:
 
 def verdict(line: Measurement, budget_points: float) -> Cell:
     """Return whether a row is within the budget, and how many more examples would decide."""
-    judged = None if line.is_reference else judge(line, budget_points)
+    judged = None if line.is_reference else judge_drop_of(line, budget_points)
     return EMPTY if judged is None else Cell(judged.outcome, judged.short, judged.outcome)
 
 

@@ -3,7 +3,6 @@
 A price is that of the whole machine as it was measured. Throughput is that of the largest batch, tokenisation included.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -11,6 +10,7 @@ from operator import attrgetter
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import NONE, money, plural, shown_rate
 from compress.benchmarking.results.schema import Measurement
+from compress.data.label_encoding import finite_number
 from compress.errors import CompressError
 from compress.reporting.tables.cells import setting_text
 
@@ -92,8 +92,8 @@ def parse_prices(texts: Iterable[str]) -> dict[tuple[str, int | None], float]:
         known = device in DEVICES and (
             not colon or (threads.isascii() and threads.isdigit() and len(threads) < 10 and int(threads) > 0)
         )
-        price = _price(amount)
-        if not known or price is None:
+        price = finite_number(amount.strip())
+        if not known or price is None or price <= 0:
             raise CompressError(
                 f"--price {text!r} is not a price an hour; type a device, for a thread count a colon and its number, "
                 "and the amount, such as --price cpu=0.34, --price cpu:8=0.34 or --price cuda=2.5"
@@ -129,14 +129,6 @@ def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices
     found = [_cost(row.large_batch, offer) for row, offer in offered]
     offers = {offer.key: offer for _, offer in offered}
     return Costs(currency, list(offers.values()), found) if found else None
-
-
-def _price(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value > 0 else None
 
 
 def _check(rows: Sequence[Result], prices: Prices) -> None:

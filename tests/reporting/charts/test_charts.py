@@ -26,8 +26,6 @@ def test_line_chart_is_standalone_svg() -> None:
     assert len(root.findall(f".//{SVG}polyline")) == 1
     assert len(list(root.iter(f"{SVG}title"))) == 4 and "recovered" in [t.text for t in root.iter(f"{SVG}text")]
     assert "prefers-color-scheme:dark" in svg
-    with pytest.raises(ValueError, match="no points"):
-        svg_module.line_chart([], title="t", x_label="x", y_label="y")
 
 
 def test_series_differ_in_colour_dash_and_shape() -> None:

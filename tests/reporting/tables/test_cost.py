@@ -32,7 +32,8 @@ def test_prices_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["0.34", "tpu=1", "cpu=", "cpu=free", "cpu=-1", "cpu=0", "cpu=inf", "cpu:=1", "cpu:x=1", "cpu:0=1"]
+    "text",
+    ["0.34", "tpu=1", "cpu=", "cpu=free", "cpu=-1", "cpu=0", "cpu=inf", "cpu=1_0", "cpu:=1", "cpu:x=1", "cpu:0=1"],
 )
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(CompressError, match=r"is not a price an hour; type .*--price cpu=0.34"):
