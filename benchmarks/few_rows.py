@@ -5,14 +5,13 @@
 
 Of each set some rows are labelled, and the other texts of its training set are the pool. The teacher is fine-tuned by
 both plans; the student learns by both from the teacher of the recipe as it is. 500 more rows choose the checkpoints;
-what is said is of the set's test rows. What was made lies in the working folder, and the same command goes on; lines of
-sets that ``--only`` leaves out stay.
+what is said is of the set's test rows. What was made lies in the working folder, and the same command goes on; a line
+takes the place of the one of the same set, model and plan.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -20,13 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.script_lines import provenance, replace_line
 from compress.data import Example, ExampleSource, LabelledData, open_source, read_examples, row_key
 from compress.evaluation.metrics import find_metric, interval, paired_difference
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import load_recipe
 from compress.studies.data import find_set
@@ -55,12 +53,9 @@ def main() -> None:
     parser.add_argument("-o", "--output", required=True, type=Path)
     options = parser.parse_args()
     quiet_libraries()
-    wanted = options.only or list(SETS)
-    before = options.output.read_text(encoding="utf-8").splitlines() if options.output.is_file() else []
-    lines = [line for line in map(json.loads, before) if line["set"] not in wanted]
-    for name in wanted:
-        lines += of_set(name, options)
-        write_json_lines(options.output, lines)
+    for name in options.only or SETS:
+        for line in of_set(name, options):
+            replace_line(options.output, line, "set", "model", "plan")
 
 
 def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:

@@ -409,7 +409,7 @@ def accuracy(model: ModelDir, rows: Sequence[Example] = TEST) -> float:
 
 def test_finetuning_makes_a_tagger_that_learns(teacher: ModelDir) -> None:
     manifest = teacher.manifest
-    assert manifest.stage and manifest.task == teacher.task == "tagging" and teacher.labels == TAGS
+    assert manifest.task == teacher.task == "tagging" and teacher.labels == TAGS
     assert teacher.config["architectures"] == ["BertForTokenClassification"]
     assert accuracy(teacher) > 0.9
     # What selected the checkpoint is the accuracy over the words of the whole set, last batch included.
@@ -443,10 +443,10 @@ def test_labels_can_select(labels: LabelDir) -> None:
 def test_students_of_both_kinds(teacher: ModelDir, student: ModelDir, bilstm: ModelDir) -> None:
     for model, kind in ((student, "BertForTokenClassification"), (bilstm, "BiLSTMForTokenClassification")):
         manifest = model.manifest
-        assert manifest.stage and manifest.task == "tagging" and model.labels == TAGS
+        assert manifest.task == "tagging" and model.labels == TAGS
         assert model.config["architectures"] == [kind] and model.parameters < teacher.parameters
         assert manifest.metrics[0]["rows"] <= len(VALIDATION)
-    assert student.manifest.stage and student.manifest.recipe == resolved(MINIBERT)
+    assert student.manifest.recipe == resolved(MINIBERT)
     assert accuracy(student) > 0.8  # the teacher's first layer is where it starts from
 
 
@@ -463,12 +463,12 @@ def test_a_student_that_starts_narrow(folder: Path, teacher: ModelDir, labels: L
 
 def test_the_control_learns_from_tags_alone(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
     control = taught(folder, teacher, labels, BILSTM, control=True)
-    assert control.manifest.stage and control.manifest.notes["control"] is True
+    assert control.manifest.notes["control"] is True
 
 
 def test_a_pool_without_gold_rows(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
     made = distilled(teacher, BILSTM, folder / "unlabelled", labels=[labels], device="cpu", threads=1)
-    assert made.manifest.stage and made.manifest.metrics[0]["split"].startswith("held-out pool")
+    assert made.manifest.metrics[0]["split"].startswith("held-out pool")
 
 
 def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
@@ -480,7 +480,7 @@ def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDi
         compute=Compute("cpu", 1),
     )
     manifest = made.manifest
-    assert manifest.stage and sum(manifest.architecture["heads_per_layer"]) == 4
+    assert sum(manifest.architecture["heads_per_layer"]) == 4
     assert made.config["architectures"] == ["PrunedBertForTokenClassification"] and made.task == "tagging"
     assert accuracy(made) > 0.8
     opened = AutoModelForTokenClassification.from_pretrained(made.path)
@@ -549,7 +549,7 @@ def test_int8_is_checked_on_words(student: ModelDir, tmp_path: Path) -> None:
     made = quantize(
         student, tmp_path / "int8", data=LabelledData(validation=[*VALIDATION, LONG]), compute=Compute(threads=1)
     )
-    assert made.manifest.stage and made.task == "tagging"
+    assert made.task == "tagging"
     check = made.manifest.notes["check"]
     assert made.manifest.metrics[0]["rows"] == 31 and check["agreement"] > 0.9
     assert np.isfinite(check["largest_logit_difference"])

@@ -1,6 +1,6 @@
 """How many examples a second `compress label` does, beside transformers' own pipeline, in one interleaved run.
 
-    python benchmarks/speed/label_throughput.py --teacher DIR --unlabeled FILE [--rows 4096] [--rounds 5]
+    python benchmarks/speed/label_throughput.py --teacher DIR --unlabeled FILE [--rows 2048] [--rounds 5]
         [-o results.jsonl]
 
 Every round labels the same rows, drawn anew, with each candidate in a random order: the pipeline at its default batch

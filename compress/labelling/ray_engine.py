@@ -26,7 +26,7 @@ from compress.errors import CompressError, first_line
 from compress.host import is_installed
 from compress.inference.threads import free_cores
 from compress.labelling.label import Engine, Job, Labelled, Plan, Shard, runtime_directory, start_runtime
-from compress.models.manifest import MANIFEST_NAME, describe_files
+from compress.models.manifest import MANIFEST_NAME, named_files
 from compress.models.model_dir import ModelDir
 from compress.progress import Advance, logger
 
@@ -116,7 +116,7 @@ def pack_directory(directory: Path) -> np.ndarray:
     """Return the files of a model directory in an archive, for machines that do not see it."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", dereference=True) as archive:  # the hub's files are links
-        for name in (*describe_files(directory), MANIFEST_NAME):
+        for name in (*named_files(directory), MANIFEST_NAME):
             if (directory / name).is_file():
                 archive.add(directory / name, name)
     return np.frombuffer(stream.getbuffer(), np.uint8)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from compress.errors import CompressError
 from compress.files import read_json_table
-from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
+from compress.models.manifest import MANIFEST_NAME, Manifest, named_files, verify_files
 from compress.models.model_dir import ModelDir, cascade_refusal
 from compress.models.model_files import check_files
 from compress.models.output_dir import write_atomically
@@ -141,7 +141,7 @@ def write_cascade(members: Mapping[str, ModelDir], thresholds: Sequence[float], 
     """Copy the members, by name, into a directory and write the thresholds; the manifest is the caller's."""
     for number, member in enumerate(members.values(), 1):
         target = directory / MEMBERS / str(number)
-        for name in (*describe_files(member.path), MANIFEST_NAME):
+        for name in (*named_files(member.path), MANIFEST_NAME):
             if (member.path / name).is_file():
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(member.path / name, target / name)

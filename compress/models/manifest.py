@@ -120,13 +120,18 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return name, sha256 and size of every file below a directory, without the manifest and the model card."""
+def named_files(directory: Path) -> dict[str, Path]:
+    """Return every file below a directory by its name there, without the manifest and the model card."""
     files = {file.relative_to(directory).as_posix(): file for file in sorted(directory.rglob("*")) if file.is_file()}
+    without = {MANIFEST_NAME, "README.md"}
+    return {name: file for name, file in files.items() if name not in without and not name.startswith(".")}
+
+
+def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
+    """Return sha256 and size of the :func:`named_files`."""
     return {
         name: {"sha256": file_sha256(file), "size_bytes": file.stat().st_size}
-        for name, file in files.items()
-        if name not in {MANIFEST_NAME, "README.md"} and not name.startswith(".")
+        for name, file in named_files(directory).items()
     }
 
 

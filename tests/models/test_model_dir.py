@@ -63,13 +63,6 @@ def test_a_finished_directory_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "result.txt").read_text() == "first" and names(tmp_path) == ["out"]
 
 
-def test_force_replaces_a_directory_of_ours_whole(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    make(tmp_path / "out", text="second", force=True)
-    assert names(tmp_path / "out") == ["compress.json", "result.txt"] and names(tmp_path) == ["out"]
-    assert (tmp_path / "out" / "result.txt").read_text() == "second"
-
-
 def test_force_keeps_the_old_directory_until_the_new_is_done(tmp_path: Path) -> None:
     make(tmp_path / "out")
     with pytest.raises(ZeroDivisionError), writing(tmp_path / "out", REQUEST, force=True):
@@ -235,13 +228,6 @@ def test_a_model_of_the_hub_is_called_as_there(tmp_path: Path) -> None:
     (snapshot / "model.safetensors").unlink()
     with pytest.raises(CompressError, match="^some-name has neither model.safetensors nor model.onnx; pickled weights"):
         ModelDir.open(snapshot)
-
-
-def test_the_model_card_says_what_the_manifest_says(tmp_path: Path) -> None:
-    finish(tmp_path, full_manifest())
-    card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    for text in ("# out", "compress prune", "regression", "[2, 3]", "accuracy | 0.5000 | validation | 3", "60%"):
-        assert text in card
 
 
 def change(**keys: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:

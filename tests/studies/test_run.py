@@ -118,7 +118,7 @@ def test_the_stages_are_made_from_each_other(finished: Case) -> None:
     teacher = ModelDir.open(finished.models / "tiny-bert")
     for name in ("small", "small-control", "pruned-50"):
         manifest = ModelDir.open(finished.out / name).manifest
-        assert manifest.stage and manifest.parents[0]["sha256"] == teacher.sha256
+        assert manifest.parents[0]["sha256"] == teacher.sha256
         assert manifest.seeds == {"seed": 1}
     assert LabelDir.open(finished.out / "labels").rows == 60 + 40  # the pool and the gold rows
 
@@ -156,7 +156,7 @@ def test_a_study_measures_baselines_fitted_on_its_training_rows(finished: Case) 
 
 def test_the_study_replaces_values_of_the_recipes(finished: Case) -> None:
     manifest = ModelDir.open(finished.out / "small").manifest
-    assert manifest.stage and manifest.recipe["training"]["epochs"] == 2.0
+    assert manifest.recipe["training"]["epochs"] == 2.0
     pruned = ModelDir.open(finished.out / "pruned-50").manifest
     assert pruned is not None and pruned.notes["recovery"]["planned_steps"] == 2
     assert pruned.notes["removed"].startswith("4 of 8 heads")
@@ -461,7 +461,7 @@ def test_a_pruned_model_recovers_on_train_without_other_text(case: Case) -> None
     case.run()
     assert {path.name for path in case.out.iterdir() if path.is_dir()} == {"labels", "pruned-50", "report"}
     manifest = ModelDir.open(case.out / "pruned-50").manifest
-    assert manifest.stage and manifest.notes["removed"].startswith("4 of 8 heads")
+    assert manifest.notes["removed"].startswith("4 of 8 heads")
     assert [data["name"] for data in manifest.data if data["role"] == "unlabeled"] == ["train"]
 
 
