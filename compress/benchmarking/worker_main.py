@@ -24,7 +24,7 @@ import numpy as np
 from compress import plugins
 from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.data.examples import Example
-from compress.data.tokenization import word_counts
+from compress.data.tokenization import pad, word_counts
 from compress.errors import CompressError, Unavailable
 from compress.host import installed_versions, library_versions
 from compress.inference.cores import pin
@@ -224,7 +224,6 @@ class RequestHandler:
         Args:
             jobs: ``batches``, of which only the lengths of the rows count, and the ``width`` they are padded to.
         """
-        from compress.data.tokenization import pad
         from compress.inference.token_runner import widen
         from compress.models.flops import count_flops
 
