@@ -34,11 +34,32 @@ PARITY = 1e-4
 PARITY_SHAPES = ((1, 5), (3, 17), (8, 32), (2, 128))
 
 
-def exporter_for(model: ModelDir) -> plugins.Plugin | None:
-    """Return the exporter that knows this kind of model, or None. Reads only ``config.json``."""
+def exporter_for(model: ModelDir) -> plugins.Plugin:
+    """Return the exporter of a model. Reads only ``config.json``.
+
+    Raises:
+        CompressError: no exporter knows this kind of model, or its exporter refuses the config.
+    """
     model_type = str(model.config.get("model_type", "")).removeprefix(PREFIX)
-    exporters = (plugins.find("exporters", name) for name in plugins.names("exporters"))
-    return next((plugin for plugin in exporters if model_type in getattr(plugin.load(), "MODEL_TYPES", ())), None)
+    for plugin in (plugins.find("exporters", name) for name in plugins.names("exporters")):
+        module = plugin.load()
+        if model_type in module.MODEL_TYPES:
+            if refused := getattr(module, "refusal", lambda config: "")(model.config):
+                raise CompressError(f"{model.path} cannot be exported to ONNX: {refused}; use --runtime torch")
+            return plugin
+    raise CompressError(
+        f"{model.path} is a {model.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
+        "it can be run with --runtime torch. "
+        f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students bilstm, cnn and ngram"
+    )
+
+
+def has_exporter(model: ModelDir) -> bool:
+    try:
+        exporter_for(model)
+    except CompressError:
+        return False
+    return True
 
 
 def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = False) -> ModelDir:
@@ -64,12 +85,6 @@ def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = Fa
 def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
     """Write graph, stock config and tokenizer into a directory, compare logits, and return what a manifest says."""
     plugin = exporter_for(source)
-    if plugin is None:
-        raise CompressError(
-            f"{source.path} is a {source.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
-            "it can be run with --runtime torch. "
-            f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students bilstm, cnn and ngram"
-        )
     model, tokenizer = source.load(), source.load_tokenizer()
     try:
         plugin.function(model, working / ONNX_NAME)

@@ -17,7 +17,7 @@ from compress.data.examples import batched
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri
-from compress.exporting.export import export, exporter_for
+from compress.exporting.export import export, has_exporter
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import open_runtime
@@ -297,7 +297,7 @@ def choose_runtime(model: ModelDir, device: str, *, elsewhere: bool = False) -> 
         return "onnxruntime", "cuda" if device == "cuda" else "cpu"
     if found == "cuda":
         return "torch", "cuda"
-    return ("onnxruntime" if exporter_for(model) else "torch"), "cpu"
+    return ("onnxruntime" if has_exporter(model) else "torch"), "cpu"
 
 
 def plan_for(

@@ -11,7 +11,7 @@ from typing import Any
 from compress import plugins
 from compress.data import Example, LabelledData, content_sha256
 from compress.errors import CompressError
-from compress.exporting.export import exporter_for
+from compress.exporting.export import has_exporter
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.side_by_side import Speed
 from compress.inference.threads import using_threads
@@ -116,7 +116,7 @@ def prune(
             force=force,
         ) as stage,
     ):
-        runtimes = ("torch", "onnxruntime") if exporter_for(source) else ("torch",)
+        runtimes = ("torch", "onnxruntime") if has_exporter(source) else ("torch",)
         evaluated = rows.evaluation
         timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)
         selection = rows.selection(source.task)

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
 from compress.errors import CompressError, interruptions, system_fault
-from compress.exporting.export import export, exporter_for, padded_example, stock_config
+from compress.exporting.export import export, exporter_for, has_exporter, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
@@ -172,7 +172,7 @@ def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
         before = model.eval()(**inputs).logits
         model.train()
         source = SimpleNamespace(config=model.config.to_dict())
-        exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type, union-attr]
+        exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type]
         assert model.config._attn_implementation == implementation
         assert all(module.training for module in model.modules())
         assert torch.equal(model.eval()(**inputs).logits, before)
@@ -214,7 +214,7 @@ def test_configurations_that_change_the_attention(variant: str, tmp_path: Path) 
     family, changes = VARIANTS[variant]
     model = pruned(family, neurons=True, **changes)
     source = SimpleNamespace(config=model.config.to_dict())
-    exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type, union-attr]
+    exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type]
     assert operator_counts(tmp_path / "model.onnx")["MultiHeadAttention"] == LAYERS
     start = plugins.find("runtimes", "onnxruntime").function(tmp_path, threads=1, device="cpu")
     for rows, length in SHAPES:
@@ -227,7 +227,7 @@ def test_configurations_that_change_the_attention(variant: str, tmp_path: Path) 
 
 def test_distances_beyond_the_last_bucket_are_those_of_torch(tmp_path: Path) -> None:
     model = classifier("deberta-v2")
-    exporter_for(torch_directory("deberta-v2")).function(model, tmp_path / "model.onnx")  # type: ignore[union-attr]
+    exporter_for(torch_directory("deberta-v2")).function(model, tmp_path / "model.onnx")
     start = plugins.find("runtimes", "onnxruntime").function(tmp_path, threads=1, device="cpu")
     inputs = dict(padded_example(model, 2, 3 * model.config.max_position_embeddings))
     with torch.no_grad():
@@ -243,6 +243,10 @@ def test_angles_that_depend_on_the_length_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="rope_type 'dynamic' turns queries and keys by other angles.*torch"):
         export(source, tmp_path / "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    config = json.loads((source / "config.json").read_text())
+    del config["rope_parameters"]  # as versions of transformers before 5 wrote it
+    (source / "config.json").write_text(json.dumps(config | {"rope_scaling": {"type": "longrope", "factor": 4.0}}))
+    assert not has_exporter(ModelDir.open(source, verify=False))
 
 
 def test_regression_and_unnamed_problem_types(tmp_path: Path) -> None:

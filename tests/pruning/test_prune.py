@@ -15,7 +15,7 @@ import torch
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling.label import label
+from compress.labelling.label import choose_runtime, label
 from compress.models.model_dir import ModelDir
 from compress.pruning.prune import PruningData, prune
 from compress.recipes import Pruning
@@ -76,6 +76,14 @@ def test_all_removals_in_one_command_and_one_recovery(teacher: Path, tmp_path: P
     assert "These rows also chose the best checkpoint: report on others" in page
     for shape in made.manifest.notes["shapes"]:
         assert "id2label" not in shape["config"]
+
+
+def test_a_model_without_a_graph_is_timed_in_torch_alone(tmp_path: Path) -> None:
+    angles = {"rope_type": "dynamic", "factor": 4.0}
+    model = classifier("modernbert", rope_parameters={"full_attention": angles, "sliding_attention": angles})
+    made = pruned(write(tmp_path / "whole", model, "modernbert"), tmp_path / "small", measure=True)
+    assert {speed["runtime"] for speed in content(made)["speeds"]} == {"torch"}
+    assert choose_runtime(made, "cpu") == ("torch", "cpu")
 
 
 def test_a_regression_can_be_pruned(tmp_path: Path) -> None:

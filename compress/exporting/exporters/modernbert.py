@@ -7,7 +7,7 @@ the window of a local layer is the bias of its attention. (Through ``AttentionIn
 several nodes.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +15,29 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
 from compress.exporting.onnx_graph import flat_attention, write_fused_graph
 from compress.models.modeling.families import layers_of
 
-_LENGTH_DEPENDENT = frozenset({"dynamic", "longrope"})
+_LENGTH_DEPENDENT = ("dynamic", "longrope")
 MODEL_TYPES = ("modernbert",)
 
 
-def export(model: PreTrainedModel, path: Path) -> None:
-    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``.
-
-    Raises:
-        CompressError: the angles of the model depend on how long a batch is.
-    """
-    rotary: Any = model.base_model.rotary_emb
-    if found := sorted(_LENGTH_DEPENDENT.intersection(rotary.rope_type.values())):
-        raise CompressError(
+def refusal(config: Mapping[str, Any]) -> str:
+    """Say why a model of this config has no graph, or nothing: the angles may depend on how long a batch is."""
+    angles = config.get("rope_parameters") or config.get("rope_scaling")  # of transformers 5, and of those before
+    kinds = (angles, *angles.values()) if isinstance(angles, dict) else ()  # of all layers, or by kind of layer
+    types = [kind.get("rope_type", kind.get("type")) for kind in kinds if isinstance(kind, dict)]
+    if found := [name for name in _LENGTH_DEPENDENT if name in types]:
+        return (
             f"its rope_type {found[0]!r} turns queries and keys by other angles in longer batches, "
-            "which a graph of one formula cannot; use --runtime torch"
+            "which a graph of one formula cannot"
         )
+    return ""
+
+
+def export(model: PreTrainedModel, path: Path) -> None:
+    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
+    rotary: Any = model.base_model.rotary_emb
     layers: Any = layers_of(model)
     angles = (rotary, "forward", _angles(rotary.forward))
     attentions = ((layer.attn, "forward", _forward(layer.attn)) for layer in layers)
