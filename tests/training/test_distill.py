@@ -19,7 +19,6 @@ from compress.data import Example, open_source, row_key, row_keys
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
-from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
@@ -46,12 +45,6 @@ from tests.support.training_data import (
     train_rows,
     validation_rows,
 )
-
-
-@pytest.fixture(scope="module")
-def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
-    folder = tmp_path_factory.mktemp("labels")
-    return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", compute=Compute(threads=1))
 
 
 def taught(teacher: Path, output: Path, recipe: StudentRecipe = BILSTM, **options: Any) -> ModelDir:

@@ -16,7 +16,6 @@ import torch
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import NO_TARGET, Batch
 from compress.models.modeling.families import layers_of
@@ -38,7 +37,6 @@ from tests.support.training_data import (
     TRAINING,
     TRANSFORMER,
     distilled,
-    pool_file,
     state,
     stop_at,
     train_rows,
@@ -46,12 +44,6 @@ from tests.support.training_data import (
 )
 
 GOLD, KL, MSE, HIDDEN = Choice("hard-label"), Choice("kl"), Choice("logit-mse"), Choice("hidden-cosine")
-
-
-@pytest.fixture(scope="module")
-def labels(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelDir:
-    folder = tmp_path_factory.mktemp("labels")
-    return label(teacher, pool_file(folder / "pool.txt"), folder / "labels", compute=Compute(threads=1))
 
 
 def in_phases(*phases: Phase, recipe: StudentRecipe = TRANSFORMER, **training: Any) -> StudentRecipe:

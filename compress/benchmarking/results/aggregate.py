@@ -122,8 +122,8 @@ def _aggregate(
     head = group[0]
     sets = list(grouped(group, attrgetter("data_sha256")).values())
     notes = _uneven(sets, members)
-    metric, metric_spread = _macro([[line.metric or 0.0 for line in lines] for lines in sets])
-    points, _ = _macro([[line.difference_points or 0.0 for line in lines] for lines in sets])
+    metrics = [[line.metric or 0.0 for line in lines] for lines in sets]
+    points = _mean([[line.difference_points or 0.0 for line in lines] for lines in sets])
     bounds: tuple[float | None, float | None]
     if head.kind == "teacher" and head.runtime == REFERENCE_RUNTIME:
         bounds = 0.0, 0.0  # it is what the others are compared with
@@ -134,7 +134,7 @@ def _aggregate(
     pairs = _with_controls(group, members, notes)
     gain = gain_low = gain_high = None
     if pairs:
-        gain, _ = _macro([[m.points_above(c) for m, c in of_set if c] for of_set in pairs])
+        gain = _mean([[m.points_above(c) for m, c in of_set if c] for of_set in pairs])
         gain_low, gain_high = _interval(pairs, answers, notes)
     return Aggregate(
         name=name,
@@ -144,8 +144,8 @@ def _aggregate(
         seeds=min(map(len, sets)),
         data_sets=len(sets),
         rows=sum(lines[0].metric_rows for lines in sets),
-        metric=metric,
-        metric_spread=metric_spread,
+        metric=_mean(metrics),
+        metric_spread=_spread(metrics),
         difference_points=points,
         low=bounds[0],
         high=bounds[1],
@@ -156,15 +156,19 @@ def _aggregate(
     )
 
 
-def _macro(values: Sequence[Sequence[float]]) -> tuple[float, float | None]:
-    """Return the mean over sets of the means over seeds, and its standard deviation over seeds.
+def _mean(sets: Sequence[Sequence[float]]) -> float:
+    """Return the mean over sets of the means over seeds."""
+    return float(np.mean([np.mean(of_set) for of_set in sets]))
+
+
+def _spread(sets: Sequence[Sequence[float]]) -> float | None:
+    """Return the standard deviation of :func:`_mean` over seeds, or None where a set has but one seed.
 
     Models of different sets are trained apart, so the variances of the sets add up: sqrt(sum of variances) / K.
     """
-    mean = float(np.mean([np.mean(of_set) for of_set in values]))
-    if min(map(len, values)) < 2:
-        return mean, None
-    return mean, float(np.sqrt(sum(np.var(of_set, ddof=1) for of_set in values)) / len(values))
+    if min(map(len, sets)) < 2:
+        return None
+    return float(np.sqrt(sum(np.var(of_set, ddof=1) for of_set in sets)) / len(sets))
 
 
 def _interval(
