@@ -115,6 +115,10 @@ class LockedSettings(BenchmarkSettings):
         return super().faults() + faults_of_seeds([self.seed])
 
 
+# Fields that every line of a benchmark has alike.
+_SHARED = ("versions", "host", "host_id", "study", "command", "created", "budget")
+
+
 @dataclass(frozen=True)
 class Lock:
     """A benchmark that can be run again."""
@@ -130,6 +134,7 @@ class Lock:
     study: str
     command: str
     created: str
+    budget: str = ""  # locks of earlier versions have none
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
@@ -183,7 +188,7 @@ def write_lock(
             **{**vars(settings), "device": "cuda" if compute.device == "cuda" else "cpu", "seed": compute.seed}
         ),
         figures=tuple(LockedFigure.of(line) for line in lines),
-        **{name: getattr(first, name) for name in ("versions", "host", "host_id", "study", "command", "created")},
+        **{name: getattr(first, name) for name in _SHARED},
     )
     target = lock_path(results)
     content = {"format_version": LOCK_VERSION, **asdict(lock)}

@@ -83,7 +83,7 @@ def replay(
         replace(lock.settings, threads=tuple(n for n in lock.settings.thread_counts if n <= cores) or cores),
         controls=of_kind["control"],
         train=fitted,
-        output=replace(output, study=lock.study, data_name=lock.data.name),
+        output=replace(output, study=lock.study, budget=lock.budget, data_name=lock.data.name),
         compute=Compute(lock.settings.device, seed=lock.settings.seed),
     )
     return Replay(lock, tuple(lines), compare(lock, lines))

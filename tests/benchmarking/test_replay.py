@@ -269,12 +269,16 @@ def test_a_root_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_replay_runs_the_same_benchmark(house: Path, tmp_path: Path) -> None:
-    made = replay(house / "results.lock.json", house / "test.csv", output=tmp_path / "again.jsonl")
+    content = json.loads((house / "results.lock.json").read_text())
+    path = tmp_path / "of-a-study.lock.json"
+    path.write_text(json.dumps(content | {"study": "reviews", "budget": "small"}))
+    made = replay(path, house / "test.csv", roots=[house], output=tmp_path / "again.jsonl")
     assert not made.agreement.missing and not made.agreement.versions
     assert {c.outcome for c in made.agreement.comparisons if c.what != "speed-up"} == {SAME}
     assert len(made.agreement.comparisons) == 5 and OTHER_HOST not in {c.outcome for c in made.agreement.comparisons}
     again = read_lock(lock_path(tmp_path / "again.jsonl"))
     assert [model.directory for model in again.models] == ["big", "small"]
+    assert (again.study, again.budget) == ("reviews", "small")
     assert (again.settings, again.models, again.data) == (made.lock.settings, made.lock.models, made.lock.data)
 
 
