@@ -21,6 +21,7 @@ from compress.errors import CompressError, first_line, interruptions, system_fau
 from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.open_runtime import open_runtime
 from compress.models.dummy_inputs import example_inputs
+from compress.models.loading import load_config
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import TAGGER, is_tagger
@@ -34,20 +35,25 @@ PARITY = 1e-4
 PARITY_SHAPES = ((1, 5), (3, 17), (8, 32), (2, 128))
 
 
+class NoGraph(CompressError):
+    """A model has no ONNX graph; it can be run in torch."""
+
+
 def exporter_for(model: ModelDir) -> plugins.Plugin:
     """Return the exporter of a model. Reads only ``config.json``.
 
     Raises:
-        CompressError: no exporter knows this kind of model, or its exporter refuses the config.
+        NoGraph: no exporter knows this kind of model, or its exporter refuses the config.
+        CompressError: an exporter of another package is faulty, or the config is.
     """
     model_type = str(model.config.get("model_type", "")).removeprefix(PREFIX)
     for plugin in (plugins.find("exporters", name) for name in plugins.names("exporters")):
         module = plugin.load()
         if model_type in module.MODEL_TYPES:
-            if refused := getattr(module, "refusal", lambda config: "")(model.config):
-                raise CompressError(f"{model.path} cannot be exported to ONNX: {refused}; use --runtime torch")
+            if hasattr(module, "refusal") and (reason := module.refusal(load_config(model.path))):
+                raise NoGraph(f"{model.path} cannot be exported to ONNX: {reason}; use --runtime torch")
             return plugin
-    raise CompressError(
+    raise NoGraph(
         f"{model.path} is a {model.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
         "it can be run with --runtime torch. "
         f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students bilstm, cnn and ngram"
@@ -57,7 +63,7 @@ def exporter_for(model: ModelDir) -> plugins.Plugin:
 def has_exporter(model: ModelDir) -> bool:
     try:
         exporter_for(model)
-    except CompressError:
+    except NoGraph:
         return False
     return True
 
@@ -66,8 +72,8 @@ def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = Fa
     """Write a model's fused fp32 ONNX graph with a stock config, so that other ONNX clients open the directory.
 
     Raises:
-        CompressError: the model is ONNX already, no exporter knows its kind, or the graph's logits differ from the
-            model's by more than 1e-4.
+        NoGraph: there is no exporter for the model.
+        CompressError: the model is ONNX already, or the graph's logits differ from the model's by more than 1e-4.
     """
     source = ModelDir.open(model)
     if source.is_onnx:

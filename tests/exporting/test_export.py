@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
 from compress.errors import CompressError, interruptions, system_fault
-from compress.exporting.export import export, exporter_for, has_exporter, padded_example, stock_config
+from compress.exporting.export import NoGraph, export, exporter_for, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
@@ -163,6 +163,12 @@ def test_a_shared_layer_is_stored_once(kind: str) -> None:
     assert len(widened) == 1
 
 
+def write_graph(model: Any, folder: Path) -> None:
+    model.config.save_pretrained(folder)
+    source = SimpleNamespace(config=model.config.to_dict(), path=folder)
+    exporter_for(source).function(model, folder / "model.onnx")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", ["albert", "bert", "pruned-deberta-v2", "modernbert", "pruned-mpnet"])
 def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
     model = (pruned if kind.startswith("pruned") else classifier)(kind.removeprefix("pruned-")).train()
@@ -171,8 +177,7 @@ def test_the_model_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
     with torch.no_grad():
         before = model.eval()(**inputs).logits
         model.train()
-        source = SimpleNamespace(config=model.config.to_dict())
-        exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type]
+        write_graph(model, tmp_path)
         assert model.config._attn_implementation == implementation
         assert all(module.training for module in model.modules())
         assert torch.equal(model.eval()(**inputs).logits, before)
@@ -213,8 +218,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_configurations_that_change_the_attention(variant: str, tmp_path: Path) -> None:
     family, changes = VARIANTS[variant]
     model = pruned(family, neurons=True, **changes)
-    source = SimpleNamespace(config=model.config.to_dict())
-    exporter_for(source).function(model, tmp_path / "model.onnx")  # type: ignore[arg-type]
+    write_graph(model, tmp_path)
     assert operator_counts(tmp_path / "model.onnx")["MultiHeadAttention"] == LAYERS
     start = plugins.find("runtimes", "onnxruntime").function(tmp_path, threads=1, device="cpu")
     for rows, length in SHAPES:
@@ -227,7 +231,7 @@ def test_configurations_that_change_the_attention(variant: str, tmp_path: Path) 
 
 def test_distances_beyond_the_last_bucket_are_those_of_torch(tmp_path: Path) -> None:
     model = classifier("deberta-v2")
-    exporter_for(torch_directory("deberta-v2")).function(model, tmp_path / "model.onnx")
+    write_graph(model, tmp_path)
     start = plugins.find("runtimes", "onnxruntime").function(tmp_path, threads=1, device="cpu")
     inputs = dict(padded_example(model, 2, 3 * model.config.max_position_embeddings))
     with torch.no_grad():
@@ -244,9 +248,13 @@ def test_angles_that_depend_on_the_length_are_refused(tmp_path: Path) -> None:
         export(source, tmp_path / "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     config = json.loads((source / "config.json").read_text())
-    del config["rope_parameters"]  # as versions of transformers before 5 wrote it
-    (source / "config.json").write_text(json.dumps(config | {"rope_scaling": {"type": "longrope", "factor": 4.0}}))
-    assert not has_exporter(ModelDir.open(source, verify=False))
+    plain = {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in config["rope_parameters"]}
+    of_both = config | {"rope_parameters": plain, "rope_scaling": angles}
+    (source / "config.json").write_text(json.dumps(of_both))  # transformers reads the older name too
+    with pytest.raises(NoGraph, match="'dynamic'"):
+        exporter_for(ModelDir.open(source, verify=False))
+    (source / "config.json").write_text(json.dumps(config | {"rope_parameters": plain}))
+    assert exporter_for(ModelDir.open(source, verify=False)).name == "modernbert"
 
 
 def test_regression_and_unnamed_problem_types(tmp_path: Path) -> None:

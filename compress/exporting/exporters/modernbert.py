@@ -7,27 +7,25 @@ the window of a local layer is the bias of its attention. (Through ``AttentionIn
 several nodes.)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from compress.exporting.onnx_graph import flat_attention, write_fused_graph
 from compress.models.modeling.families import layers_of
 
-_LENGTH_DEPENDENT = ("dynamic", "longrope")
+_LENGTH_DEPENDENT = {"dynamic", "longrope"}
 MODEL_TYPES = ("modernbert",)
 
 
-def refusal(config: Mapping[str, Any]) -> str:
+def refusal(config: PretrainedConfig) -> str:
     """Say why a model of this config has no graph, or nothing: the angles may depend on how long a batch is."""
-    angles = config.get("rope_parameters") or config.get("rope_scaling")  # of transformers 5, and of those before
-    kinds = (angles, *angles.values()) if isinstance(angles, dict) else ()  # of all layers, or by kind of layer
-    types = [kind.get("rope_type", kind.get("type")) for kind in kinds if isinstance(kind, dict)]
-    if found := [name for name in _LENGTH_DEPENDENT if name in types]:
+    types = {config.rope_parameters[kind]["rope_type"] for kind in config.layer_types}
+    if found := sorted(_LENGTH_DEPENDENT & types):
         return (
             f"its rope_type {found[0]!r} turns queries and keys by other angles in longer batches, "
             "which a graph of one formula cannot"
