@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from compress.errors import CompressError
-from compress.evaluation.metrics import evaluate
+from compress.evaluation.metrics import evaluate, predictions
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, resolve_precision
 from compress.inference.threads import using_threads
@@ -118,14 +118,18 @@ class Objective:
 
 
 def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:
-    """Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity."""
+    """Return the metric, and how many different answers there are.
+
+    Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity.
+    """
     logits, labels = prediction.predictions, prediction.label_ids
     if not np.isfinite(logits).all():
-        return {"score": -math.inf}
+        return {"score": -math.inf, "answers": 0}
     if task == "tagging":
         words = labels != NO_LABEL
         logits, labels = logits[words], labels[words]
-    return {"score": evaluate(logits, labels, task=task, metric=metric)}
+    answers = np.unique(predictions(logits, task))
+    return {"score": evaluate(logits, labels, task=task, metric=metric), "answers": len(answers)}
 
 
 class DistillationTrainer(Trainer):
@@ -348,6 +352,13 @@ def train(
     if (selection and (best is None or not math.isfinite(best))) or not finite:
         raise CompressError(
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
+        )
+    chosen = [entry.get("eval_answers") for entry in state.log_history if entry["step"] == state.best_global_step]
+    if 1 in chosen:
+        logger.warning(
+            "%s: the selected weights give all validation rows the same answer; lower training.learning_rate or raise "
+            "training.max_steps in the recipe",
+            run.title,
         )
     model.eval()  # type: ignore[no-untyped-call, unused-ignore]
     return Outcome(

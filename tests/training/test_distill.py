@@ -597,14 +597,27 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
     assert not (tmp_path / "student").exists()
 
 
+@pytest.mark.parametrize("taught_classes", [{"positive"}, {"negative", "positive"}])
+def test_a_student_that_gives_all_rows_one_answer_is_named(
+    teacher: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, taught_classes: set[str]
+) -> None:
+    recipe = replace(ALL_GOLD, training=replace(TRAINING, epochs=30.0, learning_rate=1e-2))
+    rows = [row for row in train_rows() if row.label in taught_classes]
+    others = [replace(row, text=f"{row.text} again") for row in train_rows()]
+    taught(teacher, tmp_path / "student", recipe, train=rows, validation=others)
+    said = [record.message for record in caplog.records if "the same answer" in record.message]
+    assert len(said) == (len(taught_classes) == 1)
+    assert all("lower training.learning_rate" in message for message in said)
+
+
 def test_weights_that_give_no_numbers_are_not_selected() -> None:
     from compress.training.trainer import _score
 
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
     prediction = SimpleNamespace(predictions=logits, label_ids=labels)
-    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0}
+    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0, "answers": 2}
     logits[1, 0] = np.nan
-    assert _score(prediction, task="classification", metric="accuracy") == {"score": -math.inf}
+    assert _score(prediction, task="classification", metric="accuracy") == {"score": -math.inf, "answers": 0}
 
 
 def test_a_training_resumed_in_epoch_four_reads_the_same_batches(
