@@ -118,18 +118,18 @@ class Objective:
 
 
 def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:
-    """Return the metric, and how many different answers there are.
+    """Return the metric, and whether rows of several classes all got the same one.
 
     Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity.
     """
     logits, labels = prediction.predictions, prediction.label_ids
     if not np.isfinite(logits).all():
-        return {"score": -math.inf, "answers": 0}
+        return {"score": -math.inf}
     if task == "tagging":
         words = labels != NO_LABEL
         logits, labels = logits[words], labels[words]
-    answers = np.unique(predictions(logits, task))
-    return {"score": evaluate(logits, labels, task=task, metric=metric), "answers": len(answers)}
+    alike = task != "regression" and len(np.unique(predictions(logits, task))) == 1 < len(np.unique(labels))
+    return {"score": evaluate(logits, labels, task=task, metric=metric), "one_class": float(alike)}
 
 
 class DistillationTrainer(Trainer):
@@ -353,11 +353,10 @@ def train(
         raise CompressError(
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
         )
-    chosen = [entry.get("eval_answers") for entry in state.log_history if entry["step"] == state.best_global_step]
-    if 1 in chosen:
+    if any(entry["step"] == state.best_global_step and entry.get("eval_one_class") for entry in state.log_history):
         logger.warning(
-            "%s: the selected weights give all validation rows the same answer; lower training.learning_rate or raise "
-            "training.max_steps in the recipe",
+            "%s: the selected weights give all validation rows the same class; lower training.learning_rate in the "
+            "recipe, or train for more steps",
             run.title,
         )
     model.eval()  # type: ignore[no-untyped-call, unused-ignore]

@@ -598,16 +598,34 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
 
 
 @pytest.mark.parametrize("taught_classes", [{"positive"}, {"negative", "positive"}])
-def test_a_student_that_gives_all_rows_one_answer_is_named(
+def test_a_student_that_gives_all_rows_one_class_is_named(
     teacher: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, taught_classes: set[str]
 ) -> None:
-    recipe = replace(ALL_GOLD, training=replace(TRAINING, epochs=30.0, learning_rate=1e-2))
+    recipe = replace(ALL_GOLD, training=replace(TRAINING, epochs=30.0, evaluations=30))
     rows = [row for row in train_rows() if row.label in taught_classes]
     others = [replace(row, text=f"{row.text} again") for row in train_rows()]
-    taught(teacher, tmp_path / "student", recipe, train=rows, validation=others)
-    said = [record.message for record in caplog.records if "the same answer" in record.message]
-    assert len(said) == (len(taught_classes) == 1)
+    made = taught(teacher, tmp_path / "student", recipe, train=rows, validation=others)
+    lines = map(json.loads, (made.path / "metrics.jsonl").read_text().splitlines())
+    scores = [line["validation"] for line in lines if "validation" in line]
+    said = [record.message for record in caplog.records if "the same class" in record.message]
+    assert scores[0] == 0.5  # at first every student does
+    assert (max(scores) == 0.5) == (len(taught_classes) == 1) == (len(said) == 1)
     assert all("lower training.learning_rate" in message for message in said)
+
+
+@pytest.mark.parametrize(
+    ("task", "logits", "labels", "alike"),
+    [
+        ("classification", [[1, 0], [2, 1]], [0, 1], 1.0),
+        ("classification", [[1, 0], [2, 1]], [0, 0], 0.0),  # which is right
+        ("classification", [[1, 0], [0, 1]], [0, 0], 0.0),
+        ("tagging", [[[1, 0], [0, 1]], [[2, 1], [0, 3]]], [[0, -100], [1, -100]], 1.0),
+        ("regression", [[1], [1]], [0, 1], 0.0),
+    ],
+)
+def test_one_class_for_rows_of_several(task: str, logits: Any, labels: Any, alike: float) -> None:
+    prediction = SimpleNamespace(predictions=np.array(logits, dtype=np.float32), label_ids=np.array(labels))
+    assert trainer_module._score(prediction, task=task, metric=None)["one_class"] == alike
 
 
 def test_weights_that_give_no_numbers_are_not_selected() -> None:
@@ -615,9 +633,9 @@ def test_weights_that_give_no_numbers_are_not_selected() -> None:
 
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
     prediction = SimpleNamespace(predictions=logits, label_ids=labels)
-    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0, "answers": 2}
+    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0, "one_class": 0.0}
     logits[1, 0] = np.nan
-    assert _score(prediction, task="classification", metric="accuracy") == {"score": -math.inf, "answers": 0}
+    assert _score(prediction, task="classification", metric="accuracy") == {"score": -math.inf}
 
 
 def test_a_training_resumed_in_epoch_four_reads_the_same_batches(
