@@ -174,8 +174,8 @@ def survey_tables(names: str) -> str:
     sets = [line.data for line in lines]
     for number, (part, line) in enumerate(zip(parts, lines, strict=True)):
         made = survey_table.survey(part.small_batches, part.lines, () if number else waiting, unlisted=True)
-        host = f", on {line.host['cpu']}" if sets.count(line.data) > 1 else ""
-        title = f"**{line.data}{host}**\n\n" if len(parts) > 1 else ""
+        where = f", on {line.host['cpu']}, {line.created[:10]}" if sets.count(line.data) > 1 else ""
+        title = f"**{line.data}{where}**\n\n" if len(parts) > 1 else ""
         found += [title + survey_table.as_markdown(made)] if made else []
     return "\n".join(found)
 
