@@ -139,7 +139,8 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     known = [position for position, cell in enumerate(first) if usual(cell) in _USUAL]
     if len({usual(first[position]) for position in known}) > 1:  # a usual name may stand there twice
         return True
-    if len(set(names)) < len(names) or not all(map(_IDENTIFIER.fullmatch, names)):
+    doubled = len(set(names)) < len(names) and len(known) < len(names)  # a usual name may stand there alone, twice
+    if doubled or not all(map(_IDENTIFIER.fullmatch, names)):
         return False
     body = rows[1:]
     if known:  # unless many rows have it again, such as the class "question"

@@ -9,6 +9,7 @@ from decimal import Decimal
 
 from compress.data.examples import Example
 from compress.errors import CompressError, did_you_mean, some_of
+from compress.progress import logger
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)  # beyond it a Decimal is none
 _SHOWN_CHARACTERS = 40
@@ -46,7 +47,7 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     as numbers, others as text.
 
     Raises:
-        CompressError: two classes are one number, or one text, written in two ways, such as ``1`` and ``1.0``.
+        CompressError: two classes are one number or text in two ways: ``1`` and ``1.0``, or ``A`` and ``a``.
     """
     if tags := {tag for example in examples for tag in example.tags or ()}:
         return tuple(sorted(tags))
@@ -76,16 +77,20 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> None:
-    """Refuse validation rows none of whose classes is in train: they are named in another way, or of another task.
+    """Say how many rows of each class there are to train on, and warn of classes that are in validation alone.
 
     Raises:
-        CompressError: they have no class in common.
+        CompressError: none of the classes of validation is in train: they are named in another way, or of another task.
     """
-    classes = [sorted({row.label for row in rows if row.label is not None}) for rows in (train, validation)]
-    if all(classes) and not set(classes[0]) & set(classes[1]):
+    counts, classes = (Counter(row.label for row in rows if row.label is not None) for rows in (train, validation))
+    if counts and classes and not counts.keys() & classes.keys():
         raise CompressError(
-            f"validation has the classes {some_of(classes[1])}, and train has {some_of(classes[0])}: write them alike."
+            f"validation has the classes {some_of(sorted(classes))}, and train has {some_of(sorted(counts))}: write "
+            "them alike."
         )
+    logger.info("classes of train: %s", some_of([f"{label!r} {rows:,}" for label, rows in counts.most_common()]))
+    if unseen := sorted(classes.keys() - counts.keys()):
+        logger.warning("validation has classes of which train has no row to learn from: %s", some_of(unseen))
 
 
 def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[int]:
@@ -169,8 +174,7 @@ def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -
             f"{_row(row, example, name)} has no label, but one of {shown} is needed: remove the row or name another "
             "column with --label-column."
         )
-    folded = {key: known for known in labels for key in (known.casefold(), _identity(known))}
-    same = folded.get(label.casefold()) or folded.get(_identity(label))
+    same = {_identity(known): known for known in labels}.get(_identity(label))
     hint = f" Did you mean {same!r}?" if same else did_you_mean(label, labels)
     return CompressError(
         f"{_row(row, example, name)} has the label {label!r}, which the model does not know: allowed are {shown} "
@@ -181,7 +185,7 @@ def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -
 
 def _identity(label: str) -> Decimal | str:
     """Return what two labels share that differ in how they are written alone."""
-    return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
+    return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label).casefold()
 
 
 def finite_number(text: str) -> float | None:

@@ -29,7 +29,7 @@ from compress.labelling.shards import SHARD_ROWS, Part, shard_is_done, write_sha
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import cached_json
 from compress.models.stage import Stage
-from compress.progress import Advance, Progress, silent
+from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import parse
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -316,6 +316,8 @@ def plan_for(
             raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
         runtime = "torch"
     limit = maximum_length(tokenizer, model.config)
+    if max_length > limit:
+        logger.info("max_length = %s is more than %s reads: texts are cut to %s tokens", max_length, model.name, limit)
     return Plan(runtime, device, compute.threads or default_threads(), min(max_length or limit, limit), precision)
 
 

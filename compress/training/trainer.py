@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from compress.errors import CompressError
-from compress.evaluation.metrics import evaluate, predictions
+from compress.evaluation.metrics import evaluate
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, resolve_precision
 from compress.inference.threads import using_threads
@@ -118,18 +118,26 @@ class Objective:
 
 
 def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:
-    """Return the metric, and whether rows of several classes all got the same one.
-
-    Logits that are not numbers still have a largest one, and so an accuracy: they score minus infinity.
-    """
+    """Return the metric. Logits that are not numbers still have a largest one: they score minus infinity."""
     logits, labels = prediction.predictions, prediction.label_ids
     if not np.isfinite(logits).all():
         return {"score": -math.inf}
     if task == "tagging":
         words = labels != NO_LABEL
         logits, labels = logits[words], labels[words]
-    alike = task != "regression" and len(np.unique(predictions(logits, task))) == 1 < len(np.unique(labels))
-    return {"score": evaluate(logits, labels, task=task, metric=metric), "one_class": float(alike)}
+    return {"score": evaluate(logits, labels, task=task, metric=metric)}
+
+
+def score_without_learning(labels: np.ndarray, classes: int, *, task: str, metric: str | None) -> float:
+    """Return the metric of one class for all rows, the most frequent one.
+
+    It is minus infinity for scores, and where all labels are of one class, so that this is right.
+    """
+    labels = labels[labels != NO_LABEL]
+    if task == "regression" or len(np.unique(labels)) == 1:
+        return -math.inf
+    logits = np.tile(np.arange(classes) == np.bincount(labels).argmax(), (len(labels), 1))
+    return evaluate(logits, labels, task=task, metric=metric)
 
 
 class DistillationTrainer(Trainer):
@@ -353,12 +361,17 @@ def train(
         raise CompressError(
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
         )
-    if any(entry["step"] == state.best_global_step and entry.get("eval_one_class") for entry in state.log_history):
-        logger.warning(
-            "%s: the selected weights give all validation rows the same class; lower training.learning_rate in the "
-            "recipe, or train for more steps",
-            run.title,
-        )
+    if selection and best is not None:
+        labels = np.hstack(selection.rows["labels"][:])  # type: ignore[call-overload]
+        least = score_without_learning(labels, len(model.config.id2label or ()), task=run.task, metric=selection.metric)
+        if best <= least:
+            logger.warning(
+                "%s: the best validation score, %.4f, is no better than that of the most frequent class for all rows, "
+                "%.4f; lower training.learning_rate in the recipe, or train for more steps",
+                run.title,
+                best,
+                least,
+            )
     model.eval()  # type: ignore[no-untyped-call, unused-ignore]
     return Outcome(
         planned_steps=steps,

@@ -352,7 +352,7 @@ def test_sst2_is_split_by_sentence(shared_data: Path) -> None:
     check_roles({"train": fitting, "validation": held_out}, drop_overlap=False)
 
 
-@pytest.mark.parametrize("pair", [("1", "1.0"), ("0", "-0"), ("1", "01"), ("e\u0301", "\u00e9")])
+@pytest.mark.parametrize("pair", [("1", "1.0"), ("0", "-0"), ("1", "01"), ("e\u0301", "\u00e9"), ("ANGER", "anger")])
 def test_one_class_written_in_two_ways_is_refused(pair: tuple[str, str]) -> None:
     with pytest.raises(CompressError, match="are one class written in two ways: write them alike"):
         infer_labels(classes(*pair, "x"))
@@ -368,7 +368,15 @@ def test_a_number_is_no_index_where_names_are_numbers() -> None:
         encode_labels(classes("1"), ("1.0", "2.0"), name="test")
 
 
+def test_classes_are_counted_and_those_of_validation_alone_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "compress")
+    check_classes(classes("a", "b", "b"), classes("b", "a"))
+    assert caplog.messages == ["classes of train: 'b' 2, 'a' 1"]
+    check_classes(classes("a", "b"), classes("b", "d", "c", "c"))
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == ["validation has classes of which train has no row to learn from: c, d"]
+
+
 def test_validation_of_other_classes_is_refused() -> None:
-    check_classes(classes("a", "b"), classes("b", "c"))
     with pytest.raises(CompressError, match="validation has the classes neg, pos, and train has 0, 1: write them"):
         check_classes(classes("0", "1"), classes("pos", "neg"))

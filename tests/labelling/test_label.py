@@ -274,10 +274,14 @@ def test_logits_are_not_close_where_labels_change() -> None:
 
 
 @pytest.mark.parametrize(("given", "used"), [(0, 64), (16, 16), (500, 64)])
-def test_texts_are_cut_to_what_the_teacher_can_read(given: int, used: int, teacher: Path, tmp_path: Path) -> None:
+def test_texts_are_cut_to_what_the_teacher_can_read(
+    given: int, used: int, teacher: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "compress")
     opened = ModelDir.open(teacher)
     plan = plan_for(opened, opened.load_tokenizer(), compute=Compute(device="cpu", threads=1), max_length=given)
     assert plan.max_length == used
+    assert ("texts are cut to 64 tokens" in caplog.text) == (given > used > 0)
 
 
 def test_a_text_longer_than_the_teacher_can_read_is_cut(teacher: Path, tmp_path: Path, small_shards: None) -> None:

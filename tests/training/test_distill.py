@@ -598,7 +598,7 @@ def test_training_that_diverges_says_so(teacher: Path, labels: LabelDir, tmp_pat
 
 
 @pytest.mark.parametrize("taught_classes", [{"positive"}, {"negative", "positive"}])
-def test_a_student_that_gives_all_rows_one_class_is_named(
+def test_a_student_that_is_no_better_than_one_class_is_named(
     teacher: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, taught_classes: set[str]
 ) -> None:
     recipe = replace(ALL_GOLD, training=replace(TRAINING, epochs=30.0, evaluations=30))
@@ -607,25 +607,25 @@ def test_a_student_that_gives_all_rows_one_class_is_named(
     made = taught(teacher, tmp_path / "student", recipe, train=rows, validation=others)
     lines = map(json.loads, (made.path / "metrics.jsonl").read_text().splitlines())
     scores = [line["validation"] for line in lines if "validation" in line]
-    said = [record.message for record in caplog.records if "the same class" in record.message]
+    said = [record.message for record in caplog.records if "most frequent class" in record.message]
     assert scores[0] == 0.5  # at first every student does
     assert (max(scores) == 0.5) == (len(taught_classes) == 1) == (len(said) == 1)
     assert all("lower training.learning_rate" in message for message in said)
 
 
 @pytest.mark.parametrize(
-    ("task", "logits", "labels", "alike"),
+    ("task", "labels", "metric", "least"),
     [
-        ("classification", [[1, 0], [2, 1]], [0, 1], 1.0),
-        ("classification", [[1, 0], [2, 1]], [0, 0], 0.0),  # which is right
-        ("classification", [[1, 0], [0, 1]], [0, 0], 0.0),
-        ("tagging", [[[1, 0], [0, 1]], [[2, 1], [0, 3]]], [[0, -100], [1, -100]], 1.0),
-        ("regression", [[1], [1]], [0, 1], 0.0),
+        ("classification", [0, 1, 1, 2], None, 0.5),
+        ("classification", [0, 1, 1, 2], "macro-f1", 2 / 9),  # 2/3 of one class of three
+        ("classification", [1, 1], None, -math.inf),  # one class, which is right
+        ("tagging", [0, -100, 1, 1, -100], None, 2 / 3),
+        ("regression", [0.0, 1.0], None, -math.inf),
     ],
 )
-def test_one_class_for_rows_of_several(task: str, logits: Any, labels: Any, alike: float) -> None:
-    prediction = SimpleNamespace(predictions=np.array(logits, dtype=np.float32), label_ids=np.array(labels))
-    assert trainer_module._score(prediction, task=task, metric=None)["one_class"] == alike
+def test_what_one_class_for_all_rows_scores(task: str, labels: list[float], metric: str | None, least: float) -> None:
+    found = trainer_module.score_without_learning(np.array(labels), 3, task=task, metric=metric)
+    assert found == pytest.approx(least)
 
 
 def test_weights_that_give_no_numbers_are_not_selected() -> None:
@@ -633,7 +633,7 @@ def test_weights_that_give_no_numbers_are_not_selected() -> None:
 
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
     prediction = SimpleNamespace(predictions=logits, label_ids=labels)
-    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0, "one_class": 0.0}
+    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0}
     logits[1, 0] = np.nan
     assert _score(prediction, task="classification", metric="accuracy") == {"score": -math.inf}
 
