@@ -45,7 +45,7 @@ def command(
         raise CompressError(f"the text {broken[0]!r} is not UTF-8; convert it, or give it in a file with --data")
     from compress.inference.predict import load
 
-    rows = options.open_pool([data], columns, role=None) if data else map(Example, texts)
+    rows = options.open_pool([data], columns) if data else map(Example, texts)
     predict = load(model, compute=compute).predict
     for chunk in batched(rows, CHUNK_ROWS):
         for example, prediction in zip(chunk, predict(chunk, probabilities=probabilities), strict=True):

@@ -192,6 +192,7 @@ def choose_columns(
                 f"name one with --text-column."
             )
         text, pair = guessed[0], pair or guessed[1]
+    _refuse_twice(names, (text, pair), source)
     label = asked.label
     if label is None and labelled:
         used = {text, pair}
@@ -202,15 +203,19 @@ def choose_columns(
                 "needed here: name one with --label-column."
             )
     chosen = [name for name in (text, pair, label) if name is not None]
-    twice = next((name for name in chosen if names.count(name) > 1), None)
-    if twice is not None:
-        raise CompressError(f"{source} has two columns {twice!r}: rename one of them.")
+    _refuse_twice(names, chosen, source)
     if len(set(chosen)) < len(chosen):
         raise CompressError(
             f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = {pair}, "
             f"label = {label}): name different ones of {some_of(names)}."
         )
     return Columns(text, pair, label)
+
+
+def _refuse_twice(names: Sequence[str], chosen: Iterable[str | None], source: str) -> None:
+    twice = next((name for name in chosen if name is not None and names.count(name) > 1), None)
+    if twice is not None:
+        raise CompressError(f"{source} has two columns {twice!r}: rename one of them.")
 
 
 def _texts_by_name(names: Sequence[str]) -> tuple[str, str | None] | None:

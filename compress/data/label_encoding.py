@@ -47,7 +47,7 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     as numbers, others as text.
 
     Raises:
-        CompressError: two classes are one number or text in two ways: ``1`` and ``1.0``, or ``A`` and ``a``.
+        CompressError: two classes are one number, or one text, written in two ways, such as ``1`` and ``1.0``.
     """
     if tags := {tag for example in examples for tag in example.tags or ()}:
         return tuple(sorted(tags))
@@ -77,10 +77,11 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> None:
-    """Say how many rows of each class there are to train on, and warn of classes that are in validation alone.
+    """Say which classes a new classifier gets, and warn of those that are in validation alone.
 
     Raises:
-        CompressError: none of the classes of validation is in train: they are named in another way, or of another task.
+        CompressError: two classes differ in case alone, or none of validation is in train: they are named in another
+            way, or of another task.
     """
     counts, classes = (Counter(row.label for row in rows if row.label is not None) for rows in (train, validation))
     if counts and classes and not counts.keys() & classes.keys():
@@ -88,7 +89,15 @@ def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> No
             f"validation has the classes {some_of(sorted(classes))}, and train has {some_of(sorted(counts))}: write "
             "them alike."
         )
-    logger.info("classes of train: %s", some_of([f"{label!r} {rows:,}" for label, rows in counts.most_common()]))
+    folded = dict[str, str]()
+    for label in sorted(counts | classes):
+        if (other := folded.setdefault(label.casefold(), label)) != label:
+            raise CompressError(
+                f"The labels {other!r} and {label!r} differ in case alone: write them alike in all files, or, if they "
+                "are two classes, name them apart."
+            )
+    least_first = [f"{label!r:.{_SHOWN_CHARACTERS}} {rows:,}" for label, rows in reversed(counts.most_common())]
+    logger.info("rows of each class of train: %s", some_of(least_first))
     if unseen := sorted(classes.keys() - counts.keys()):
         logger.warning("validation has classes of which train has no row to learn from: %s", some_of(unseen))
 
@@ -174,7 +183,8 @@ def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -
             f"{_row(row, example, name)} has no label, but one of {shown} is needed: remove the row or name another "
             "column with --label-column."
         )
-    same = {_identity(known): known for known in labels}.get(_identity(label))
+    folded = {key: known for known in labels for key in (known.casefold(), _identity(known))}
+    same = folded.get(label.casefold()) or folded.get(_identity(label))
     hint = f" Did you mean {same!r}?" if same else did_you_mean(label, labels)
     return CompressError(
         f"{_row(row, example, name)} has the label {label!r}, which the model does not know: allowed are {shown} "
@@ -185,7 +195,7 @@ def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -
 
 def _identity(label: str) -> Decimal | str:
     """Return what two labels share that differ in how they are written alone."""
-    return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label).casefold()
+    return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
 
 
 def finite_number(text: str) -> float | None:

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from compress.errors import CompressError
-from compress.evaluation.metrics import evaluate
+from compress.evaluation.metrics import evaluate, find_metric, score
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, resolve_precision
 from compress.inference.threads import using_threads
@@ -129,15 +129,16 @@ def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float
 
 
 def score_without_learning(labels: np.ndarray, classes: int, *, task: str, metric: str | None) -> float:
-    """Return the metric of one class for all rows, the most frequent one.
+    """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.
 
     It is minus infinity for scores, and where all labels are of one class, so that this is right.
     """
     labels = labels[labels != NO_LABEL]
     if task == "regression" or len(np.unique(labels)) == 1:
         return -math.inf
-    logits = np.tile(np.arange(classes) == np.bincount(labels).argmax(), (len(labels), 1))
-    return evaluate(logits, labels, task=task, metric=metric)
+    chosen = find_metric(metric, task=task, classes=classes)
+    constant = (np.full_like(labels, label) for label in (np.bincount(labels).argmax(), classes - 1))
+    return max(score(predicted, labels, metric=chosen, classes=classes) for predicted in constant)
 
 
 class DistillationTrainer(Trainer):
@@ -361,13 +362,14 @@ def train(
         raise CompressError(
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
         )
-    if selection and best is not None:
+    if selection and best is not None and run.task != "regression":
         labels = np.hstack(selection.rows["labels"][:])  # type: ignore[call-overload]
         least = score_without_learning(labels, len(model.config.id2label or ()), task=run.task, metric=selection.metric)
         if best <= least:
             logger.warning(
-                "%s: the best validation score, %.4f, is no better than that of the most frequent class for all rows, "
-                "%.4f; lower training.learning_rate in the recipe, or train for more steps",
+                "%s: the best validation score, %.4f, is no better than that of one class for all rows, %.4f; lower "
+                "training.learning_rate in the recipe, train for more steps, or, where some classes are rare, select "
+                "by --metric macro-f1",
                 run.title,
                 best,
                 least,

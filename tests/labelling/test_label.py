@@ -281,7 +281,7 @@ def test_texts_are_cut_to_what_the_teacher_can_read(
     opened = ModelDir.open(teacher)
     plan = plan_for(opened, opened.load_tokenizer(), compute=Compute(device="cpu", threads=1), max_length=given)
     assert plan.max_length == used
-    assert ("texts are cut to 64 tokens" in caplog.text) == (given > used > 0)
+    assert ("texts are cut to 64 tokens" in caplog.text) == (given > used)
 
 
 def test_a_text_longer_than_the_teacher_can_read_is_cut(teacher: Path, tmp_path: Path, small_shards: None) -> None:

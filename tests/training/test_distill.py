@@ -607,7 +607,7 @@ def test_a_student_that_is_no_better_than_one_class_is_named(
     made = taught(teacher, tmp_path / "student", recipe, train=rows, validation=others)
     lines = map(json.loads, (made.path / "metrics.jsonl").read_text().splitlines())
     scores = [line["validation"] for line in lines if "validation" in line]
-    said = [record.message for record in caplog.records if "most frequent class" in record.message]
+    said = [record.message for record in caplog.records if "one class for all rows" in record.message]
     assert scores[0] == 0.5  # at first every student does
     assert (max(scores) == 0.5) == (len(taught_classes) == 1) == (len(said) == 1)
     assert all("lower training.learning_rate" in message for message in said)
@@ -618,13 +618,15 @@ def test_a_student_that_is_no_better_than_one_class_is_named(
     [
         ("classification", [0, 1, 1, 2], None, 0.5),
         ("classification", [0, 1, 1, 2], "macro-f1", 2 / 9),  # 2/3 of one class of three
+        ("classification", [0, 0, 0, 1, 1], "f1", 4 / 7),  # of the last class, which is not the most frequent one
         ("classification", [1, 1], None, -math.inf),  # one class, which is right
         ("tagging", [0, -100, 1, 1, -100], None, 2 / 3),
         ("regression", [0.0, 1.0], None, -math.inf),
     ],
 )
 def test_what_one_class_for_all_rows_scores(task: str, labels: list[float], metric: str | None, least: float) -> None:
-    found = trainer_module.score_without_learning(np.array(labels), 3, task=task, metric=metric)
+    classes = 2 if metric == "f1" else 3
+    found = trainer_module.score_without_learning(np.array(labels), classes, task=task, metric=metric)
     assert found == pytest.approx(least)
 
 
