@@ -202,8 +202,8 @@ def choose_columns(
                 f"{source} has the columns {some_of(names)}, none of which is clearly the label that is "
                 "needed here: name one with --label-column."
             )
+    _refuse_twice(names, (label,), source)
     chosen = [name for name in (text, pair, label) if name is not None]
-    _refuse_twice(names, chosen, source)
     if len(set(chosen)) < len(chosen):
         raise CompressError(
             f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = {pair}, "
