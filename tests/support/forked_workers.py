@@ -1,4 +1,4 @@
-"""Start the worker processes of benchmarks by forking a process that has imported torch and transformers.
+"""Start the worker processes of benchmarks by forking a process that has imported torch, transformers and sklearn.
 
 Importing them takes seconds of every worker, hundreds of times in a run of all tests. The forked process runs the same
 module as ``__main__`` and speaks the same protocol; ``tests/benchmarking/test_benchmark.py`` starts real ones.
@@ -26,6 +26,9 @@ _PRELOADED = (
     "transformers.models.bert.modeling_bert",
     "transformers.models.auto.tokenization_auto",
     "onnxruntime",
+    "sklearn.feature_extraction.text",
+    "sklearn.linear_model",
+    "sklearn.model_selection",
     "compress.models.modeling.registration",
     "compress.inference.token_runner",
 )
