@@ -23,7 +23,7 @@ from compress.benchmarking.results.formatting import (
 from compress.benchmarking.results.schema import Measurement, groups
 from compress.escaping.markdown import Markdown, code_span, markdown_text
 from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
-from compress.recipes.catalogue import NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
+from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
 from compress.reporting.sections import Measured, gather
@@ -32,9 +32,9 @@ from compress.reporting.tables import cells, seeds_table, survey_table
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 FULL = ("table1-full-fourth", "table1-full", "table1-full-xeon", "table1-full-third")  # each with a teacher of its own
 SURVEY_STUDIES = (
-    "front",
     *FULL,
     "table1-from-scratch",
+    "front",
     "table1",
     "table2",
     "table2-5000-labels",
@@ -160,7 +160,7 @@ def students_table() -> str:
     known = students()
     below = "".join(f"* `{one.name}`: {markdown_text(why)}\n" for one in known if (why := behind(one)))
     made = table(STUDENT_HEADINGS, [in_short(one) for one in known])
-    return made + f"\n\nBelow the control, in points with 95% interval:\n\n{below}"
+    return made + f"\n\n{BELOW_CONTROL}\n\n{below}"
 
 
 def survey_tables(names: str) -> str:
@@ -204,22 +204,24 @@ def gains_table() -> str:
     columns = {}
     for heading, studies in GAINS.items():
         found = {
-            recipe: [one["worth"] for one in figures if one["worth"] != NO_FIGURE]  # those with a control
+            recipe: [one for one in figures if one["worth"] != NO_FIGURE]  # those with a control
             for recipe, figures in survey_figures(studies).items()
         }
-        columns[heading] = {recipe: gains[0] for recipe, gains in found.items() if gains}
+        columns[heading] = {recipe: (gains[0]["worth"], gains[0]["seeds"]) for recipe, gains in found.items() if gains}
 
     def order(recipe: str) -> tuple[int, float, str]:
         """Order by the gain in the first setting that a recipe was measured in."""
-        place, gain = next((place, gains[recipe]) for place, gains in enumerate(columns.values()) if recipe in gains)
+        place, (gain, _) = next(
+            (place, gains[recipe]) for place, gains in enumerate(columns.values()) if recipe in gains
+        )
         return place, -float(gain.partition(" (")[0].replace("−", "-")), recipe
 
     recipes = sorted({recipe for gains in columns.values() for recipe in gains}, key=order)
     rows = [
-        [Markdown(f"`{recipe}`"), *(_gain_cell(gains.get(recipe, NO_FIGURE)) for gains in columns.values())]
+        [Markdown(f"`{recipe}`"), *(_gain_cell(*gains.get(recipe, (NO_FIGURE, "1"))) for gains in columns.values())]
         for recipe in recipes
     ]
-    above = [[_interval_ends(gain)[0].startswith("+") for gain in gains.values()] for gains in columns.values()]
+    above = [[_interval_ends(gain)[0].startswith("+") for gain, _ in gains.values()] for gains in columns.values()]
     counts = ["interval above 0", *(f"{sum(one)} of {len(one)}" for one in above)]
     return table(["Recipe", *columns], [*rows, counts]) + "\n"
 
@@ -230,10 +232,11 @@ def _interval_ends(gain: str) -> tuple[str, str]:
     return low, high
 
 
-def _gain_cell(gain: str) -> str:
-    """Set a gain in bold type if its interval does not contain 0."""
+def _gain_cell(gain: str, seeds: str) -> str:
+    """Set a gain in bold type if its interval does not contain 0, and say of how many seeds it is the mean."""
     low, high = _interval_ends(gain)
-    return Markdown(f"**{gain}**") if low.startswith("+") or high.startswith("−") else gain
+    text = f"**{gain}**" if low.startswith("+") or high.startswith("−") else gain
+    return Markdown(text if seeds == "1" else f"{text}, {seeds} seeds")
 
 
 def repeats_table(said: str) -> str:

@@ -10,7 +10,15 @@ import click
 from compress.cli import Command
 from compress.cli.printing import say
 from compress.errors import CompressError, did_you_mean
-from compress.recipes.catalogue import LISTED_KINDS, STUDENT_HEADINGS, behind, entries, in_short, students
+from compress.recipes.catalogue import (
+    BELOW_CONTROL,
+    LISTED_KINDS,
+    STUDENT_HEADINGS,
+    behind,
+    entries,
+    in_short,
+    students,
+)
 
 ENOUGH = 30  # characters
 ABOUT_STUDENTS = """
@@ -19,15 +27,15 @@ Measured here: times smaller on disk (torch, or rounded as it was trained to be)
 speed-up.
 Study: the study and its first test set; +N: N sets more. Compare rows of one study only; each has its own teacher,
 and 'compress show STUDY' explains it.
-Steps: optimiser steps x rows. A few hundred compare methods at equal cost, and are too few for any student
-(docs/table1.md).
-Its control: the same student on gold labels alone; in brackets what distillation adds, in points, before rounding.
+Steps: optimiser steps x rows.
+Its control: the same student on gold labels alone; in brackets what distillation adds, in points, before weights are
+rounded to int8 or less.
 500 labels: what distillation adds where teacher and control have 500 labels, with its 95% interval (study table2).
 
 'compress show STUDENT' explains one, 'compress distill --student STUDENT' trains it.
 {encoder} take '--encoder DIR' too: what the teacher was fine-tuned from.
 
-Below the control, in points with 95% interval:"""
+{below}"""
 
 
 @click.command(cls=Command)
@@ -42,7 +50,8 @@ def command(kind: str) -> None:
         return _say_columns(entries(kind))
     known = students()
     _say_columns([STUDENT_HEADINGS, *map(in_short, known)])
-    say(ABOUT_STUDENTS.format(encoder=", ".join(one.name for one in known if "--encoder" in one.command)))
+    read_encoder = ", ".join(one.name for one in known if "--encoder" in one.command)
+    say(ABOUT_STUDENTS.format(encoder=read_encoder, below=BELOW_CONTROL))
     _say_columns([(one.name, why) for one in known if (why := behind(one))])
 
 

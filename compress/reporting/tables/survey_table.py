@@ -4,6 +4,7 @@ Published figures are those of Rogers et al. 2020, "A Primer in BERTology" (arXi
 beside ours: another teacher, other data, another machine.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -156,16 +157,15 @@ def as_markdown(found: SurveyTable) -> Markdown:
 
 def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
     """Return by recipe what was measured, as text by column, with what the data and the metric are called."""
-    about = {
-        "data": line.data,
-        "metric_name": line.metric_name or "",
-        "study": line.study,
-        "made_by": line.command,
-    }
+    about = {"data": line.data, "metric_name": line.metric_name or "", "study": line.study}
     measured = [key for key in HEADINGS if key not in PUBLISHED[:3]]
     rows = [dict(zip(HEADINGS, row, strict=True)) for row in found.rows]
     return {
-        row["recipe"].text: {**about, **{key: str(row[key]) for key in measured}}
+        (name := row["recipe"].text): {
+            **about,
+            "made_by": re.sub(r"( --only \S+)+", f" --only {name}", line.command),  # it alone, not all of the study
+            **{key: str(row[key]) for key in measured},
+        }
         for row in rows
         if row["metric"] != EMPTY  # neither what was not measured, nor a reference model
     }

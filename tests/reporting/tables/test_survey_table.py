@@ -318,8 +318,10 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     (part,) = gather([TEACHER, replace(STUDENT, **curve(0.75, 0.875)), CONTROL])
     table = survey_table.survey(part.small_batches, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
-    short = survey_table.published_in_short(table, TEACHER)
+    of_several = "compress run s --budget b --only other --only narrow --data-root d"
+    short = survey_table.published_in_short(table, replace(TEACHER, command=of_several))
     assert list(short) == ["narrow"]
+    assert short["narrow"]["made_by"] == "compress run s --budget b --only narrow --data-root d"
     monkeypatch.setattr(catalogue, "figures", lambda: {name: [one] for name, one in short.items()})
     listed = dict(zip(catalogue.STUDENT_HEADINGS, catalogue.in_short(recipe), strict=True))
     assert listed["measured here"] == "÷4.5, 94.7%, ×5.50" and listed["study"] == f"{STUDENT.study}: dev.tsv"
@@ -330,7 +332,7 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(catalogue, "figures", lambda: {name: [one] for name, one in short.items()})
     said = catalogue.explain(recipe)
     assert "Limits: no pretrained checkpoint" in said
-    assert "Measured here on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
+    assert f"Measured here in the study {STUDENT.study}, on dev.tsv, seeds: 1, steps: 500 (of 64 rows)" in said
     assert "its control, on gold labels alone: 85.00%; distillation is worth +5.00 (" in said
     assert "its course over the last phase: 87.50% (▁█)" in said
     assert "7.5 times smaller than BERT-base, 96% of its performance kept, 9.4 times as fast" in said
