@@ -54,6 +54,30 @@ def tokenization_table() -> str:
     return _with_note(table(["", "median, µs a text", "mean", Markdown("`compress` is faster by")], rows), note)
 
 
+def training_profile_table() -> str:
+    """Return what share of a training each of its parts has."""
+    found = _lines("training-profile")
+    head, parts = found[0], [*found[0]["shares"]]
+    rows = [
+        [
+            line["recipe"],
+            line["precision"],
+            f"{line['step_ms']:.1f}",
+            *(f"{line['shares'][part]:.1%}" for part in parts),
+        ]
+        for line in found
+    ]
+    host = head["host"]
+    note = (
+        f"Shares of a training of {head['steps']} steps of {head['batch_size']} rows, an evaluation on "
+        f"{head['validation_rows']:,} rows and a checkpoint; CPU time, one thread of {host['cpu']} "
+        f"({', '.join(host['cpu_flags'])}); torch {head['versions']['torch']}. Made by `{head['command']}`."
+    )
+    return _with_note(
+        table(["student", "arithmetic", "ms a step, without evaluation and checkpoint", *parts], rows, left=2), note
+    )
+
+
 def fuzzing_table() -> str:
     """Return how often each command worked, and how often it refused a changed input."""
     found = json.loads((RESULTS / "fuzzing.json").read_text(encoding="utf-8"))
@@ -364,4 +388,5 @@ TABLES: dict[str, Callable[..., str]] = {
     "searching": searching_table,
     "selection": selection_table,
     "tokenization-speed": tokenization_table,
+    "training-profile": training_profile_table,
 }

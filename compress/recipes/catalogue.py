@@ -23,7 +23,8 @@ LISTED_KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "study", "steps", "metric", "its control", "500 labels")
 FEW_LABELS = "table2"  # the study of the last column
 BELOW_CONTROL = (
-    "Below the control, in points with 95% interval, and how the training differs (that this is why was not measured):"
+    "Below the control, in points with 95% interval, and how the training differs (whether that is why was not "
+    "measured):"
 )
 TEMPLATES = {StudentRecipe: "student", TeacherRecipe: "teacher", StudyRecipe: "study"}
 FIGURES_NAME = "measured.json"

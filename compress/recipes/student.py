@@ -172,7 +172,7 @@ class StudentRecipe:
     """One published system: an architecture, and the phases in which it learns.
 
     ``training`` holds for all phases together: its epochs or steps are divided among them. ``missing`` names what of
-    the paper's method the recipe does not do; ``limits`` says in one line how its start or its steps differ from the
+    the paper's method the recipe does not do; ``limits`` says in one line how its start, steps or text differ from the
     paper's or its control's, and is shown beside figures below the control's.
     """
 

@@ -163,7 +163,7 @@ def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[
     return {
         (name := row["recipe"].text): {
             **about,
-            "made_by": re.sub(r"( --only \S+)+", f" --only {name}", line.command),  # it alone, not all of the study
+            "made_by": re.sub(r"( --only \S+)+", f" --only {name}", line.command),  # where some were named, it alone
             **{key: str(row[key]) for key in measured},
         }
         for row in rows
