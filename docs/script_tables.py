@@ -67,15 +67,13 @@ def training_profile_table() -> str:
         ]
         for line in found
     ]
-    host = head["host"]
+    headings = ["student", "arithmetic", "ms a step, without evaluation and checkpoint", *parts]
     note = (
         f"Shares of a training of {head['steps']} steps of {head['batch_size']} rows, an evaluation on "
-        f"{head['validation_rows']:,} rows and a checkpoint; CPU time, one thread of {host['cpu']} "
-        f"({', '.join(host['cpu_flags'])}); torch {head['versions']['torch']}. Made by `{head['command']}`."
+        f"{head['validation_rows']:,} rows and a checkpoint; CPU time, one thread, torch {head['versions']['torch']}; "
+        f"instructions {', '.join(head['host']['cpu_flags'])}"
     )
-    return _with_note(
-        table(["student", "arithmetic", "ms a step, without evaluation and checkpoint", *parts], rows, left=2), note
-    )
+    return _with_note(table(headings, rows, left=2), _origin(found, note))
 
 
 def fuzzing_table() -> str:

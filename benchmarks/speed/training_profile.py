@@ -1,7 +1,7 @@
 """Where the time of a training goes: batches, passes, the optimiser, evaluation, checkpoints.
 
     python benchmarks/speed/training_profile.py --teacher DIR --unlabeled FILE --validation FILE -o RESULTS.jsonl
-        [--student minilm-3 --student bilstm ...] [--precision float32 --precision bfloat16] [--steps 188]
+        [--student minilm-3 ...] [--precision float32 ...] [--steps 188] [--batch-size 32] [--rows 8192]
 
 Each student is trained by ``compress distill`` itself, on one thread, with one evaluation and one checkpoint at the
 end: as many steps as lie between two of the eight evaluations of 1,500. The text is labelled before. Times are CPU time
