@@ -82,6 +82,7 @@ def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
         "tokenizer_sha256": vocabulary_sha256(candidate.model),
         "members": list(candidate.model.member_names) if isinstance(candidate.model, CascadeDir) else [],
         "answered": list(run.answered),
+        "batch_dependent_share": run.batch_dependent_share,
         "runtime": entry.runtime,
         "device": entry.device,
         "threads": run.threads,

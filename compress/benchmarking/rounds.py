@@ -93,6 +93,7 @@ class WorkerRun:
     rounds: dict[Workload, list[Round]] = field(default_factory=dict)
     joules_per_row: dict[Workload, float] = field(default_factory=dict)
     answered: Sequence[float] = ()  # of a cascade: the share of the rows that each member answers
+    batch_dependent_share: float | None = None  # of the rows, those with another answer alone than in a batch
 
     @property
     def uses_cpu_time(self) -> bool:

@@ -152,7 +152,7 @@ class Starting:
         task = (self.entry.source or self.entry.directory).task
         found = self.runs[0].worker.ask("predict", logits=str(path), task=task, cores=list(self.cores))
         for run in self.runs:
-            run.answered = found["answered"]
+            run.answered, run.batch_dependent_share = found["answered"], found["batch_dependent_share"]
         self.logits = np.asarray(np.load(path))
 
 

@@ -26,6 +26,7 @@ from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_pea
 from compress.data.examples import Example
 from compress.data.tokenization import pad, word_counts
 from compress.errors import CompressError, Unavailable
+from compress.evaluation.metrics import predictions
 from compress.host import installed_versions, library_versions
 from compress.inference.cores import pin
 from compress.inference.runner import run_by_length
@@ -36,6 +37,8 @@ from compress.models.model_dir import ModelDir
 WARM_UP_SECONDS, WARM_UP_RUNS = 2.0, 10
 TOKENIZER_WARM_UP_MS, MODEL_WARM_UP_MS, EARLIER_BATCHES = 1.0, 4.0, 32
 PREDICT_ROWS = 32
+MOST_ALONE_ROWS = 1000  # classified one at a time too, which costs as much as several thousand rows in batches
+LARGEST_SCORE_CHANGE = 1e-3  # of a regression: more is another answer
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -150,7 +153,8 @@ class RequestHandler:
     def predict(self, *, logits: str, task: str = "classification", cores: Sequence[int] = ()) -> Any:
         """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words.
 
-        Returns which share of the rows each member of a cascade answered, nothing for other models.
+        Returns which share of the rows each member of a cascade answered, nothing for other models, and the share of
+        the rows, up to 1,000 spread evenly, whose answer is another when they are alone.
 
         This may run on any of ``cores``; afterwards the process is pinned as before.
         """
@@ -161,10 +165,16 @@ class RequestHandler:
             return np.asarray(self.runner.run(self.inputs(rows, {})))
 
         before = np.array(getattr(self.runner, "answered", ()))
-        np.save(logits, run_by_length(self.sizes, run, PREDICT_ROWS, words))
+        found = run_by_length(self.sizes, run, PREDICT_ROWS, words)
+        np.save(logits, found)
+        answered = ((getattr(self.runner, "answered", before) - before) / len(self.sizes)).tolist()
+        rows = len(self.sizes)
+        together = np.split(found, np.cumsum(words or [1] * rows)[:-1])
+        sample = sorted({round(row) for row in np.linspace(0, rows - 1, MOST_ALONE_ROWS)})
+        changed = [_differ(together[row], run([row]), task) for row in sample]
         if cores:
             pin(self.cores)
-        return {"answered": ((getattr(self.runner, "answered", before) - before) / len(self.sizes)).tolist()}
+        return {"answered": answered, "batch_dependent_share": sum(changed) / len(changed)}
 
     def warm_up(self, *, probe: list[int], shape: Shape) -> Any:
         """Run one batch until it no longer gets faster, after what a runtime does once for all batches of its size."""
@@ -323,6 +333,13 @@ def cut_to(runner: Any, max_length: int) -> None:
     if not hasattr(runner, "max_length"):
         raise Unavailable("it reads texts whole; leave out --max-length to measure it")
     runner.max_length = min(max_length, runner.max_length)
+
+
+def _differ(logits: np.ndarray, others: np.ndarray, task: str) -> bool:
+    """Tell whether two logits ``[N, C]`` of the same rows are different answers."""
+    if task == "regression":
+        return bool(np.abs(logits - others).max() > LARGEST_SCORE_CHANGE)
+    return not np.array_equal(predictions(logits, task), predictions(others, task))
 
 
 def _name_in(requirement: str) -> str:

@@ -48,10 +48,12 @@ def fake_symmetric(values: Tensor, largest: Tensor | float, bits: int = 8) -> Te
     return straight_through(values, codes * step)
 
 
-def symmetric_int8(matrix: np.ndarray, *, axis: int | None, keepdims: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def symmetric_int8(
+    matrix: np.ndarray, *, axis: int | None, keepdims: bool = False, bits: int = 8
+) -> tuple[np.ndarray, np.ndarray]:
     """Return int8 codes as :func:`symmetric_codes` has them, and the step, or the steps over the other axis."""
     largest = np.abs(matrix).max(axis=axis, keepdims=keepdims)
-    codes, steps = symmetric_codes(torch.tensor(matrix), torch.as_tensor(largest))
+    codes, steps = symmetric_codes(torch.tensor(matrix), torch.as_tensor(largest), bits)
     return codes.to(torch.int8).numpy(), steps.numpy()
 
 

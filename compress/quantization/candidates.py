@@ -226,8 +226,10 @@ def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantizat
 
 
 def _has_int8_weights(path: Path) -> bool:
-    weights = onnx.load(str(path), load_external_data=False).graph.initializer
-    return any(tensor.data_type in {TensorProto.INT8, TensorProto.UINT8} for tensor in weights)
+    """Tell whether a graph computes with weights of 8 bits; the float32 one of ``cnn`` casts some zeros and ones."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    weights = {t.name for t in graph.initializer if t.data_type in {TensorProto.INT8, TensorProto.UINT8}}
+    return any(not weights.isdisjoint(node.input) for node in graph.node if node.op_type != "Cast")
 
 
 def _check_read(

@@ -23,11 +23,13 @@ from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.start_workers import groups_of
 from compress.benchmarking.worker import Worker
+from compress.benchmarking.worker_main import RequestHandler
 from compress.cli import execute
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference import cores
 from compress.inference.compute import Compute
+from compress.inference.runner import Runner
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.models.model_dir import ModelDir
 from compress.recipes import BenchmarkSettings
@@ -120,6 +122,21 @@ def test_one_line_for_each_configuration(measured: tuple[Path, list[Measurement]
         (8, "max_length"),
     ]
     assert len(results_of(lines)) == 5 and sum(x.is_reference for x in lines) == 2
+
+
+def test_answers_that_depend_on_the_batch_are_counted(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:
+    assert {line.batch_dependent_share for line in measured[1]} == {0.0}
+    handler = RequestHandler()
+    handler.examples, handler.sizes = examples(40), [1] * 40
+
+    def run(rows: list[Example]) -> np.ndarray:
+        """Answer 0, but where a batch has several rows, 1 for every fourth text."""
+        return np.eye(2)[[int(len(rows) > 1 and handler.examples.index(row) % 4 == 0) for row in rows]]
+
+    handler.runner = Runner(list, run, parameters=0)
+    assert handler.predict(logits=str(tmp_path / "logits.npy"))["batch_dependent_share"] == 0.25
+    scores = handler.predict(logits=str(tmp_path / "scores.npy"), task="regression")
+    assert scores["batch_dependent_share"] == 0.25
 
 
 def test_a_lock_lies_beside_the_results(measured: tuple[Path, list[Measurement]]) -> None:

@@ -32,7 +32,7 @@ class FakeWorker:
 
     def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
         FakeWorker.answer(self, request, arguments)
-        return {"answered": []}
+        return {"answered": [], "batch_dependent_share": 0.0}
 
     def close(self) -> None:
         self.ended.set()

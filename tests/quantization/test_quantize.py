@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.data import LabelledData
@@ -32,6 +33,7 @@ from compress.quantization.calibration import observed_ranges
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from tests.support.cpu import exact_runtime, saturates
+from tests.support.tagging import bilstm_tagger
 from tests.support.tiny import (
     LABELS,
     PRUNABLE,
@@ -114,6 +116,35 @@ def test_every_method_is_smaller_and_close(method: str, kind: str, tmp_path: Pat
         inputs = {name: value.numpy() for name, value in padded_example(model, rows, length).items()}
         assert np.sqrt(((rounded(inputs) - exact(inputs)) ** 2).mean()) < 0.3 * before.std()
     assert len(np.unique(after.argmax(axis=1))) >= len(np.unique(before.argmax(axis=1)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_int8_logits_of_a_row_do_not_depend_on_its_batch(kind: str, tmp_path: Path) -> None:
+    """Neither on other rows, nor on their order, nor on padding."""
+    made = quantize(onnx_directory(kind), tmp_path / "int8")
+    assert_rows_are_independent(exact_runtime(made.path), torch_directory(kind).load())
+
+
+def test_int8_tags_of_a_sentence_do_not_depend_on_its_batch(tmp_path: Path) -> None:
+    model = bilstm_tagger()
+    made = quantize(write(tmp_path / "tagger", model), tmp_path / "int8")
+    assert "DynamicQuantizeLSTM" in operator_counts(made.path / "model.onnx")
+    assert_rows_are_independent(exact_runtime(made.path), model)
+
+
+def assert_rows_are_independent(run: Callable[[dict[str, np.ndarray]], np.ndarray], model: PreTrainedModel) -> None:
+    padding = {"input_ids": getattr(model.config, "pad_token_id", None) or 0}
+    inputs = {name: value.numpy() for name, value in padded_example(model, 12, 24).items()}
+    together, order = run(inputs), np.random.default_rng(0).permutation(12)
+    shuffled = run({name: value[order] for name, value in inputs.items()})
+    np.testing.assert_allclose(shuffled, together[order], atol=1e-4)
+    pad = {name: padding.get(name, 0) for name in inputs}
+    wider = run({name: np.pad(rows, ((0, 0), (0, 9)), constant_values=pad[name]) for name, rows in inputs.items()})
+    for row, length in enumerate(inputs["attention_mask"].sum(axis=1)):
+        alone = run({name: value[row : row + 1, :length] for name, value in inputs.items()})[0]
+        for batch in (together, wider):
+            answer = batch[row, :length] if batch.ndim == 3 else batch[row]
+            np.testing.assert_allclose(answer, alone, atol=1e-4)
 
 
 def test_embeddings_are_int8_by_row_and_the_last_layer_is_fp32(tmp_path: Path) -> None:

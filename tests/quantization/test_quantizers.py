@@ -215,12 +215,8 @@ def test_nodes_are_named_after_modules() -> None:
     assert module_of(onnx.helper.make_node("MatMul", ["a", "b"], ["c"], name="plain")) == ""
 
 
-@pytest.mark.parametrize(
-    ("method", "product"), [("onnx-dynamic", "MatMulInteger"), ("onnx-qdq", "MatMulIntegerToFloat")]
-)
-def test_the_most_sensitive_layer_stays_in_fp32(
-    method: str, product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("method", ["onnx-dynamic", "onnx-qdq"])
+def test_the_most_sensitive_layer_stays_in_fp32(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compress.quantization.candidates.most_sensitive", lambda found: [1, 0])
     source = torch_directory("bert")
     made = quantize(
@@ -233,14 +229,14 @@ def test_the_most_sensitive_layer_stays_in_fp32(
     assert len(made.manifest.notes["sensitivity by layer"]) == 2
     nodes = onnx.load(str(made.path / "model.onnx")).graph.node
     assert [layer_of(node) for node in nodes if node.op_type == "MatMul" and layer_of(node) == 1] == [1] * 6
-    assert not any(layer_of(node) == 1 and node.op_type == product for node in nodes)
-    assert any(layer_of(node) == 0 and node.op_type == product for node in nodes)
+    integer = [layer_of(node) for node in nodes if node.op_type == "MatMulIntegerToFloat"]
+    assert 0 in integer and 1 not in integer
 
 
 def test_layers_that_share_weights_stay_in_fp32_together(tmp_path: Path) -> None:
     made = quantize(torch_directory("albert"), tmp_path / "int8", quantization=Quantization(options={"keep_fp32": [0]}))
     nodes = onnx.load(str(made.path / "model.onnx")).graph.node
-    assert not any(layer_of(node) == 0 and node.op_type == "MatMulInteger" for node in nodes)
+    assert not any(layer_of(node) == 0 and node.op_type == "MatMulIntegerToFloat" for node in nodes)
     assert any(layer_of(node) == 0 and node.op_type == "MatMul" for node in nodes)
 
 

@@ -185,6 +185,11 @@ class Measurement(WithIntervals):
     difference_high: Annotated[float | None, "its paired 95% interval"]
     mcnemar_p: Annotated[float | None, "exact McNemar test against the teacher; null for regression and tagging"]
     agreement: Annotated[float | None, "share of rows predicted as the teacher does; for regression the correlation"]
+    batch_dependent_share: Annotated[
+        float | None,
+        "share of the rows, up to 1,000 spread evenly, with another answer alone than in a batch of 32 (of a "
+        "regression, by more than 0.001); null with random weights",
+    ] = None
     calibration_error: Annotated[
         float | None, "expected calibration error, 15 bins of equal count; null without probabilities"
     ]
@@ -270,9 +275,9 @@ class Measurement(WithIntervals):
         return 100 * (self.metric - other.metric)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of a line of a file; optional ones without a value are left out."""
+        """Return the fields of a line of a file; optional ones that have their default are left out."""
         found = {name: getattr(self, name) for name in FIELDS}
-        return {name: value for name, value in found.items() if value or not FIELDS[name].optional}
+        return {name: value for name, value in found.items() if value != FIELDS[name].default}
 
 
 @dataclass(frozen=True)
@@ -286,8 +291,12 @@ class Field:
     kind: str
     meaning: str
     null: bool
-    optional: bool
+    default: Any  # MISSING where the field may not be left out
     hint: Any  # its annotation, without null
+
+    @property
+    def optional(self) -> bool:
+        return self.default is not MISSING
 
 
 # JSON type -> the Python types that hold it.
@@ -318,8 +327,8 @@ def _read_fields() -> dict[str, Field]:
         null = NoneType in get_args(hint)
         bare = get_args(hint)[0] if null else hint
         kind = next(kind for kind, types in _PYTHON.items() if (get_origin(bare) or bare) in types)
-        optional = one.default is not MISSING or one.default_factory is not MISSING
-        found[one.name] = Field(one.name, kind, meaning, null, optional, bare)
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        found[one.name] = Field(one.name, kind, meaning, null, default, bare)
     return found
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from compress.exporting.exporters._small import array, write_small_graph
+from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT
 from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
 
 MODEL_TYPES = (BiLSTMConfig.model_type,)
@@ -17,16 +18,22 @@ def export(model: BiLSTMForSequenceClassification, path: Path) -> None:
     That of a tagger reads the states of all tokens instead of the final ones.
     """
     hidden = model.config.hidden_size
-    weights = {
-        "embedding": array(model.embedding.weight),
-        "lstm.weight": _both_directions(model, "weight_ih"),
+    embedding = array(model.embedding.weight)
+    largest = np.abs(embedding).max(axis=0)
+    scales = np.where(largest > 0, largest / TABLE_LIMIT, 1).astype(np.float32)
+    # The last two columns, which no weight reads, hold the range of int8: so it is the same in every batch.
+    table = np.pad(embedding / scales, [(0, 0), (0, 2)])
+    table[:, -2:] = -TABLE_LIMIT - 1, TABLE_LIMIT
+    weights: dict[str, np.ndarray] = {
+        f"{SCALED_TABLE}embedding": table,
+        "lstm.weight": np.pad(_both_directions(model, "weight_ih") * scales, [(0, 0), (0, 0), (0, 2)]),
         "lstm.recurrence": _both_directions(model, "weight_hh"),
         "lstm.bias": np.concatenate([_both_directions(model, f"bias_{part}") for part in ("ih", "hh")], axis=1),
         "joined": np.array([0, 0, 2 * hidden] if model.tags else [0, 2 * hidden], dtype=np.int64),
     }
     layers = [
         helper.make_node("Cast", ["sizes"], ["lengths"], to=TensorProto.INT32),
-        helper.make_node("Gather", ["embedding", "kept_ids"], ["embedded"]),
+        helper.make_node("Gather", [f"{SCALED_TABLE}embedding", "kept_ids"], ["embedded"]),
         helper.make_node("Transpose", ["embedded"], ["by_time"], perm=[1, 0, 2]),
         helper.make_node(
             "LSTM",

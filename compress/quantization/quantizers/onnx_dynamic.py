@@ -1,10 +1,18 @@
-"""Dynamic int8: weights are quantized now and per output channel, activations while the model runs.
+"""Dynamic int8: weights are quantized now and per output channel, activations while the model runs, each row by itself.
 
-Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188), without its training; the arithmetic is that of ONNX Runtime's
-``quantize_dynamic``. Matrix products and the LSTM compute in int8. Embeddings are stored as int8 with one scale a
-row and become float32 where they are read: that makes the file smaller, not the model faster. The tables of
-``cnn`` and ``ngram`` are scaled by feature when they are written and rounded here; their rows are added up as integers.
-Attention, layer norms and the last layer stay in float32. No calibration data is needed.
+Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188), without its training. Matrix products and the LSTM compute in int8.
+Embeddings are stored as int8 with one scale a row and become float32 where they are read: that makes the file smaller,
+not the model faster. The tables of ``bilstm``, ``cnn`` and ``ngram`` are scaled by feature when they are written and
+rounded here; the rows of the last two are added up as integers. Attention, layer norms and the last layer stay in
+float32. No calibration data is needed.
+
+The logits of a text do not depend on the other texts of its batch. ONNX Runtime's ``quantize_dynamic`` takes one range
+for all numbers of a batch: of 872 sentences, 17 had another label alone than in batches of 32. Here
+
+* each row of a product's input, the vector of a token, has its own range: ``x / max|x|`` is rounded to 127 steps on
+  either side, as in Yao et al. 2022, "ZeroQuant" (arXiv:2206.01861), section 4.2 (token-wise quantization);
+* the range of an LSTM is the same for all inputs. That of the table is in two columns of it, and two units whose gates
+  are open have the largest states that are possible (:func:`_write_lstm`).
 """
 
 from pathlib import Path
@@ -21,10 +29,10 @@ from compress.exporting.onnx_graph import (
     clean,
     layer_of,
     layers_to_keep,
-    quiet,
     write_graph,
 )
 from compress.models.integer_rounding import symmetric_int8
+from compress.quantization.quantizers._products import CONTRIBUTED, IntegerGraph, Rounded
 
 WRITES = "onnx"
 # Without VNNI, products of 8 bits can saturate and are no faster than those of 7.
@@ -32,6 +40,10 @@ CANDIDATES: tuple[dict[str, bool], ...] = ({}, {"reduce_range": True})
 EMBEDDINGS = ("int8", "float16", "float32")
 # Smaller tables (segments, for example) are not worth the two extra nodes.
 _SMALLEST_TABLE_ROWS = 64
+# Operators whose results are among the numbers that they read, or 0.
+_SELECTS = {"Concat", "Gather", "GatherND", "Pad", "Reshape", "Slice", "Transpose", "ReduceMax"}
+_LOWEST = {"Relu": 0.0, "Gelu": -0.17005}
+_OPEN = 50.0  # the bias of a gate for which sigmoid and tanh are 1 in float32
 
 
 def quantize(
@@ -49,36 +61,124 @@ def quantize(
     Args:
         source, target: ``model.onnx`` files.
         per_channel: one scale for each output channel instead of one a matrix; without it accuracy suffers.
-        reduce_range: 7 instead of 8 bits, for x86 processors without VNNI, whose int8 products can saturate.
+        reduce_range: weights of 7 instead of 8 bits, for x86 processors without VNNI, whose int8 products can saturate.
         embeddings: how embedding tables are stored: ``int8``, ``float16`` or ``float32``.
         last_layer: quantize the layer that gives the logits as well; it is small, and its errors reach them whole.
         keep_fp32: encoder layers, counted from 0, that stay as they are.
     """
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
     model = onnx.load(str(source))
-    for index, node in enumerate(model.graph.node):
-        node.name = node.name or f"{node.op_type}_{index}"  # quantize_dynamic finds nodes by name
     if embeddings not in EMBEDDINGS:
         raise CompressError(f"embeddings = {embeddings!r} is not known; use {', '.join(EMBEDDINGS)}")
     if embeddings != "float32":
         _quantize_tables(model, embeddings)
-    excluded = [] if last_layer else _last_layer(model)
     kept = layers_to_keep(model, keep_fp32)
-    excluded += [n.name for n in model.graph.node if layer_of(n) in kept or n.name.startswith(SMALL_PRODUCT)]
-    with quiet():  # it advises to preprocess the graph, which has been fused already
-        quantize_dynamic(
-            model,
-            str(target),
-            op_types_to_quantize=["MatMul", "Gemm", "LSTM"],
-            per_channel=per_channel,
-            reduce_range=reduce_range,
-            weight_type=QuantType.QInt8,
-            nodes_to_exclude=excluded,
-            # Shapes of fused nodes cannot be inferred; everything that is quantized here is float32.
-            extra_options={"DefaultTensorType": TensorProto.FLOAT},
+    last = None if last_layer else _last_layer(model)
+    graph = IntegerGraph(model, per_channel, bits=7 if reduce_range else 8)
+    producers = {output: node for node in model.graph.node for output in node.output}
+    rounded: dict[str, Rounded] = {}  # query, key and value read the same input
+    for node in model.graph.node:
+        if layer_of(node) in kept or node is last or node.name.startswith(SMALL_PRODUCT):
+            graph.nodes.append(node)
+        elif graph.multiplies(node):
+            read = node.input[0]
+            if read not in rounded:
+                rounded[read] = _round_rows(graph, read, _lowest(read, producers))
+            graph.product(node, rounded[read])
+        elif node.op_type == "LSTM" and _reads_scaled_table(node, producers):
+            _write_lstm(graph, node)
+        else:
+            graph.nodes.append(node)
+    write_graph(graph.written(), target)
+
+
+def _round_rows(graph: IntegerGraph, name: str, lowest: float) -> Rounded:
+    """Round every row ``x`` ``[..., K]`` to uint8 by its own range, given a bound of its numbers from below.
+
+    The numbers are ``round(steps * x / r) + zero``, where ``r`` is the largest magnitude and there are 127 steps on
+    either side of zero. Where nothing is far below 0, after ReLU and GELU, no steps are wasted there, and ``r`` is the
+    largest number. A row of zeros has ``r = 0``, and whatever its numbers become, its products are 0.
+    """
+    zero = {-np.inf: 128, 0.0: 0}.get(lowest, 32)
+    steps = 127 if lowest == -np.inf else 255 - zero
+    largest = graph.largest(graph.add("Abs", [name], f"{name}.magnitudes") if lowest == -np.inf else name)
+    if lowest not in {-np.inf, 0.0}:
+        least = np.float32(-lowest * steps / zero)  # above it the bound is within the steps below zero
+        largest = graph.add("Max", [largest, graph.constant(f"least_range.{zero}", least)], f"{name}.range")
+    zero_name = graph.constant(f"zero.{zero}", np.uint8(zero))
+    step = graph.constant(f"step.{steps}", np.float32(1 / steps))
+    factor = graph.add("Reciprocal", [largest], f"{name}.factor")  # dividing whole rows takes twice as long
+    within = graph.add("Mul", [name, factor], f"{name}.within_1")
+    return Rounded(graph.add("QuantizeLinear", [within, step, zero_name], f"{name}.uint8"), zero_name, step, largest)
+
+
+def _lowest(name: str, producers: dict[str, onnx.NodeProto]) -> float:
+    """Return a lower bound of some numbers of the graph: that of the activation that they come from."""
+    node = producers.get(name)
+    if node is None:
+        return -np.inf
+    if node.op_type in _SELECTS:
+        read = node.input if node.op_type == "Concat" else node.input[:1]
+        return min(_lowest(one, producers) for one in read)
+    return _LOWEST.get(node.op_type, -np.inf)
+
+
+def _reads_scaled_table(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto]) -> bool:
+    """Tell whether the inputs of an LSTM are rows of a table whose columns hold its range."""
+    before = producers.get(node.input[0])
+    while before is not None and before.op_type in {"Cast", "Transpose"}:
+        before = producers.get(before.input[0])
+    return before is not None and before.op_type == "Gather" and before.input[0].startswith(SCALED_TABLE)
+
+
+def _write_lstm(graph: IntegerGraph, node: onnx.NodeProto) -> None:
+    """Write a ``DynamicQuantizeLSTM``, whose ranges are the least and the largest of all inputs, and of all states.
+
+    Two units are added, whose gates are open whatever they read: after t tokens their cells are t and -t, and their
+    states tanh(t) and -tanh(t). No other state is larger: gates are at most 1, and so is what they let in. These two
+    are therefore the range, the same in every batch. They are cut off behind the node.
+    """
+    hidden = next(a.i for a in node.attribute if a.name == "hidden_size")
+    inward, recurrent, bias = (numpy_helper.to_array(graph.weights[name]) for name in node.input[1:4])
+    # [directions, 4 gates, H, ...], and two units more.
+    inward, recurrent, bias = (
+        np.pad(
+            array.reshape(len(array), -1, hidden, *array.shape[2:]),
+            [(0, 0), (0, 0), (0, 2), *[(0, 0)] * (array.ndim - 2)],
         )
-    write_graph(clean(onnx.load(str(target))), target)
+        for array in (inward, recurrent, bias)
+    )
+    recurrent = np.pad(recurrent, [(0, 0)] * 3 + [(0, 2)])
+    bias[:, :4, hidden:] = _OPEN
+    bias[:, 3, -1] = -_OPEN  # the gates are input, output, forget, cell
+    name = node.output[0] or node.output[1]
+    constants: list[str] = []
+    scales: list[str] = []
+    for array, kind in ((inward, "input"), (recurrent, "recurrent")):
+        matrix = array.reshape(len(array), -1, array.shape[-1])  # [directions, 4 H, K]
+        integers, steps = symmetric_int8(matrix, axis=2, keepdims=True, bits=graph.bits)
+        constants.append(graph.constant(f"{name}.{kind}.int8", np.ascontiguousarray(integers.transpose(0, 2, 1))))
+        scales.append(graph.constant(f"{name}.{kind}.scale", steps[..., 0]))
+        scales.append(graph.constant(f"{name}.{kind}.zero", np.zeros(steps.shape[:2], np.int8)))
+    biases = graph.constant(f"{name}.bias", bias.reshape(len(bias), -1))
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute} | {"hidden_size": hidden + 2}
+    outputs = [f"{output}.and_range" if output else "" for output in node.output]
+    graph.nodes.append(
+        helper.make_node(
+            "DynamicQuantizeLSTM",
+            [node.input[0], *constants, biases, *node.input[4:5], "", "", "", *scales],
+            outputs,
+            name=node.name,
+            domain=CONTRIBUTED,
+            **attributes,
+        )
+    )
+    ends = [
+        graph.constant(f"{name}.{key}", np.array([at], np.int64))
+        for key, at in (("start", 0), ("end", hidden), ("axis", -1))
+    ]
+    for whole, output in zip(outputs, node.output, strict=True):
+        if output:
+            graph.add("Slice", [whole, *ends], output)
 
 
 def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
@@ -151,10 +251,10 @@ def _with_casts(nodes: list[onnx.NodeProto], integers: set[str]) -> list[onnx.No
     return found
 
 
-def _last_layer(model: onnx.ModelProto) -> list[str]:
-    """Return the names that the product which gives the logits can have."""
+def _last_layer(model: onnx.ModelProto) -> onnx.NodeProto:
+    """Return the product that gives the logits."""
     producers = {output: node for node in model.graph.node for output in node.output}
-    node = producers[model.graph.output[0].name]
+    node: onnx.NodeProto = producers[model.graph.output[0].name]
     while node.op_type not in {"MatMul", "Gemm"}:
         node = producers[node.input[0]]
-    return [node.name, f"{node.name}_MatMul"]  # quantize_dynamic renames a Gemm that it splits
+    return node

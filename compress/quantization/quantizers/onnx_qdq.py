@@ -7,21 +7,21 @@ they were in training. (ONNX Runtime's own ``quantize_static`` would round the r
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from compress.errors import CompressError
-from compress.exporting.onnx_graph import clean, layer_of, layers_to_keep, module_of, write_graph
+from compress.exporting.onnx_graph import layer_of, layers_to_keep, module_of, write_graph
 from compress.models.integer_rounding import symmetric_int8
+from compress.quantization.quantizers._products import IntegerGraph, Rounded
 
 WRITES = "onnx"
 CANDIDATES: tuple[dict[str, bool], ...] = ({},)
 # Symmetric all the same: 128 stands for zero. ONNX Runtime's kernels for x86 want unsigned inputs.
-_ZERO, _ZERO_NAME = 128, "inputs.zero"
+_ZERO = 128
 
 
 def quantize(
@@ -45,94 +45,46 @@ def quantize(
         CompressError: the graph has a product whose module has no range.
     """
     model = onnx.load(str(source))
-    weights = {
-        tensor.name: tensor
-        for tensor in model.graph.initializer
-        if len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT
-    }
     kept = layers_to_keep(model, keep_fp32)
-    writer = _Writer(ranges, per_channel)
-    for node in list(model.graph.node):
-        if node.op_type == "Gather" and node.input[0] in weights:
-            writer.table(node, weights[node.input[0]])
-        elif node.op_type in {"MatMul", "Gemm"} and node.input[1] in weights and layer_of(node) not in kept:
-            writer.product(node, weights[node.input[1]])
+    graph = IntegerGraph(model, per_channel)
+    rounded: dict[str, Rounded] = {}  # query, key and value read the same input by the same range
+    for node in model.graph.node:
+        if node.op_type == "Gather" and node.input[0] in graph.weights:
+            _write_table(graph, node)
+        elif graph.multiplies(node) and layer_of(node) not in kept:
+            step = _step(node, ranges)
+            name = f"{node.input[0]}.by.{step:.9g}"
+            if name not in rounded:
+                zero = graph.constant("inputs.zero", np.uint8(_ZERO))
+                scale = graph.constant(f"{name}.scale", step)
+                numbers = graph.add("QuantizeLinear", [node.input[0], scale, zero], f"{name}.uint8")
+                rounded[name] = Rounded(numbers, zero, scale)
+            graph.product(node, rounded[name])
         else:
-            writer.nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(writer.nodes)
-    constants = writer.constants.items()
-    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in constants)
-    write_graph(clean(model), target)
+            graph.nodes.append(node)
+    write_graph(graph.written(), target)
 
 
-@dataclass
-class _Writer:
-    """Collects the nodes and new constants of the graph; what several nodes share is written once."""
+def _write_table(graph: IntegerGraph, node: onnx.NodeProto) -> None:
+    """Write ``DequantizeLinear(Gather(int8 table, ids))``."""
+    name, output = node.input[0], node.output[0]
+    integers, step = symmetric_int8(numpy_helper.to_array(graph.weights[name]), axis=None)
+    scale, zero = graph.constant(f"{name}.scale", step), graph.constant(f"{name}.zero", np.int8(0))
+    numbers = graph.add("Gather", [graph.constant(f"{name}.int8", integers), node.input[1]], f"{output}.int8")
+    graph.add("DequantizeLinear", [numbers, scale, zero], output)
 
-    ranges: Mapping[str, float]
-    per_channel: bool
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    constants: dict[str, np.ndarray | np.generic] = field(default_factory=dict)
 
-    def table(self, node: onnx.NodeProto, table: onnx.TensorProto) -> None:
-        """Write ``DequantizeLinear(Gather(int8 table, ids))``."""
-        integers, scale = symmetric_int8(numpy_helper.to_array(table), axis=None)
-        name, output = table.name, node.output[0]
-        self._add_constants(name, integers, scale, np.int8(0))
-        self.nodes += [
-            helper.make_node("Gather", [f"{name}.int8", node.input[1]], [f"{output}.int8"], name=f"{node.name}.int8"),
-            helper.make_node(
-                "DequantizeLinear", [f"{output}.int8", f"{name}.scale", f"{name}.zero"], [output], name=node.name
-            ),
-        ]
-
-    def product(self, node: onnx.NodeProto, weight: onnx.TensorProto) -> None:
-        """Write one integer product of rounded input and rounded weight, plus the bias of a ``Gemm``.
-
-        Of a pair of ``DequantizeLinear`` and a product, the runtime would join product and bias before it looks for
-        such pairs, and then compute in float32.
-        """
-        matrix = numpy_helper.to_array(weight)
-        if node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute):
-            matrix = np.ascontiguousarray(matrix.T)
-        constants = weight.name  # several nodes share the weights of a shared layer
-        integers, scale = symmetric_int8(matrix, axis=0 if self.per_channel else None)
-        self._add_constants(constants, integers, scale, np.zeros(scale.shape, dtype=np.int8))
-        rounded, step = self._rounded(node)
-        inputs = [rounded, f"{constants}.int8", step, f"{constants}.scale", _ZERO_NAME, f"{constants}.zero"]
-        inputs += node.input[2:]
-        fused = helper.make_node("MatMulIntegerToFloat", inputs, node.output, name=node.name, domain="com.microsoft")
-        self.nodes.append(fused)
-
-    def _rounded(self, node: onnx.NodeProto) -> tuple[str, str]:
-        """Return the names of the rounded input of a product and of its scale."""
-        module = module_of(node)
-        if not module:
-            raise CompressError(
-                "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a small student "
-                "(bilstm, cnn, ngram), or was exported elsewhere or by an older version; use --method onnx-dynamic, or "
-                "export the transformer again"
-            )
-        if module not in self.ranges:
-            raise CompressError(
-                f"the ranges do not fit this graph: there is none for {module!r}; measure them anew with --train FILE"
-            )
-        scale = np.float32(self.ranges[module] / 127)
-        name = f"{node.input[0]}.by.{scale:.9g}"  # query, key and value read the same input by the same range
-        self.constants.setdefault(_ZERO_NAME, np.uint8(_ZERO))
-        if f"{name}.scale" not in self.constants:
-            self.constants[f"{name}.scale"] = scale
-            self.nodes.append(
-                helper.make_node(
-                    "QuantizeLinear",
-                    [node.input[0], f"{name}.scale", _ZERO_NAME],
-                    [f"{name}.uint8"],
-                    name=f"{name}.quantize",
-                )
-            )
-        return f"{name}.uint8", f"{name}.scale"
-
-    def _add_constants(self, name: str, integers: np.ndarray, scale: np.ndarray, zero: np.ndarray | np.int8) -> None:
-        for suffix, value in (("int8", integers), ("scale", scale), ("zero", zero)):
-            self.constants.setdefault(f"{name}.{suffix}", value)
+def _step(node: onnx.NodeProto, ranges: Mapping[str, float]) -> np.float32:
+    """Return the step by which the input of a product is rounded: that of the range of its module."""
+    module = module_of(node)
+    if not module:
+        raise CompressError(
+            "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a small student "
+            "(bilstm, cnn, ngram), or was exported elsewhere or by an older version; use --method onnx-dynamic, or "
+            "export the transformer again"
+        )
+    if module not in ranges:
+        raise CompressError(
+            f"the ranges do not fit this graph: there is none for {module!r}; measure them anew with --train FILE"
+        )
+    return np.float32(ranges[module] / 127)

@@ -105,6 +105,7 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
             Column("verdict", f"Within {budget_points:g}?", lambda line: cells.verdict(line, budget_points)),
             wide("mcnemar_p", "McNemar p", cells.mcnemar),
             wide("agreement", "Agreement", lambda line: share(line.agreement), "%"),
+            Column("batch_dependent_share", "Depend on the batch", lambda line: share(line.batch_dependent_share), "%"),
             wide("calibration_error", "Calibration error", cells.calibration, "%"),
         ],
         f"Speed, batch {smallest}": [
