@@ -69,7 +69,7 @@ def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
     validation, train = others[:VALIDATION_ROWS], others[VALIDATION_ROWS : VALIDATION_ROWS + rows]
     known = {row_key(example) for example in [*validation, *train]}
     pool = [Example(other.text) for other in others if row_key(other) not in known]
-    data = LabelledData(train, validation, drop_overlap=True)
+    data = LabelledData(train, validation, overlap="drop")
     shared = {"compute": Compute("cpu", options.threads), "progress": for_terminal()}
     text = DistillationData(ExampleSource(pool, "pool"), labelled=data)
     made: dict[tuple[str, str], ModelDir] = {}

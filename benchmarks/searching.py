@@ -66,7 +66,7 @@ def main() -> None:
         read_examples(open_source(getattr(options, role), role=role, labelled=True)) for role in roles
     )
     pool = open_source(options.unlabeled, role="unlabeled", labelled=False)
-    data = SearchData(pool, LabelledData(train, validation, drop_overlap=True), test)
+    data = SearchData(pool, LabelledData(train, validation, overlap="drop"), test)
     rows = check_data(teacher, data)
     (labels := options.work / "labels").mkdir(parents=True, exist_ok=True)
     label_rows(teacher, labels, rows, Compute("cpu"))

@@ -207,7 +207,7 @@ def taught(
         recipe = load_recipe("students", options.student)
         recipe = replace(recipe, training=replace(recipe.training, max_steps=options.steps))
         validation = read_examples(open_source(options.validation, role="validation", labelled=True))
-        data = DistillationData(labels=(chosen,), labelled=LabelledData((), validation, drop_overlap=True))
+        data = DistillationData(labels=(chosen,), labelled=LabelledData((), validation, overlap="drop"))
         distill(model, recipe, folder, data, compute=compute, force=True)  # also over what another start began
     found = load(folder, compute=compute).predict([example.text for example in test])
     gold = encode_gold(test, model.labels, task="classification", name="test")

@@ -75,7 +75,7 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
         train, held = every[:160], held[:80]
     known = {row.label for row in train}
     validation = [row for row in held if task == "regression" or row.label in known]
-    options: dict[str, Any] = {"drop_overlap": True, "device": "cpu", "threads": 1}
+    options: dict[str, Any] = {"overlap": "drop", "device": "cpu", "threads": 1}
     teacher = finetuned(encoder, tmp_path / "teacher", train=train, validation=validation, training=TRAINING, **options)
     assert teacher.task == task and len(teacher.labels) == classes
     assert (train[0].text_pair is not None) == pairs
@@ -96,7 +96,7 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
         teacher,
         Pruning(heads="50%", examples=64),
         tmp_path / "small",
-        data=PruningData(train, validation, drop_overlap=True),
+        data=PruningData(train, validation, overlap="drop"),
         compute=Compute("cpu", 1),
     )
     assert sum(small.manifest.architecture["heads_per_layer"]) == 4

@@ -359,7 +359,7 @@ def teacher(folder: Path) -> ModelDir:
         training=longer,
         device="cpu",
         threads=1,
-        drop_overlap=True,
+        overlap="drop",
     )
 
 
@@ -390,7 +390,7 @@ def taught(folder: Path, teacher: ModelDir, labels: LabelDir, recipe: StudentRec
         labels=[labels],
         train=TRAIN,
         validation=VALIDATION,
-        drop_overlap=True,
+        overlap="drop",
         device="cpu",
         threads=1,
         **options,
@@ -476,7 +476,7 @@ def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDi
         teacher,
         Pruning(heads="50%", recover=1.0),
         folder / "pruned",
-        data=PruningData(TRAIN, VALIDATION, drop_overlap=True, labels=[labels], training=TRAINING),
+        data=PruningData(TRAIN, VALIDATION, overlap="drop", labels=[labels], training=TRAINING),
         compute=Compute("cpu", 1),
     )
     manifest = made.manifest
@@ -491,7 +491,7 @@ def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: Model
     made = head_study(
         teacher,
         folder / "heads",
-        data=LabelledData(TRAIN, TEST, drop_overlap=True),
+        data=LabelledData(TRAIN, TEST, overlap="drop"),
         study=HeadStudy(("gradient", "oracle"), step=0.5),
         compute=Compute("cpu", 1),
     )
@@ -645,7 +645,7 @@ train = [{ set = "tiny/one", split = "train" }, { set = "tiny/two", split = "tra
 test = [{ set = "tiny/one", split = "dev" }, { set = "tiny/two", split = "dev" }]
 unlabeled = [{ set = "tiny/one", split = "train" }]
 validation_slice = { share_of_train = 0.2 }
-drop_overlap = true
+overlap = "drop"
 [teacher]
 model = "teacher"
 quantize = false

@@ -112,7 +112,7 @@ def rows_of(root: Path | None, count: int, seed: int, labels: Sequence[str]) -> 
         role: open_source(find_set(root, SET, split), role=role, labelled=True)
         for role, split in (("train", "train"), ("test", "dev"))
     }
-    checked = check_roles(roles, drop_overlap=True).sets
+    checked = check_roles(roles, overlap="drop").sets
     train, dev = list(checked["train"]), list(checked["test"])
     if not 0 < count <= len(train):
         raise CompressError(f"--examples {count} is not a number of the {len(train):,} rows of train; give 1 or more")

@@ -42,7 +42,16 @@ from compress.benchmarking.results.files import host_id, read_results, write_res
 from compress.benchmarking.results.schema import PREDICTIONS_KEPT, SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import WorkerRun, take_turns, workloads_of
 from compress.benchmarking.start_workers import Files, groups_of, started
-from compress.data import Example, TextSource, check_roles, content_sha256, encode_gold, open_source, read_examples
+from compress.data import (
+    Example,
+    Overlap,
+    TextSource,
+    check_roles,
+    content_sha256,
+    encode_gold,
+    open_source,
+    read_examples,
+)
 from compress.data.tokenization import one_column, word_counts
 from compress.errors import CompressError
 from compress.evaluation import metrics
@@ -50,7 +59,7 @@ from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import available_cores
 from compress.inference.threads import free_cores
-from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
+from compress.models.fitted_rows import TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
 from compress.models.output_lock import alone
 from compress.models.output_safety import check_file, entry, keep_apart, output_path
@@ -176,7 +185,7 @@ def benchmark(
         rows = _read_rows(data, output.data_name, "test", first)
         read_by = [candidate.model for candidate in candidates]
         check_unseen(read_by, rows.examples, "test", TRAINING_ROLES, option="data")
-        fitted = _read_fitted(train, rows, first)
+        fitted = _read_fitted(train, rows, settings.overlap, read_by)
         metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
@@ -324,19 +333,22 @@ def _read_rows(data: Data, name: str, role: str, teacher: ModelDir) -> Rows:
     return Rows(name, content_sha256(examples), examples, gold)
 
 
-def _read_fitted(train: Data | None, rows: Rows, teacher: ModelDir) -> Rows | None:
-    """Read the rows that baselines and competitors are fitted on; none of them may be a test row."""
+def _read_fitted(train: Data | None, rows: Rows, overlap: Overlap, models: Sequence[ModelDir]) -> Rows | None:
+    """Read the rows that baselines and competitors are fitted on, without test rows; say which of these models saw."""
     if train is None:
         return None
     try:
-        fitted = _read_rows(train, "", "train", teacher)
+        fitted = _read_rows(train, "", "train", models[0])
     except CompressError as error:
         raise CompressError(
             f"{error} (baselines and competitors learn from --train: any labels will do with --no-baselines and no "
             "--competitor)"
         ) from None
-    check_roles({"train": fitted.examples, "test": rows.examples}, drop_overlap=False)
-    return fitted
+    checked = check_roles({"train": fitted.examples, "test": rows.examples}, overlap)
+    if not checked.left_out:
+        return fitted
+    tell_seen(models, rows.examples, {"train": fitted.examples})
+    return _read_rows(list(checked.sets["train"]), fitted.name, "train", models[0])
 
 
 def _baselines(

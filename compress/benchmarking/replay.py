@@ -70,7 +70,7 @@ def replay(
     if lock.train and train is not None:
         _, given = read_rows(train, "train")
         tested = frozenset(map(row_key, rows))
-        fitted = [row for row in given if row_key(row) not in tested]  # what benchmark --drop-overlap leaves
+        fitted = [row for row in given if row_key(row) not in tested]  # what a benchmark leaves out
         if content_sha256(fitted) != lock.train.sha256:
             fitted = _locked_rows(given, lock.train, "train", "train")
     models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])

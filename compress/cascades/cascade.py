@@ -15,7 +15,7 @@ import numpy as np
 
 from compress.benchmarking.results.formatting import in_points, points, times
 from compress.cascades.thresholds import CascadePlan, MemberResult, best_plans, fastest_within, plans, simulate
-from compress.data import Example, LabelledData, check_roles, describe_rows, encode_gold
+from compress.data import Example, LabelledData, check_roles, encode_gold
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.cluster_bootstrap import Array
@@ -79,15 +79,14 @@ def cascade(
         raise CompressError("one model is given twice; give each model once, from fast to accurate")
     metric = find_metric(data.labelled.metric, task=last.task, classes=len(last.labels))
     checked = check_roles(
-        {"validation": validation, **({"test": list(data.test)} if data.test else {})},
-        drop_overlap=data.labelled.drop_overlap,
+        {"validation": validation, **({"test": list(data.test)} if data.test else {})}, data.labelled.overlap
     )
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
     check_unseen(members, rows["validation"])
     check_unseen(members, rows.get("test", []), "test", TRAINING_ROLES)
     gold = {role: encode_gold(own, last.labels, task=last.task, name=role) for role, own in rows.items()}
     settings = {"max_accuracy_drop": max_accuracy_drop, "metric": metric.name}
-    described = describe_rows(rows)
+    described = checked.described()
     with Stage.begin(
         "cascade",
         output,

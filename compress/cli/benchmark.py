@@ -32,7 +32,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     "fitted",
     multiple=True,
     metavar="FILE",
-    help="Rows that models were trained on: refuse overlap with --data, and fit baselines on the labelled rows.",
+    help="Rows that models were trained on: check overlap with --data, and fit baselines on the labelled rows.",
 )
 @click.option(
     "--no-baselines", is_flag=True, help="Do not measure baselines, cheap classifiers fitted on gold labels only."
@@ -118,8 +118,7 @@ def _thread_counts(context: click.Context, parameter: click.Parameter, values: S
     metavar="N",
     help="CPU threads of each model; several as above; 0 is one a core.",
 )
-@options.drop_overlap
-@options.metric
+@options.checks
 @options.columns
 @options.seed
 @options.force
@@ -129,7 +128,6 @@ def command(
     models: tuple[str, ...],
     data: str,
     fitted: tuple[str, ...],
-    drop_overlap: bool,
     no_baselines: bool,
     output: str,
     threads: tuple[int, ...],
@@ -138,6 +136,7 @@ def command(
     seed: int,
     force: bool,
     columns: options.Names,
+    checks: dict[str, Any],
     progress: Progress,
     **chosen: Any,
 ) -> None:
@@ -152,26 +151,27 @@ def command(
 
     written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
     options.keep_inputs(written.files)
-    options.check_idle("--train FILE", fitted, "drop_overlap")
+    options.check_idle("--train FILE", fitted, *options.OVERLAP)
     options.check_idle("--competitor NAME", chosen["competitors"], "competitor_models")
     source = open_source(data, role="test", labelled=True, **columns)
-    train = None
-    if fitted:
-        reads = bool(chosen["competitors"]) or not no_baselines
-        texts = options.open_pool(fitted, columns, beside=data, role=None if reads else "train")
-        check_roles({"train": texts, "test": source}, drop_overlap=drop_overlap)
-        train = labelled_rows(fitted, columns) if reads else None
-        if train and drop_overlap:
-            train = [*check_roles({"train": train, "test": source}, drop_overlap=True).sets["train"]]
+    reads = bool(chosen["competitors"]) or not no_baselines
+    train, texts = labelled_rows(fitted, columns) if reads else ([], fitted)
+    if texts:
+        check_roles(
+            {"train": options.open_pool(texts, columns, beside=data, role="train"), "test": source}, checks["overlap"]
+        )
     lines = benchmark(
         teacher,
         models,
         source,
         BenchmarkSettings(
-            baselines=not no_baselines, threads=threads if any(threads) else len(available_cores()), **chosen
+            baselines=not no_baselines,
+            threads=threads if any(threads) else len(available_cores()),
+            **checks,
+            **chosen,
         ),
         controls=controls,
-        train=train,
+        train=train or None,
         output=written,
         compute=Compute(device, seed=seed),
     )
@@ -182,12 +182,14 @@ def command(
     tell(f"{output}: {len(lines)} lines")
 
 
-def labelled_rows(paths: Sequence[str], columns: options.Names) -> list[Example] | None:
-    """Read the rows that baselines and competitors learn from; a file without labels, such as a pool, gives none."""
+def labelled_rows(paths: Sequence[str], columns: options.Names) -> tuple[list[Example], list[str]]:
+    """Return the rows that baselines and competitors learn from, and the files that have no labels, such as pools."""
     rows: list[Example] = []
+    others = []
     for path in paths:
         try:
             rows += options.read_labelled(path, "train", columns)
         except CompressError as error:
+            others.append(path)
             logger.warning("no baseline is fitted on %s: %s", path, error)
-    return rows or None
+    return rows, others

@@ -47,7 +47,7 @@ def command(
     'compress benchmark' take the result as they take a model.
     """
     labelled = options.labelled_data(None, validation, columns, **checks)
-    options.check_idle("--test FILE", test, "drop_overlap")
+    options.check_idle("--test FILE", test, *options.OVERLAP)
     checked = options.read_labelled(test, "test", columns)
     from compress.cascades.cascade import FOLDER, CascadeData, cascade, cascade_verdict
 

@@ -77,7 +77,7 @@ def command(
     """
     options.check_idle("a data file", unlabeled or train or validation, *options.COLUMNS)
     options.check_idle("--validation FILE", validation or control, "metric")
-    options.check_idle("--train FILE or --validation FILE", train or validation, "drop_overlap")
+    options.check_idle("--train FILE or --validation FILE", train or validation, *options.OVERLAP)
     labelled = options.labelled_data(train, validation, columns, **checks)
     pool = options.open_pool(unlabeled, columns, beside=train or validation) if unlabeled else None
     from compress.training.distill import DistillationData, DistillationOptions, distill

@@ -104,10 +104,15 @@ class Share(click.ParamType[tuple[int, int]]):
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
 seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
 metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
-drop_overlap = click.option(
-    "--drop-overlap",
-    is_flag=True,
-    help="Leave rows that occur in two roles out of the earlier one instead of refusing.",
+OVERLAP = ("drop_overlap", "refuse_overlap")
+_overlap = (
+    click.option(
+        "--drop-overlap",
+        is_flag=True,
+        help="Leave all rows that occur in two roles out of the earlier one; by default a few are left out, and more "
+        "than 1% of either are refused.",
+    ),
+    click.option("--refuse-overlap", is_flag=True, help="Refuse any row that occurs in two roles."),
 )
 _device = functools.partial(
     click.option,
@@ -156,8 +161,14 @@ def columns(function: Function) -> Function:
 
 
 def checks(function: Function) -> Function:
-    """``--drop-overlap`` and ``--metric``, which :func:`labelled_data` takes; passes them on as ``checks``."""
-    return _gathered(function, "checks", dict, (drop_overlap, metric))
+    """What becomes of overlap, and ``--metric``, which :func:`labelled_data` takes; passes them on as ``checks``."""
+    return _gathered(function, "checks", _checks, (*_overlap, metric))
+
+
+def _checks(*, drop_overlap: bool, refuse_overlap: bool, metric: str | None) -> dict[str, Any]:
+    if drop_overlap and refuse_overlap:
+        raise CompressError("--drop-overlap leaves out what --refuse-overlap refuses; give one of them")
+    return {"overlap": "drop" if drop_overlap else "refuse" if refuse_overlap else "few", "metric": metric}
 
 
 def text_columns(function: Function) -> Function:

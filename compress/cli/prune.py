@@ -138,7 +138,7 @@ def command(
     given = {field.name: settings.pop(field.name) for field in dataclasses.fields(Pruning)}
     pruning = Pruning(**{name: value for name, value in given.items() if value is not None})
     pruning.check()
-    options.check_idle("--validation FILE", validation, "drop_overlap")
+    options.check_idle("--validation FILE", validation, *options.OVERLAP)
     labelled = options.labelled_data(train, validation, columns, **checks)
     corpus = options.open_pool(vocabulary, columns, beside=train or validation) if vocabulary else None
     from compress.pruning.prune import PruningData, prune

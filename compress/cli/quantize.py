@@ -71,7 +71,7 @@ def command(
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
     """
     options.check_idle("a data file", train or validation, *options.COLUMNS)
-    options.check_idle("--validation FILE", validation, "batch_sizes", "max_accuracy_drop", "metric", "drop_overlap")
+    options.check_idle("--validation FILE", validation, "batch_sizes", "max_accuracy_drop", "metric", *options.OVERLAP)
     data = options.labelled_data(train, validation, columns, **checks)
     from compress.quantization.candidates import Quantization
     from compress.quantization.quantize import quantize

@@ -59,7 +59,7 @@ def command(
     rows = options.read_labelled(data, "test", columns)
     if train:
         options.open_pool(train, columns, beside=data, role=None)  # refuses what cannot be read at all
-    made = replay(lock, rows, roots=roots, train=labelled_rows(train, columns), output=written)
+    made = replay(lock, rows, roots=roots, train=labelled_rows(train, columns)[0] or None, output=written)
     _show(made)
     say(f"{made.agreement.verdict}: {_reason(made)}")
     click.get_current_context().exit(made.agreement.exit_code)

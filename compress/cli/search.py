@@ -15,7 +15,7 @@ from compress.searching.budget import SearchBudget, SearchSettings
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _LONGEST_S = 30 * 24 * 3600.0
 # Options of the search that its winner is made with again.
-_AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", "drop_overlap", "seed", "device", "threads")
+_AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", *options.OVERLAP, "seed", "device", "threads")
 
 
 class Duration(click.ParamType[float]):

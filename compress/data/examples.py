@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +16,7 @@ _PAIR_SEPARATOR = "\x1f"
 _NO_BREAK_SPACE = "\u00a0"
 _PIECES = re.compile(r"\s+|\S{1,1000}")  # normalising takes squared time where a text is combining marks
 Item = TypeVar("Item")
+Overlap: TypeAlias = Literal["few", "drop", "refuse"]  # see LabelledData
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,15 @@ class LabelledData:
         train: rows to fit on, to score heads on, or to calibrate with.
         validation: rows to select by.
         metric: the metric of the selection; by default accuracy, or Pearson's correlation for regression.
-        drop_overlap: leave rows of ``train`` out that occur in ``validation`` too, instead of refusing them.
+        overlap: what becomes of rows that occur in two roles, such as ``train`` and ``validation``: ``few`` leaves a
+            few out of the earlier one (at most 1% of the rows of each of both, of fewer than 300 rows 3, and of fewer
+            than 30 a tenth) and refuses more, ``drop`` leaves out all, and ``refuse`` refuses any.
     """
 
     train: Sequence[Example] = ()
     validation: Sequence[Example] = ()
     metric: str | None = None
-    drop_overlap: bool = False
+    overlap: Overlap = "few"
 
 
 class ContentFingerprint:

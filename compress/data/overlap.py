@@ -1,43 +1,54 @@
-"""Overlap check: no row may be in two of train, unlabelled, validation and test data."""
+"""Overlap check: no row may be in two of train, unlabelled, validation and test data.
+
+A few rows that are in two roles are an accident of the data: without them in the earlier role a model learns the same,
+and what the later role says is as true. Many are another matter: files were mixed up, or split so that rows much like
+those of the later role are left in the earlier one.
+"""
 
 import functools
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias, get_args
 
-from compress.data.examples import Example, among, row_key, row_keys
+from compress.data.examples import Example, Overlap, among, content_sha256, describe_rows, row_key, row_keys
 from compress.data.text_source import TextSource
 from compress.errors import CompressError
+from compress.progress import logger
 
 RoleData: TypeAlias = Sequence[Example] | TextSource
 FITTING = ("train", "unlabeled")
 HELD_OUT = ("validation", "test")
+_NAMED = 10  # rows that are left out, by their numbers
 _NOTHING: list[Example] | TextSource = []
 
 
 @dataclass(frozen=True)
 class CheckedRoles:
-    """The sets as they may be used, and what was dropped from each.
+    """The sets as they may be used, and what was left out of each.
 
-    ``sets`` has the keys that were given: lists stay lists, streamed sources become sources that skip
-    the dropped rows.
+    ``sets`` has the keys that were given: lists stay lists, streamed sources become sources that skip the rows that are
+    left out. ``left_out`` has, by role, what a manifest records of them, beside the fingerprint of a list as it was
+    given: how many, the numbers of the first, from 1, and in which roles they are.
     """
 
     sets: dict[str, list[Example] | TextSource]
     rows: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """Return one line to show: ``train 1,000 rows (2 dropped), test 500 rows``."""
-        return ", ".join(
-            f"{role} {count:,} rows" + (f" ({self.dropped[role]:,} dropped)" if self.dropped.get(role) else "")
-            for role, count in self.rows.items()
-        )
+        """Return one line to show: ``train 1,000 rows (2 left out), test 500 rows``."""
+        left_out = {role: f" ({found['left_out']['rows']:,} left out)" for role, found in self.left_out.items()}
+        return ", ".join(f"{role} {count:,} rows{left_out.get(role, '')}" for role, count in self.rows.items())
+
+    def described(self) -> list[dict[str, Any]]:
+        """Return an entry of a manifest for every role that is a list."""
+        lists = {role: rows for role, rows in self.sets.items() if isinstance(rows, list)}
+        return [entry | self.left_out.get(entry["role"], {}) for entry in describe_rows(lists)]
 
 
-def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> CheckedRoles:
-    """Refuse rows that occur in two roles, compared as normalised text; or drop them from the earlier role.
+def check_roles(roles: Mapping[str, RoleData], overlap: Overlap = "few") -> CheckedRoles:
+    """Leave rows that occur in two roles, compared as normalised text, out of the earlier one; or refuse them.
 
     The fitting roles ``train`` and ``unlabeled`` may share rows. Neither may share any with
     ``validation`` or ``test``, nor ``validation`` with ``test``. Each source is read once; of its rows only the keys
@@ -45,45 +56,59 @@ def check_roles(roles: Mapping[str, RoleData], *, drop_overlap: bool) -> Checked
 
     Args:
         roles: ``train``, ``unlabeled``, ``validation``, ``test``, as far as there are any.
-        drop_overlap: drop instead of raising: fitting roles lose rows of validation and test,
-            validation those of test.
+        overlap: see :class:`compress.data.LabelledData`. Fitting roles lose rows of validation and test, validation
+            those of test.
 
     Raises:
-        CompressError: for overlap (with its count and one row), for one file in two roles, for a role
-            left empty.
+        CompressError: for overlap that is not left out (with its count and one row), for one file in two roles, for a
+            role left empty.
     """
+    if overlap not in get_args(Overlap):
+        raise CompressError(f"overlap {overlap!r} is not known; use {', '.join(get_args(Overlap))}")
     _refuse_same_source(roles)
-    held: dict[str, frozenset[bytes]] = {}
-    sets, rows, dropped = dict.fromkeys(roles, _NOTHING), dict.fromkeys(roles, 0), dict.fromkeys(roles, 0)
+    held: dict[str, list[bytes]] = {}
+    sets, rows = dict.fromkeys(roles, _NOTHING), dict.fromkeys(roles, 0)
+    left_out: dict[str, dict[str, Any]] = {}
     for role in sorted(roles, key=("test", "validation", *FITTING).index):
         data = roles[role]
         keys = row_keys(data) if isinstance(data, Sequence) else data.keys()
-        hits = {name: among(keys, known) for name, known in held.items()}
-        met = {name: (int(hit.sum()), int(hit.argmax()) + 1) for name, hit in hits.items() if hit.any()}
-        dropped[role] = int(functools.reduce(operator.or_, hits.values()).sum()) if met else 0
-        rows[role] = len(keys) - dropped[role]
+        hits = {name: hit for name, known in held.items() if (hit := among(keys, known)).any()}
+        out = functools.reduce(operator.or_, hits.values()).nonzero()[0] if hits else []
+        rows[role] = len(keys) - len(out)
         if not rows[role]:
             raise CompressError(
-                f"All {dropped[role]:,} rows of {role} also occur in {' and '.join(met)}, so that none is "
+                f"All {len(out):,} rows of {role} also occur in {' and '.join(hits)}, so that none is "
                 f"left to use: give other data for {role}."
-                if dropped[role]
+                if hits
                 else f"The {role} set is empty: give a file with at least one row."
             )
-        if met and not drop_overlap:
-            raise _overlap_error(role, rows[role] + dropped[role], met)
-        sets[role] = _without(data, frozenset[bytes]().union(*held.values()) if met else frozenset())
+        found = {int(key).to_bytes(8, "big") for key in keys[out]} if hits else set()
+        sets[role] = _without(data, frozenset(found))
+        if hits:
+            shared = {name: sum(key in found for key in held[name]) for name in hits}
+            others = " and ".join(f"{name} (there {shared[name]:,} of {len(held[name]):,})" for name in hits)
+            first = (out[:_NAMED] + 1).tolist()
+            said = f"{len(out):,} of the {len(keys):,} rows of {role} also occur in {others}"
+            few = _is_few(len(out), len(keys)) and all(_is_few(shared[name], len(held[name])) for name in hits)
+            if overlap == "refuse" or overlap == "few" and not few:
+                mixed = "so many mean that files or their split are mixed up: " if overlap == "few" else ""
+                raise CompressError(
+                    f"{said}, the first as row {first[0]:,} of {role}; {mixed}give other files, or say --drop-overlap "
+                    f'(in a study overlap = "drop") to leave them out of {role}'
+                )
+            which = f"{', '.join(map(str, first))}{', ...' * (len(out) > len(first))}"
+            advice = " (--refuse-overlap refuses them)" if overlap == "few" else ""
+            logger.warning("%s; left out of %s: row %s%s", said, role, which, advice)
+            given = {"given_sha256": content_sha256(data)} if isinstance(data, Sequence) else {}
+            left_out[role] = {**given, "left_out": {"rows": len(out), "first": first, "also_in": shared}}
         if role in HELD_OUT:
-            held[role] = frozenset(int(key).to_bytes(8, "big") for key in keys)
-    return CheckedRoles(sets, rows, dropped)
+            held[role] = [int(key).to_bytes(8, "big") for key in keys]
+    return CheckedRoles(sets, rows, left_out)
 
 
-def _overlap_error(role: str, rows: int, met: Mapping[str, tuple[int, int]]) -> CompressError:
-    name, (count, first) = max(met.items(), key=lambda item: item[1][0])
-    also = "".join(f", and {other} in {held}" for held, (other, _) in met.items() if held != name)
-    return CompressError(
-        f"{count:,} of the {rows:,} rows of {role} also occur in {name}{also} (the first is row {first:,} of "
-        f"{role}), so results on {name} would mean nothing: say --drop-overlap to leave them out of {role}."
-    )
+def _is_few(count: int, rows: int) -> bool:
+    """Tell whether so many of the rows are few: 1%, of fewer than 300 rows 3, and of fewer than 30 a tenth."""
+    return count <= max(rows // 100, min(3, rows // 10))
 
 
 def _without(data: RoleData, keys: frozenset[bytes]) -> list[Example] | TextSource:

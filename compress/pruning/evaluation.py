@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.data import Example, LabelledData, check_roles, describe_rows, encode_gold, row_key
+from compress.data import Example, LabelledData, check_roles, encode_gold, row_key
 from compress.data.tokenization import maximum_length, one_column
 from compress.evaluation.metrics import (
     Difference,
@@ -50,6 +50,7 @@ class PruningRows:
     """``sample`` scores heads and layers, ``train`` and ``pool`` train the recovery, ``validation`` selects.
 
     ``evaluation`` are the rows that pruned models are evaluated on: without validation rows the scoring rows.
+    ``described`` are the entries of a manifest; those of the pool get ``left_out`` too.
     """
 
     sample: Gold
@@ -57,11 +58,8 @@ class PruningRows:
     validation: Gold
     pool: LabelledPool | None
     evaluation: EvaluationRows
-
-    @property
-    def described(self) -> list[dict[str, Any]]:
-        """Entries of a manifest."""
-        return describe_rows({"train": self.train.examples, "validation": self.validation.examples})
+    described: list[dict[str, Any]]
+    left_out: dict[str, Any]
 
     def batches(self, tokenizer: PreTrainedTokenizerFast, device: str) -> list[Batch]:
         """Return the rows that score in batches."""
@@ -98,7 +96,8 @@ def split_rows(
     pool = LabelledPool(tuple(labels)) if labels else None
     given: dict[str, Any] = {"train": data.train, "unlabeled": pool, "validation": data.validation}
     present = {role: rows for role, rows in given.items() if rows}
-    sets: dict[str, Any] = dict(check_roles(present, drop_overlap=data.drop_overlap).sets)
+    checked = check_roles(present, data.overlap)
+    sets: dict[str, Any] = dict(checked.sets)
     train: Sequence[Example] = sets["train"]
     sample = encoded(random.Random(seed).sample(list(train), min(examples, len(train))), "sample")
     return PruningRows(
@@ -114,6 +113,8 @@ def split_rows(
             model.task,
             "validation" if data.validation else ON_TRAIN,
         ),
+        checked.described(),
+        checked.left_out.get("unlabeled", {}),
     )
 
 

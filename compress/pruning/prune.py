@@ -138,7 +138,7 @@ def prune(
         read = (
             *source.manifest.data,
             *rows.described,
-            *(entry for directory in labels for entry in directory.manifest.data),
+            *(entry | rows.left_out for directory in labels for entry in directory.manifest.data),
         )
         metric = {
             "name": evaluated.metric.name,

@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compress.data import Example, LabelledData, check_roles, describe_rows, encode_gold
+from compress.data import Example, LabelledData, check_roles, encode_gold
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
@@ -90,9 +90,9 @@ def quantize(
     rows = list(data.validation)
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation"))
     roles = {role: found for role, found in (("train", data.train), ("validation", rows)) if found}
-    sets = check_roles(dict(roles), drop_overlap=data.drop_overlap).sets
-    train = cast(Sequence[Example], sets.get("train", ()))
-    entries = describe_rows({"train": train, "validation": rows})
+    checked = check_roles(dict(roles), data.overlap)
+    train = cast(Sequence[Example], checked.sets.get("train", ()))
+    entries = checked.described()
     check_unseen([source], rows)
     method = quantization.method or candidates[0].plugin.name
     with Stage.begin(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compress import plugins
+from compress.data.examples import Overlap
 from compress.errors import did_you_mean
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -71,6 +72,7 @@ class BenchmarkSettings:
             one model differ by 0.02.
         time_limit: seconds of measuring after which no further round begins, loading and predicting apart.
         metric: see ``compress.evaluation.metrics.METRICS``; default accuracy, or Pearson for regression.
+        overlap: what becomes of training rows that are test rows; see :class:`compress.data.LabelledData`.
         max_length: tokens a text is cut to; 0 for as many as each model can read.
         together: how many models to hold in memory at a time, beside the teacher; 0 for all.
     """
@@ -89,6 +91,7 @@ class BenchmarkSettings:
     half_width: float = 0.05
     time_limit: float = 120.0
     metric: str | None = None
+    overlap: Overlap = "few"
     max_length: int = 0
     together: int = 0
 

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from compress import plugins
+from compress.data.examples import Overlap
 from compress.errors import CompressError
 from compress.recipes.benchmark_settings import BenchmarkSettings
 from compress.recipes.parsing import LARGEST_SEED, listed
@@ -68,7 +69,7 @@ class StudyData:
     unlabeled: tuple[DataSet, ...] = ()
     validation: DataSet | None = None
     validation_slice: Slice | None = None
-    drop_overlap: bool = False
+    overlap: Overlap = "few"
     corpus: Literal["", "docstrings"] = ""
 
     def faults(self) -> list[str]:

@@ -21,7 +21,7 @@ BEST = "best"
 # What commands do not take of a search's options.
 _OF_POOL = {"unlabeled"}
 _OF_TRAINING = {"teacher", "unlabeled", "train", "seed"}
-_OF_LABELS = {"train", "validation", "metric", "drop_overlap", "label_column", "seed"}
+_OF_LABELS = {"train", "validation", "metric", "drop_overlap", "refuse_overlap", "label_column", "seed"}
 
 
 def making_again(

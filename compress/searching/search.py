@@ -19,7 +19,6 @@ from compress.data import (
     LabelledData,
     TextSource,
     check_roles,
-    describe_rows,
     encode_gold,
     row_key,
 )
@@ -28,7 +27,7 @@ from compress.evaluation.metrics import Metric, find_metric
 from compress.inference.compute import Compute, resolve_device
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
-from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
+from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.stage import Stage
@@ -109,10 +108,10 @@ def search(
             "limits": settings.request,
             "metric": rows.metric.name,
             "unlabeled": sorted(map(str, data.unlabeled.identity)),
-            "dropped": rows.dropped,
+            "dropped": rows.left_out,
             "threads": compute.threads,
         },
-        data=describe_rows(rows.named),
+        data=rows.described,
         seed=compute.seed,
         force=force,
     ) as stage:
@@ -138,8 +137,8 @@ def search(
             if rows.test:
                 test = measure(explored, best, rows.test, stage.working / TEST_NAME)
                 refuted = budget.is_refuted(test["high"], test["speedup"]["high"], test["latency_ms"]["low"])
-                left_out = rows.dropped["unlabeled"] + rows.dropped["train"]
-                content |= {"test": test, "met": not refuted, "left_out": left_out}
+                left_out = [found["left_out"]["rows"] for role, found in rows.left_out.items() if role in FITTING_ROLES]
+                content |= {"test": test, "met": not refuted, "left_out": sum(left_out)}
         by_number = {row["trial"]: row for row in content["trials"]}
         lines = {CONTENT_NAME: [json.dumps(content, indent=1)], TRIALS_NAME: map(json.dumps, content["trials"])}
         lines[FRONT_NAME] = [json.dumps(by_number[number]) for number in content["front"]]
@@ -153,14 +152,15 @@ def search(
 
 @dataclass(frozen=True)
 class SearchRows:
-    """Checked rows by role, of which none is in two, and how many were left out for that."""
+    """Checked rows by role, of which none is in two; what was left out for that, and the entries of a manifest."""
 
     unlabeled: TextSource
     train: Sequence[Example]
     validation: Sequence[Example]
     test: Sequence[Example]
     metric: Metric
-    dropped: dict[str, int]
+    left_out: dict[str, dict[str, Any]]
+    described: list[dict[str, Any]]
 
     @property
     def named(self) -> dict[str, Sequence[Example]]:
@@ -186,19 +186,21 @@ def check_data(model: ModelDir, data: SearchData) -> SearchRows:
             raise CompressError(f"a search needs labelled rows of {role}; give --{role} FILE")
     metric = find_metric(labelled.metric, task=model.task, classes=len(model.labels))
     roles: dict[str, Any] = {"train": labelled.train, "unlabeled": data.unlabeled, "validation": labelled.validation}
-    checked = check_roles({**roles, **({"test": data.test} if data.test else {})}, drop_overlap=labelled.drop_overlap)
+    checked = check_roles({**roles, **({"test": data.test} if data.test else {})}, labelled.overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = checked.sets
     for role in ("train", "validation", "test"):
         encode_gold(sets.get(role, ()), model.labels, task=model.task, name=role)
     check_unseen([model], sets["validation"])
     check_unseen([model], sets.get("test", ()), "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
+    tell_seen([model], sets.get("test", ()), {"train": labelled.train, "validation": labelled.validation})
     pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
     if next(iter(pool), None) is None:
         raise CompressError(
             f"all rows of {data.unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
         )
-    return SearchRows(pool, sets["train"], sets["validation"], sets.get("test", ()), metric, checked.dropped)
+    own = (sets["train"], sets["validation"], sets.get("test", ()))
+    return SearchRows(pool, *own, metric, checked.left_out, checked.described())
 
 
 def label_rows(

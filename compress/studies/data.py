@@ -72,7 +72,7 @@ def open_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> StudyRo
     }
     if data.unlabeled:
         sources["unlabeled"] = _joined(data.unlabeled, root, "unlabeled")
-    checked = check_roles(sources, drop_overlap=data.drop_overlap)
+    checked = check_roles(sources, data.overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = dict(checked.sets)
     return StudyRows(**sets, data_name=" + ".join(f"{part.set} {part.split}".strip() for part in _parts(data.test)))

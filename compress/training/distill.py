@@ -15,7 +15,6 @@ from compress.data import (
     LabelledData,
     TextSource,
     check_roles,
-    describe_rows,
     encode_gold,
     grouped_split,
     row_key,
@@ -146,7 +145,7 @@ def distill(
         check_vocabulary(pretrained, tokenizer)
     pool: Any = unlabeled or LabelledPool(tuple(label_dirs))  # of no rows where all phases read gold ones
     roles = {"train": labelled.train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
-    checked = check_roles({role: rows for role, rows in roles.items() if rows}, drop_overlap=labelled.drop_overlap)
+    checked = check_roles({role: rows for role, rows in roles.items() if rows}, labelled.overlap)
     if validation:
         logger.info("rows: %s", checked.describe())
     train = cast("Sequence[Example]", checked.sets.get("train", ()))
@@ -160,7 +159,8 @@ def distill(
     pool_size = min(data.rows or there, there)
     if not validation and not options.control:
         check_held_out(pool, pool_size, has_others=bool(train))
-    described = describe_rows({"train": train, "validation": validation})
+    described = checked.described()
+    left_out = checked.left_out.get("unlabeled", {})
     phases = CONTROL_PHASES if options.control else possible_phases(recipe, train)
     check_batch_sizes(recipe.training, phases)
     if not options.control:
@@ -187,7 +187,7 @@ def distill(
             **({"combine": [data.combine, *data.weights]} if data.combine else {}),
             "metric": labelled.metric,
             "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
-            "dropped": checked.dropped,
+            "dropped": left_out,
             "rows": data.rows,
         },
         data=described,
@@ -239,7 +239,7 @@ def distill(
             built,
             tokenizer,
             recipe=resolved(recipe),
-            data=(*described, *(entry for directory in labelled_by for entry in directory.manifest.data)),
+            data=(*described, *(entry | left_out for directory in labelled_by for entry in directory.manifest.data)),
             metrics=(selection.score(outcomes[-1].best_score, model.task),),
             notes={
                 "recipe": recipe.name,

@@ -7,7 +7,7 @@ from typing import cast
 from transformers import set_seed
 
 from compress import recipes
-from compress.data import LabelledData, check_classes, check_roles, describe_rows, encode_gold, infer_labels, infer_task
+from compress.data import LabelledData, check_classes, check_roles, encode_gold, infer_labels, infer_task
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
@@ -51,7 +51,7 @@ def finetune(
     quiet_libraries()
     recipe = _recipe(teacher)
     encoder = open_encoder(recipe or teacher)
-    checked = check_roles({"train": data.train, "validation": data.validation}, drop_overlap=data.drop_overlap)
+    checked = check_roles({"train": data.train, "validation": data.validation}, data.overlap)
     roles = {role: list(rows) for role, rows in checked.sets.items()}
     rows = [*roles["train"], *roles["validation"]]
     task, labels = infer_task(rows), infer_labels(rows)
@@ -74,7 +74,7 @@ def finetune(
         output,
         parents={"encoder": encoder},
         settings={"training": asdict(training), "metric": metric},
-        data=describe_rows(roles),
+        data=checked.described(),
         seed=compute.seed,
         force=force,
     ) as stage:

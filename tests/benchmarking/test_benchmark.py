@@ -25,16 +25,18 @@ from compress.benchmarking.start_workers import groups_of
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import RequestHandler
 from compress.cli import execute
-from compress.data import Example, content_sha256
+from compress.data import Example, content_sha256, describe_rows
 from compress.errors import CompressError
 from compress.inference import cores
 from compress.inference.compute import Compute
 from compress.inference.runner import Runner
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish
 from compress.recipes import BenchmarkSettings
 from tests.support.results import line as result_line
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
+from tests.support.training_data import labelled_file
 
 LINES = [result_line("big", kind="teacher")]  # of a benchmark that does not run
 QUICK = BenchmarkSettings(rounds=3, batch_sizes=(1, 8))
@@ -571,29 +573,29 @@ def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest
     assert asked[0][1].command.startswith("compress benchmark --teacher ~/big --model small")
 
 
-def test_rows_of_the_test_are_left_out_where_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[Example]] = []
-    monkeypatch.setattr(benchmark_module, "benchmark", lambda *given, **named: asked.append(named["train"]) or LINES)
-    data, train = tmp_path / "test.csv", tmp_path / "train.csv"
-    data.write_text("text,label\nfine,good\npoor,bad\n")
-    train.write_text("text,label\nFine,good\nlong,bad\nshort,good\n")
-    words = [
-        "benchmark",
-        "--teacher",
-        "big",
-        "--model",
-        "small",
-        "--data",
-        str(data),
-        "--train",
-        str(train),
-        "-o",
-        "x.jsonl",
-        "-q",
-    ]
-    assert execute(words) == 2 and asked == []
-    assert execute([*words, "--drop-overlap"]) == 0
-    assert [example.text for example in asked[0]] == ["long", "short"]
+def test_training_rows_that_are_test_rows_are_refused_before_the_measuring_or_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(torch_directory("bert").path, teacher)
+    opened = ModelDir.open(teacher)
+    test = [Example(f"fine {number}", label=opened.labels[number % 2]) for number in range(9)]
+    train = [Example("Fine 2", label=opened.labels[0]), *(replace(row, text=f"long {row.text}") for row in test)]
+    labelled_file(tmp_path / "test.csv", test)
+    labelled_file(tmp_path / "train.csv", train)
+    finish(teacher, replace(opened.manifest, stage="finetune", data=tuple(describe_rows({"train": train}))))
+    words = ["benchmark", "--teacher", str(teacher), "--data", str(tmp_path / "test.csv"), "-o", str(tmp_path / "out")]
+    words += ["--train", str(tmp_path / "train.csv"), "--model", str(write(tmp_path / "small", bilstm()))]
+    for without in ([], ["--no-baselines"]):
+        assert execute([*words, *without]) == 2
+        said = capsys.readouterr().err
+        assert "1 of the 10 rows of train also occur in test (there 1 of 9), the first as row 1 of train" in said
+        assert "Measuring" not in said
+    rows = benchmark_module._read_rows(test, "test.csv", "test", opened)
+    models = [ModelDir.open(teacher)]
+    fitted = benchmark_module._read_fitted(train, rows, "drop", models)
+    assert fitted is not None and fitted.examples == train[1:] and len(fitted.gold) == 9
+    assert "1 of the 9 rows of test (row 3) are in the train rows that teacher was made with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -294,7 +294,7 @@ def test_a_remote_file_in_two_roles_is_refused() -> None:
         for role, uri in (("train", "faulty://bucket/a.csv"), ("test", "faulty:///bucket/*.csv"))
     }
     with pytest.raises(CompressError, match="train and test are the same file, a.csv"):
-        check_roles(roles, drop_overlap=True)
+        check_roles(roles, overlap="drop")
 
 
 def test_a_name_that_no_file_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,32 +124,68 @@ def test_unlabelled_rows_cannot_be_encoded() -> None:
 def test_disjoint_roles_pass_unchanged(tmp_path: Path) -> None:
     texts = pool(tmp_path / "pool.txt", "one", "two", "two")
     checked = check_roles(
-        {"train": rows("one"), "unlabeled": texts, "validation": rows("three"), "test": rows("four")},
-        drop_overlap=False,
+        {"train": rows("one"), "unlabeled": texts, "validation": rows("three"), "test": rows("four")}, "refuse"
     )
     assert checked.rows == {"train": 1, "unlabeled": 3, "validation": 1, "test": 1}
-    assert not any(checked.dropped.values()) and checked.sets["unlabeled"] is texts
+    assert not checked.left_out and checked.sets["unlabeled"] is texts
 
 
 @pytest.mark.parametrize(("earlier", "later"), [("train", "test"), ("train", "validation"), ("validation", "test")])
-def test_overlap_is_an_error(earlier: str, later: str) -> None:
+def test_overlap_is_refused_or_left_out_as_asked(earlier: str, later: str) -> None:
     sets = {earlier: rows("one", "Two .", "three"), later: rows("two", "four")}
-    with pytest.raises(
-        CompressError, match=f"1 of the 3 rows of {earlier} also occur in {later}.*row 2 .*--drop-overlap"
-    ):
-        check_roles(sets, drop_overlap=False)
-    checked = check_roles(sets, drop_overlap=True)
+    said = rf"1 of the 3 rows of {earlier} also occur in {later} \(there 1 of 2\), .* row 2 of .*--drop-overlap"
+    with pytest.raises(CompressError, match=said):
+        check_roles(sets, "refuse")
+    with pytest.raises(CompressError, match=f"{said[:-16]}.*so many mean that files or their split are mixed up"):
+        check_roles(sets)
+    checked = check_roles(sets, "drop")
     assert [row.text for row in checked.sets[earlier]] == ["one", "three"]
-    assert (checked.dropped[earlier], checked.dropped[later]) == (1, 0)
-    assert "(1 dropped)" in checked.describe()
+    assert checked.rows == {earlier: 2, later: 2} and [*checked.left_out] == [earlier]
+    assert "(1 left out)" in checked.describe()
+    with pytest.raises(CompressError, match="overlap 'none' is not known; use few, drop, refuse"):
+        check_roles(sets, "none")  # type: ignore[arg-type]
+
+
+def test_a_few_overlapping_rows_are_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    def numbered(first: int, count: int) -> list[Example]:
+        return rows(*(f"text {number}" for number in range(first, first + count)))
+
+    sets = {"train": numbered(0, 1000), "validation": numbered(990, 1000), "test": numbered(1989, 300)}
+    checked = check_roles(sets)
+    assert checked.rows == {"train": 990, "validation": 999, "test": 300}
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 of the 1,000 rows of validation also occur in test (there 1 of 300); left out of validation: row 1000 "
+        "(--refuse-overlap refuses them)",
+        "10 of the 1,000 rows of train also occur in validation (there 10 of 1,000); left out of train: row 991, 992, "
+        "993, 994, 995, 996, 997, 998, 999, 1000 (--refuse-overlap refuses them)",
+    ]
+    train, validation, test = checked.described()
+    assert train["left_out"] == {"rows": 10, "first": [*range(991, 1001)], "also_in": {"validation": 10}}
+    assert train["given_sha256"] == content_sha256(sets["train"]) and train["rows"] == 990
+    assert validation["left_out"]["also_in"] == {"test": 1} and "left_out" not in test
+
+
+@pytest.mark.parametrize(
+    ("shared", "train", "held", "few"),
+    [(10, 1000, 1000, True), (11, 1000, 2000, False), (11, 2000, 1000, False), (3, 30, 299, True), (4, 30, 399, False)]
+    + [(1, 10, 10, True), (1, 9, 100, False), (2, 19, 100, False)],
+)
+def test_how_many_overlapping_rows_are_few(shared: int, train: int, held: int, few: bool) -> None:
+    names = [f"text {number}" for number in range(train + held)]
+    sets = {"train": rows(*names[:train]), "validation": rows(*names[train - shared : train - shared + held])}
+    if few:
+        assert check_roles(sets).rows == {"train": train - shared, "validation": held}
+    else:
+        with pytest.raises(CompressError, match=f"{shared} of the {train:,} rows of train also occur in validation"):
+            check_roles(sets)
 
 
 def test_pools_are_checked_and_filtered_as_streams(tmp_path: Path) -> None:
     texts = pool(tmp_path / "pool.txt", "one", "TWO", "three", "four")
     held = {"validation": rows("two", "x"), "test": rows("four", "y")}
     with pytest.raises(CompressError, match="rows of unlabeled also occur in"):
-        check_roles({"unlabeled": texts, **held}, drop_overlap=False)
-    checked = check_roles({"unlabeled": texts, **held}, drop_overlap=True)
+        check_roles({"unlabeled": texts, **held}, overlap="refuse")
+    checked = check_roles({"unlabeled": texts, **held}, overlap="drop")
     kept = checked.sets["unlabeled"]
     assert isinstance(kept, TextSource)
     assert [row.text for row in kept] == [row.text for row in kept] == ["one", "three"]
@@ -163,23 +199,23 @@ def test_same_file_in_two_roles(tmp_path: Path) -> None:
     train = open_source(path, role="train", labelled=True)
     test = open_source(tmp_path / "link.tsv", role="test", labelled=True)
     with pytest.raises(CompressError, match="train and test are the same file, data.tsv"):
-        check_roles({"train": train, "test": test}, drop_overlap=True)
+        check_roles({"train": train, "test": test}, overlap="drop")
     unlabeled = open_source(path, role="unlabeled", labelled=False)
-    check_roles({"train": train, "unlabeled": unlabeled}, drop_overlap=False)
+    check_roles({"train": train, "unlabeled": unlabeled}, overlap="refuse")
 
 
 def test_splits_in_one_file_are_different_data(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text('{"train": [["a b c", "x"], ["d e f", "y"]], "test": [["g h i", "x"], ["j k l", "y"]]}')
     roles = {role: open_source(path, role=role, labelled=True) for role in ("train", "test")}
-    assert check_roles(roles, drop_overlap=False).rows == {"train": 2, "test": 2}
+    assert check_roles(roles, overlap="refuse").rows == {"train": 2, "test": 2}
 
 
 def test_nothing_left_is_an_error() -> None:
     with pytest.raises(CompressError, match="All 2 rows of train also occur in test"):
-        check_roles({"train": rows("a", "b"), "test": rows("a", "b", "c")}, drop_overlap=True)
+        check_roles({"train": rows("a", "b"), "test": rows("a", "b", "c")}, overlap="drop")
     with pytest.raises(CompressError, match="The test set is empty"):
-        check_roles({"train": rows("a"), "test": []}, drop_overlap=True)
+        check_roles({"train": rows("a"), "test": []}, overlap="drop")
 
 
 def test_joined_sources(tmp_path: Path) -> None:
@@ -226,13 +262,13 @@ def test_grouped_split_keeps_fragments_with_their_sentence() -> None:
     assert not numbers[0] & numbers[1]
     assert grouped_split(examples, 0.2, seed=1) == (train, validation)
     assert grouped_split(examples, 0.2, seed=2) != (train, validation)
-    check_roles({"train": train, "validation": validation}, drop_overlap=False)
+    check_roles({"train": train, "validation": validation}, overlap="refuse")
 
 
 def test_grouped_split_never_parts_equal_rows() -> None:
     examples = rows(*(text for n in range(60) for text in (f"Text {n} here", f"text {n}  HERE .")))
     train, validation = grouped_split(examples, 0.1, seed=0)
-    check_roles({"train": train, "validation": validation}, drop_overlap=False)
+    check_roles({"train": train, "validation": validation}, overlap="refuse")
 
 
 def test_grouped_split_refuses_one_group() -> None:
@@ -339,8 +375,9 @@ def test_sst2_holds_the_overlap_that_is_known(shared_data: Path) -> None:
     keys = {row_key(example) for example in train}
     assert sum(row_key(example) in keys for example in dev) == 2
     assert sum(row_key(example) in keys for example in test) == 6
-    checked = check_roles({"train": train, "validation": dev, "test": test}, drop_overlap=True)
-    assert checked.rows["test"] == 1821 and checked.dropped["train"] > 0
+    checked = check_roles({"train": train, "validation": dev, "test": test}, overlap="drop")
+    assert checked.rows["test"] == 1821 and checked.left_out["train"]["left_out"]["rows"] == 15
+    assert check_roles({"train": train, "validation": dev, "test": test}).rows == checked.rows
 
 
 @pytest.mark.shared
@@ -349,7 +386,7 @@ def test_sst2_is_split_by_sentence(shared_data: Path) -> None:
     train = read_examples(open_source(path, role="train", labelled=True))
     fitting, held_out = grouped_split(train, 0.05, seed=0)
     assert len(fitting) + len(held_out) == 67_349 and 0.05 <= len(held_out) / 67_349 < 0.052
-    check_roles({"train": fitting, "validation": held_out}, drop_overlap=False)
+    check_roles({"train": fitting, "validation": held_out}, overlap="refuse")
 
 
 @pytest.mark.parametrize("pair", [("1", "1.0"), ("0", "-0"), ("1", "01"), ("e\u0301", "\u00e9")])

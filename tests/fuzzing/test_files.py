@@ -58,7 +58,7 @@ def use(path: Path, labelled: bool) -> None:
     source = open_source(path, role="train", labelled=labelled)
     source.describe()
     rows = read_examples(source)
-    check_roles({"train": rows}, drop_overlap=False)
+    check_roles({"train": rows}, overlap="refuse")
     grouped_split(rows, 0.3, seed=0)
 
 

@@ -167,7 +167,7 @@ def test_a_corpus_of_three_subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = build_corpus(tmp_path / "two", seed=0)
     assert [path.read_bytes() for path in paths.values()] == [path.read_bytes() for path in again.values()]
     sources = {role: open_source(path, role=role, labelled=role != "unlabeled") for role, path in paths.items()}
-    checked = check_roles(sources, drop_overlap=False)
+    checked = check_roles(sources, overlap="refuse")
     assert (checked.rows["train"], checked.rows["validation"], checked.rows["test"]) == (60, 60, 150)
     assert checked.rows["unlabeled"] > 2500
     test = read_examples(sources["test"])

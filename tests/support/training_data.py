@@ -127,7 +127,7 @@ train = { set = "tiny", split = "train" }
 validation = { set = "tiny", split = "validation" }
 test = { set = "tiny", split = "test" }
 unlabeled = [{ set = "tiny", split = "unlabeled", rows = 60 }]
-drop_overlap = true
+overlap = "drop"
 [teacher]
 model = "tiny-bert"
 quantize = false

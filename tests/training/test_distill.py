@@ -481,7 +481,7 @@ def test_rows_in_two_roles_are_refused_or_dropped(role: str, teacher: Path, labe
     with pytest.raises(CompressError, match="drop-overlap"):
         taught(teacher, tmp_path / "student", **options)
     assert names(tmp_path) == set()
-    made = taught(teacher, tmp_path / "student", drop_overlap=True, **options)
+    made = taught(teacher, tmp_path / "student", overlap="drop", **options)
     rows = {entry["role"]: entry["rows"] for entry in made.manifest.data}
     dropped = sum(row.text in {s.text for s in shared} for row in train_rows())
     assert rows["train"] == 40 - (dropped if role == "train" else 0) and rows["validation"] == 19
