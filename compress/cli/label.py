@@ -50,6 +50,15 @@ from compress.recipes.training import LEAST_MAX_LENGTH
 @click.option(
     "--ray-address", metavar="ADDRESS", help="Cluster of Ray that runs, auto on a node of it; default: started here."
 )
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=options.Duration(),
+    default=0.0,
+    metavar="TIME",
+    help="Finish after this time, such as 30m or 2h, with the rows that are labelled then; the same command goes on "
+    "with the rest. [default: none]",
+)
 @options.output_or_uri
 @options.columns
 @options.placing
@@ -65,6 +74,7 @@ def command(
     engine: str,
     workers: int | None,
     ray_address: str | None,
+    time_limit_s: float,
     output: str,
     columns: options.Names,
     **settings: Any,
@@ -79,10 +89,11 @@ def command(
 
     own = Part(*part) if part else None
     chosen = RayEngine(ray_address or "", workers or 0) if engine == "ray" else Engine()
-    made = label(teacher, pool, output, options=LabelOptions(max_length or 0, precision, own, chosen), **settings)
+    asked = LabelOptions(max_length or 0, precision, own, chosen, time_limit_s)
+    made = label(teacher, pool, output, options=asked, **settings)
     plan = made.manifest.notes
-    part_of = f"part {own.number} of {own.of} of " if own else ""
+    part_of = f"part {own.number} of {own.of} of " if own and "part" in plan else ""
     tell(
-        f"{without_secrets(output)}: {part_of}{made.rows:,} rows labelled on {plan['runtime']} ({plan['device']}, "
+        f"{without_secrets(output)}: {part_of}{made.described_rows} labelled on {plan['runtime']} ({plan['device']}, "
         f"{plural(plan['threads'], 'thread')}, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})"
     )

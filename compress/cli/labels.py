@@ -12,7 +12,7 @@ from compress.progress import Progress, logger
 
 @click.group()
 def command() -> None:
-    """Make labels from a table, or join those of several commands."""
+    """Make labels from a table, join those of several commands, or finish those of one that was stopped."""
 
 
 def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -93,3 +93,14 @@ def merge(parts: tuple[str, ...], output: str, force: bool, progress: Progress) 
 
     made = merge_labels(parts, output, force=force, progress=progress)
     tell(f"{output}: {made.rows:,} rows of {len(parts):,} parts")
+
+
+@command.command(cls=Command)
+@click.argument("directory", metavar="DIR")
+@options.verbosity
+def close(directory: str, progress: Progress) -> None:
+    """Finish what a stopped 'compress label -o DIR' has labelled, as it is; the same command still goes on with it."""
+    from compress.labelling.closing import close_labels
+
+    made = close_labels(directory)
+    tell(f"{made.path}: {made.described_rows}")

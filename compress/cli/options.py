@@ -30,6 +30,8 @@ from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LARGEST = 2**31 - 1  # that libraries count with
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_LONGEST_S = 30 * 24 * 3600.0
 MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
 
 
@@ -70,6 +72,21 @@ class Real(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", parameter, context)
         return number
+
+
+class Duration(click.ParamType[float]):
+    """A time such as ``30s``, ``15m`` or ``2h``, as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh])", value)
+        seconds = float(found[1]) * _SECONDS[found[2]] if found else math.nan
+        if not 0 < seconds <= _LONGEST_S:
+            self.fail(f"{value!r} is no time of at most 720h; give one such as 30s, 15m or 2h", parameter, context)
+        return seconds
 
 
 class Percent(click.ParamType[float]):

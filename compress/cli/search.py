@@ -1,8 +1,6 @@
 """compress search"""
 
 import json
-import math
-import re
 from typing import Any
 
 import click
@@ -12,25 +10,8 @@ from compress.cli import Command, options
 from compress.cli.printing import tell
 from compress.searching.budget import SearchBudget, SearchSettings
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
-_LONGEST_S = 30 * 24 * 3600.0
 # Options of the search that its winner is made with again.
 _AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", *options.OVERLAP, "seed", "device", "threads")
-
-
-class Duration(click.ParamType[float]):
-    """A time such as ``30s``, ``15m`` or ``2h``, as seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh])", value)
-        seconds = float(found[1]) * _SECONDS[found[2]] if found else math.nan
-        if not 0 < seconds <= _LONGEST_S:
-            self.fail(f"{value!r} is no time of at most 720h; give one such as 30s, 15m or 2h", parameter, context)
-        return seconds
 
 
 @click.command(cls=Command)
@@ -68,7 +49,7 @@ class Duration(click.ParamType[float]):
 @click.option(
     "--time-limit",
     "time_limit_s",
-    type=Duration(),
+    type=options.Duration(),
     metavar="TIME",
     help="Timing and training end after this time, such as 30m or 2h. [default: 2h, or none with --trials]",
 )

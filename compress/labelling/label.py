@@ -2,7 +2,9 @@
 
 import hashlib
 import itertools
+import json
 import tempfile
+import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -22,12 +24,14 @@ from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import open_runtime
 from compress.inference.threads import default_threads, using_threads
-from compress.labelling.label_dir import LabelDir
+from compress.labelling.closing import DRAFT_NAME, close_shards, take_up
+from compress.labelling.label_dir import ROWS_ASKED, LabelDir
 from compress.labelling.precision import COMPARED_ROWS, compare_precisions
 from compress.labelling.remote_labels import Upload, keep_copy, work_place
-from compress.labelling.shards import SHARD_ROWS, Part, shard_is_done, write_shard
+from compress.labelling.shards import SHARD_ROWS, Part, shard_is_done, shard_number, write_shard
+from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import cached_json
+from compress.models.output_dir import cached_json, write_atomically
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import parse
@@ -109,6 +113,7 @@ class LabelOptions:
             rows (:mod:`compress.labelling.precision`).
         part: label the shards of this part only; :func:`compress.labelling.merge.merge_labels` joins all parts.
         engine: what runs the teacher; it may be another one when interrupted work goes on.
+        time_limit_s: finish, with the shards that are begun, when so many seconds are over; 0 for no limit.
 
     Raises:
         CompressError: a value is not one of these.
@@ -118,6 +123,7 @@ class LabelOptions:
     precision: str = "float32"
     part: Part | None = None
     engine: Engine = Engine()
+    time_limit_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -145,14 +151,14 @@ def label(
     """Label every row of ``unlabeled`` with the teacher's logits and return the label directory.
 
     Killed anywhere and started again with the same arguments, it goes on after the last whole shard and ends with the
-    bytes of an undisturbed run. Neither parts nor engines change the bytes of a shard.
+    bytes of an undisturbed run, also after a time limit. Neither parts nor engines change the bytes of a shard.
 
     Args:
         teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
         unlabeled: texts or pairs; streamed, never held in memory whole.
         output: a directory, or the URI of one: it is made in the cache and copied there at the end.
     """
-    part = options.part
+    part, begun = options.part, time.monotonic()
     model = ModelDir.open(teacher)
     place = work_place(str(output)) if is_uri(output) else output
     with Stage.begin(
@@ -186,6 +192,11 @@ def label(
             with progress("Comparing float32 and bfloat16", None):
                 return _faster_plan(plan, model, tokenizer, rows, stage.scratch)
 
+        if not force and (Path(place) / MANIFEST_NAME).is_file():
+            earlier = LabelDir.open(place)
+            take_up(earlier, stage.working)
+            plan_of = {name: earlier.manifest.notes.get(name) for name in Plan.__dataclass_fields__}
+            write_atomically(stage.scratch / PLAN_NAME, json.dumps(plan_of))
         kept = cached_json(stage.scratch / PLAN_NAME, lambda: asdict(make_plan()))
         plan = parse(Plan, kept, source=str(stage.scratch / PLAN_NAME))
         record = {
@@ -194,22 +205,35 @@ def label(
             "plan": asdict(replace(plan, reason="")),  # its timings differ each time
         }
         fingerprint, order = ContentFingerprint(), hashlib.sha256()
+        late, share = False, part or Part(1, 1)
 
         def made_from(examples: list[Example]) -> dict[str, Any]:
             return {**record, "texts_sha256": content_sha256(examples)}
 
         def missing() -> Iterator[Shard]:
-            """Read all of the text, for its fingerprint, and yield the shards that are to be labelled."""
+            """Read the text, all of it for its fingerprint unless time is over, and yield the shards to be labelled."""
+            nonlocal late
+            handed = False
             for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
                 made = made_from(examples)
                 order.update(bytes.fromhex(made["texts_sha256"]))
-                if (not part or part.has(number)) and not shard_is_done(stage.working, number, made):
+                if share.has(number) and not shard_is_done(stage.working, number, made):
+                    late = handed and 0 < options.time_limit_s < time.monotonic() - begun
+                    if late:
+                        return
+                    handed = True
                     yield number, examples
 
         shards = missing()
+        notes = asdict(plan)
         if first := next(shards, None):
             total = unlabeled.count()  # what was labelled before this start is no part of this progress
-            left = total and (total - first[0] * plan.shard_rows) // (part.of if part else 1)
+            left = total and (total - first[0] * plan.shard_rows) // share.of
+            starts = range((share.number - 1) * plan.shard_rows, total or 0, share.of * plan.shard_rows)
+            asked = sum(min(plan.shard_rows, (total or 0) - start) for start in starts)
+            draft = {"kind": "labels", "data": ({"role": "unlabeled", "name": unlabeled.name, "rows": asked},)}
+            written = replace(stage.manifest, **draft, notes={**notes, ROWS_ASKED: asked or None})
+            write_atomically(stage.scratch / DRAFT_NAME, written.to_json())
             job = Job(plan, model, tokenizer, stage.scratch)
             with (
                 using_threads(plan.threads),
@@ -218,23 +242,25 @@ def label(
             ):
                 for number, examples, logits in labelled:
                     write_shard(stage.working, number, examples, logits, made_from(examples), model.task)
-        for stale in stage.working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
-            if int(stale.stem.removeprefix("shard-")) * plan.shard_rows >= fingerprint.rows:
-                stale.unlink()
         if not fingerprint.rows:
             (stage.scratch / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
-        notes = asdict(plan)
         if part:  # what tells that parts belong together; the fingerprint says nothing of the order of the rows
             own = {"tokenizer_sha256": record["tokenizer_sha256"], "shards_sha256": order.hexdigest()}
             notes |= {"part": part.number, "parts": part.of, **own}
-        stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=notes)
+        if late:
+            close_shards(stage.working)
+        else:
+            for stale in stage.working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
+                if shard_number(stale) * plan.shard_rows >= fingerprint.rows:
+                    stale.unlink()
+            stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=notes)
         if upload:
             with progress("Copying the labels", None):
                 upload.finish(stage.working)
     if upload:
         keep_copy(Path(place))
-    return LabelDir.open(output, part=part is not None)
+    return LabelDir.open(output, part=part is not None and not late)
 
 
 def teacher_logits(

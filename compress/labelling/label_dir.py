@@ -22,10 +22,12 @@ from compress.labelling.remote_labels import local_copy
 from compress.labelling.shards import Shards, open_shard, shard_path
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir
+from compress.progress import logger
 from compress.recipes import parse
 
 ALONE_SHARDS = 32  # as quick in one process as in several
 IMPORTED = "import"  # the stage of labels without a teacher
+ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
 _KEPT = ("stage", "task", "labels", "parents", "data")
 
 
@@ -117,6 +119,13 @@ class LabelDir:
         return sum(entry["rows"] for entry in self.manifest.data)
 
     @property
+    def described_rows(self) -> str:
+        """How many rows there are, and of how many where labelling ended early: ``2,048 of 10,000 rows``."""
+        asked = self.manifest.notes.get(ROWS_ASKED, self.rows)
+        of = "" if asked == self.rows else f" of {asked:,}" if isinstance(asked, int) else " of a longer text's"
+        return f"{self.rows:,}{of} rows"
+
+    @property
     def teacher_sha256(self) -> str:
         """The hash of the teacher; empty where the labels were imported."""
         return str(self.manifest.parents[0]["sha256"]) if self.manifest.parents else ""
@@ -186,5 +195,9 @@ class LabelDir:
 
 
 def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:
-    """Open the label directories that are not open yet."""
-    return tuple(part if isinstance(part, LabelDir) else LabelDir.open(part) for part in labels)
+    """Open the label directories that are not open yet, and say which of them end early."""
+    opened = tuple(part if isinstance(part, LabelDir) else LabelDir.open(part) for part in labels)
+    for part in opened:
+        if ROWS_ASKED in part.manifest.notes:
+            logger.info("labels: %s holds %s, where labelling ended early", part.path, part.described_rows)
+    return opened

@@ -1,7 +1,5 @@
 """Join the parts of labels that several commands made into the label directory of one that labelled everything."""
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 from compress.errors import CompressError, some_of
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import Part, shard_path
+from compress.labelling.shards import Part, link_or_copy, shard_path
 from compress.models.manifest import MANIFEST_NAME, file_sha256
 from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import REQUEST_NAME, keep_apart
@@ -103,7 +101,7 @@ def merge_labels(
         with progress("Joining parts", len(found)) as advance:
             for part in each(found, advance):
                 for name in names[part.path]:
-                    _link_or_copy(part.path / name, working / name, like)
+                    link_or_copy(part.path / name, working / name, like)
         manifest = replace(found[0].labels.manifest, name=Path(output).name, notes=_plan(found))
         labels = LabelDir(working, finish(working, manifest))
         labels.check_shards()
@@ -145,16 +143,3 @@ def _plan(parts: Sequence[LabelPart]) -> dict[str, Any]:
     return {
         name: kept[0][name] if len(all_) == 1 else some_of(all_) for name, all_ in values.items() if name not in own
     }
-
-
-def _link_or_copy(source: Path, target: Path, like: os.stat_result) -> None:
-    """Put a file at another place too: by a link where its owner and mode are those of new files, which it shares."""
-    target.unlink(missing_ok=True)
-    found = source.stat()
-    if (found.st_uid, found.st_mode) == (like.st_uid, like.st_mode):
-        try:
-            os.link(source.resolve(), target)
-            return
-        except OSError:  # another file system, or one without links
-            pass
-    shutil.copyfile(source, target)

@@ -8,6 +8,8 @@ the rows and the checksum.
 
 import itertools
 import json
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +81,10 @@ class Shards:
 
 def shard_path(directory: Path, number: int) -> Path:
     return directory / f"shard-{number:05d}.parquet"
+
+
+def shard_number(path: Path) -> int:
+    return int(path.stem.removeprefix("shard-"))
 
 
 def write_shard(
@@ -204,3 +210,16 @@ def shard_is_done(directory: Path, number: int, record: dict[str, Any]) -> bool:
         return False
     same = all(written.get(key) == value for key, value in record.items())
     return same and path.is_file() and file_sha256(path) == written.get("sha256")
+
+
+def link_or_copy(source: Path, target: Path, like: os.stat_result) -> None:
+    """Put a file at another place too: by a link where its owner and mode are those of new files, which it shares."""
+    target.unlink(missing_ok=True)
+    found = source.stat()
+    if (found.st_uid, found.st_mode) == (like.st_uid, like.st_mode):
+        try:
+            os.link(source.resolve(), target)
+            return
+        except OSError:  # another file system, or one without links
+            pass
+    shutil.copyfile(source, target)

@@ -1,5 +1,6 @@
 """Output directory of a stage: written beside its final place, renamed when complete, resumable until then."""
 
+import hashlib
 import json
 import os
 import secrets
@@ -30,6 +31,7 @@ from compress.models.signatures import signed
 from compress.progress import logger
 
 PREVIOUS, PARTIAL = ".previous", ".partial"
+ENDED_EARLY = "request_sha256"  # in the notes of what was finished as it was: the same request goes on with it
 
 
 @contextmanager
@@ -51,8 +53,9 @@ def writing(
     with locked(working / LOCK_NAME, target):
         with _discarded(working, keep=True):
             _recover(target, previous)
-            replaced = _to_replace(target, force)
-            _begin(working, target, json.dumps(request, sort_keys=True, default=str), force, keep)
+            asked = json.dumps(request, sort_keys=True, default=str)
+            replaced = _to_replace(target, force or _ended_early(target) == hashlib.sha256(asked.encode()).hexdigest())
+            _begin(working, target, asked, force, keep)
         with _discarded(working, keep):
             yield working
         for stray in working.glob(".*.tmp"):  # of a start that was killed while it wrote
@@ -73,7 +76,12 @@ def check_free(output: str | Path) -> None:
     """Refuse, before the work and what it imports, an output that exists, as :func:`writing` does without ``force``."""
     target, _, previous = places_of(output)
     if entry(previous) is None:  # else a killed command is to be recovered from first
-        _to_replace(target, force=False)
+        _to_replace(target, force=bool(_ended_early(target)))
+
+
+def _ended_early(target: Path) -> Any:
+    """Return the hash of the request that a finished directory goes on with, if there is one."""
+    return Manifest.read(target / MANIFEST_NAME).notes.get(ENDED_EARLY)
 
 
 def work_title(folder: Path) -> str:

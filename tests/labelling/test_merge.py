@@ -168,7 +168,7 @@ def test_an_engine_that_stops_is_closed(teacher: Path, text: Path, small_shards:
 
 
 def test_a_killed_merge_starts_again(parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = merge_module._link_or_copy
+    original = merge_module.link_or_copy
     left = [3]
 
     def stopping(source: Path, target: Path, *rest: Any) -> None:
@@ -178,7 +178,7 @@ def test_a_killed_merge_starts_again(parts: list[Path], tmp_path: Path, monkeypa
             raise KeyboardInterrupt
         original(source, target, *rest)
 
-    monkeypatch.setattr(merge_module, "_link_or_copy", stopping)
+    monkeypatch.setattr(merge_module, "link_or_copy", stopping)
     with pytest.raises(KeyboardInterrupt):
         merge_labels(parts, tmp_path / "labels")
     assert not (tmp_path / "labels").exists()
