@@ -34,10 +34,17 @@ def cache_folder() -> Path:
 def cache_place(kind: str, key: str) -> Path:
     """Return the folder in the cache of something, which is made; only this user can read what is below."""
     folder = cache_folder() / kind
-    for made in (folder.parent, folder):  # the first may be the user's own, which others may read
-        made.mkdir(mode=0o700, parents=True, exist_ok=True)
     place = folder / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    place.mkdir(exist_ok=True)
+    try:
+        for made in (folder.parent, folder, place):  # the first may be the user's own, which others may read
+            made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        if system_fault(error):
+            raise
+        raise CompressError(
+            f"the cache {folder.parent} cannot be made ({error.strerror}: {error.filename}); set ${CACHE} to a folder "
+            "that this user can write"
+        ) from None
     return place
 
 

@@ -3,6 +3,7 @@
 Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`).
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -78,6 +79,7 @@ class LabelDir:
                 raise CompressError(
                     f"{path} is a directory of kind {manifest.kind!r}, not of labels; make one with 'compress label'"
                 )
+            _refuse_links(directory)
             verify_files(directory, manifest)
             parse(LabelRecord, {name: getattr(manifest, name) for name in _KEPT}, source=str(directory / MANIFEST_NAME))
         opened = cls(directory, manifest)
@@ -192,6 +194,14 @@ class LabelDir:
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield every example with its logits ``[C]``, of a tagger ``[W, C]``, a shard in memory at a time."""
         return self.shards.rows_at(np.arange(self.shards.starts[-1]))
+
+
+def _refuse_links(directory: Path) -> None:
+    """Raise where a file is a link that leaves the directory, and so would read what nobody gave for labels."""
+    root = directory.resolve()
+    for entry in os.scandir(directory):
+        if entry.is_symlink() and not Path(entry).resolve().is_relative_to(root):
+            raise CompressError(f"{entry.path} is a link that leaves its directory; copy the file itself there")
 
 
 def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:

@@ -1,5 +1,6 @@
 """Join the parts of labels that several commands made into the label directory of one that labelled everything."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import REQUEST_NAME, keep_apart
 from compress.progress import Progress, each, silent
 from compress.recipes import parse
+
+MOST_NAMED = 10  # of missing parts
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,12 @@ class LabelPart:
         Raises:
             CompressError: one is missing.
         """
-        shards = -(-self.labels.rows // self.notes.shard_rows)
-        paths = [shard_path(Path(), number) for number in range(self.notes.part - 1, shards, self.notes.parts)]
-        names = [name for path in paths for name in (path.name, path.with_suffix(".json").name)]
-        for name in names:
-            if name not in self.labels.manifest.files:
-                raise CompressError(f"{self.path} lacks {name}, which belongs to its part; label this part again")
+        shards, names = -(-self.labels.rows // self.notes.shard_rows), list[str]()
+        for number in range(self.notes.part - 1, shards, self.notes.parts):  # that a manifest may say, of any length
+            path = shard_path(Path(), number)
+            names += [path.name, path.with_suffix(".json").name]
+            if lacks := [name for name in names[-2:] if name not in self.labels.manifest.files]:
+                raise CompressError(f"{self.path} lacks {lacks[0]}, which belongs to its part; label this part again")
         return names
 
 
@@ -126,12 +129,12 @@ def _check(parts: Sequence[LabelPart]) -> None:
         if (other := by_number.setdefault(part.notes.part, part.path)) is not part.path:
             both = Part(part.notes.part, part.notes.parts)
             raise CompressError(f"{other} and {part.path} are both part {both}; name one of them")
-    missing = [number for number in range(1, first.notes.parts + 1) if number not in by_number]
-    if missing:
-        of = first.notes.parts
+    of = first.notes.parts
+    if missing := of - len(by_number):
+        named = [*itertools.islice((number for number in range(1, of + 1) if number not in by_number), MOST_NAMED)]
         raise CompressError(
-            f"{len(missing):,} of {of:,} parts are missing: {some_of(missing)}; name their directories too, or make "
-            f"them as the others were, with --shard {missing[0]}/{of}"
+            f"{missing:,} of {of:,} parts are missing: {', '.join(map(str, named))}{', ...' * (missing > len(named))}; "
+            f"name their directories too, or make them as the others were, with --shard {named[0]}/{of}"
         )
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from compress.data import Example
 from compress.errors import CompressError, first_line
 from compress.host import is_installed
+from compress.inference.cores import available_cores
 from compress.inference.threads import free_cores
 from compress.labelling.label import Engine, Job, Labelled, Plan, Shard, runtime_directory, start_runtime
 from compress.models.manifest import MANIFEST_NAME, named_files
@@ -34,7 +35,7 @@ UNDER_WAY = 2  # shards a worker: the next one is there when one is done
 LOSSES = 3  # of workers on the same shard; where another one dies too, the shard kills them
 PATIENCE_S = 60
 _OBJECTS_BYTES = 128 * 1024**2  # of a local start, where only text and logits pass
-_LONGEST_FOLDER = 30  # sockets of Ray lie below, and the system allows their paths 107 bytes
+_LONGEST_FOLDER = 107 - len("/compress-ray-01234567/session_2026-11-29_09-59-20_958849_1234567/sockets/plasma_store")
 # Ray of a local start sends no statistics and lets nobody else in; the token would otherwise be kept in the home.
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -73,10 +74,18 @@ class RayEngine(Engine):
     def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
         threads, gpus = job.plan.threads, int(job.plan.device == "cuda")
         with connected(self, threads, gpus) as ray:
-            model = ModelDir.open(runtime_directory(job.plan, job.model, job.scratch), verify=False)
             held = ray.cluster_resources()
-            count = self.workers or int(held.get("GPU", 0) if gpus else held.get("CPU", 0) // threads) or 1
-            logger.info("Ray: %d workers, each with %s", count, "a GPU" if gpus else f"{threads} CPU threads")
+            room = int(held.get("GPU", 0) if gpus else held.get("CPU", 0) // threads) or 1
+            each = "a GPU" if gpus else f"{threads} CPU threads"
+            where = f"in the cluster at {self.address}" if self.address else "on this machine"
+            if self.workers > room:
+                raise CompressError(
+                    f"--workers {self.workers}, each with {each}, are more than there is room for {where}; use at most "
+                    f"{room:,}"
+                )
+            count = self.workers or room
+            logger.info("Ray: %d workers, each with %s", count, each)
+            model = ModelDir.open(runtime_directory(job.plan, job.model, job.scratch), verify=False)
             teacher = ray.put(pack_directory(model.path)) if self.elsewhere else str(model.path.resolve())
             actor = ray.remote(num_cpus=threads, num_gpus=gpus)(LabelWorker)
             crew = Crew(ray, lambda: actor.remote(teacher, model.sha256, job.plan, job.tokenizer), count)
@@ -223,24 +232,24 @@ def connected(engine: RayEngine, threads: int, gpus: int) -> Iterator[Any]:
             import ray
 
             options: dict[str, Any] = {"address": engine.address}
-            if not engine.address:
-                base = tempfile.gettempdir()
-                folder = tempfile.TemporaryDirectory(
-                    prefix="compress-ray-",
-                    dir=base if len(base) < _LONGEST_FOLDER else "/tmp",
-                    ignore_cleanup_errors=True,
-                )
-                options = {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
-                options |= {"_temp_dir": stack.enter_context(folder), "_node_ip_address": "127.0.0.1"}
-                if not gpus:
-                    options |= {
-                        "num_cpus": threads * (engine.workers or max(1, free_cores() // threads)),
-                        "num_gpus": 0,
-                    }
             try:
+                if not engine.address:
+                    base = tempfile.gettempdir()  # the system allows the paths of sockets below it 107 bytes
+                    folder = tempfile.TemporaryDirectory(
+                        prefix="compress-ray-",
+                        dir=base if len(os.fsencode(base)) <= _LONGEST_FOLDER else "/tmp",
+                        ignore_cleanup_errors=True,
+                    )
+                    options = {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECTS_BYTES}
+                    options |= {"_temp_dir": stack.enter_context(folder), "_node_ip_address": "127.0.0.1"}
+                    if not gpus:
+                        cores = len(available_cores()) if engine.workers else free_cores()
+                        options |= {"num_cpus": max(threads, cores), "num_gpus": 0}
                 if (found := engine.address.rpartition(":"))[2].isdigit() and "/" not in engine.address:
                     socket.create_connection((found[0], int(found[2])), timeout=10).close()  # Ray tries for minutes
                 ray.init(**options, log_to_driver=False, logging_level="ERROR")
+            except SystemExit as error:  # of the handler that Ray has for SIGTERM
+                raise KeyboardInterrupt from error
             except Exception as error:
                 to_do = "see 'ray status' on a node of it" if engine.address else "try --engine local"
                 raise CompressError(

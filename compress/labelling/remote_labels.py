@@ -44,11 +44,16 @@ class Upload:
         """Check that labels can be written to a folder, and mark it as being written.
 
         Raises:
-            CompressError: it holds finished labels and ``force`` is not given, or files that no label directory has.
+            CompressError: it holds finished labels and ``force`` is not given, or files that no label directory has; or
+                what is written there is not there for others.
         """
+        if uri.startswith("memory:"):
+            raise CompressError(f"-o {uri} is the memory of this command, which ends with it; give a directory")
         upload = cls(Remote.at(uri), force, secrets.token_hex(16).encode())
         upload._check()
         upload.remote.write(_MARK, upload.mark)
+        if _MARK not in upload.remote.sizes():
+            raise CompressError(f"{upload.remote.uri} does not list what is written there; choose another -o")
         return upload
 
     def _check(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from fsspec.registry import known_implementations
 
 from compress.data import TextSource, check_roles, open_source
 from compress.errors import CompressError
-from compress.files.remote import Remote, RemoteFile
+from compress.files.remote import Remote, RemoteFile, cache_place
 from tests.support.remote import FaultyFileSystem, remote_files
 
 FILES = {
@@ -303,3 +303,13 @@ def test_a_name_that_no_file_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(FaultyFileSystem, "_strip_protocol", classmethod(lambda cls, path: path))
     with pytest.raises(CompressError, match="has no name that a file can have"):
         Remote.at("faulty://bucket/a\0b").files()[0][0].place()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none", "x" * 300])
+def test_a_cache_that_cannot_be_made_is_one_sentence(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("COMPRESS_CACHE", str(tmp_path / place))
+    with pytest.raises(CompressError, match=r"the cache .* cannot be made \(.*\); set \$COMPRESS_CACHE to a folder"):
+        cache_place("data", "key")

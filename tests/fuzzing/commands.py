@@ -45,7 +45,8 @@ from compress.cli.printing import close_streams, open_streams
 from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling.label import label
+from compress.labelling.label import LabelOptions, label
+from compress.labelling.shards import Part
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from compress.searching import space
@@ -112,12 +113,14 @@ GRAPH = (
 )
 SMALL = ("small/config.json", "small/model.safetensors")
 LABELS = ("labels/compress.json", "labels/shard-00000.parquet")
+PARTS = ("part-1/compress.json", "part-1/shard-00000.parquet", "part-1/shard-00000.json", "part-2/compress.json")
 USES = (
     Use("predict --model model --data pool.txt.gz", (*MODEL, "pool.txt.gz"), 4),
     Use("predict --model onnx --data validation.jsonl", (*GRAPH, "validation.jsonl"), 4),
     Use("predict --model small --data train.csv", (*SMALL, "train.csv"), 2),
     Use("label --teacher model --unlabeled pool.parquet -o out --device cpu", (*MODEL, "pool.parquet"), 3),
     Use("label --teacher onnx --unlabeled pool.txt.gz -o out --device cpu", (*GRAPH, "pool.txt.gz"), 3),
+    Use("labels merge part-1 part-2 -o out", PARTS, 2),
     Use("labels import train.csv --label label -o out", ("train.csv",), 2),
     Use(
         f"distill --teacher model --student student.toml --labels labels {LABELLED} -o out",
@@ -246,6 +249,9 @@ def write_inputs(folder: Path) -> None:
     (folder / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = pool_file(folder / "pool.txt")
     label(folder / "model", source, folder / "labels", compute=Compute("cpu", 1))
+    for number in (1, 2):
+        part = LabelOptions(part=Part(number, 2))
+        label(folder / "model", source, folder / f"part-{number}", compute=Compute("cpu", 1), options=part)
     export(folder / "model", folder / "onnx")
     rows = [row.text for row in pool_rows()]
     (folder / "pool.txt.gz").write_bytes(gzip.compress((folder / "pool.txt").read_bytes()))

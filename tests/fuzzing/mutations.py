@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 # What every value of a file may be replaced with.
 ODD: tuple[Any, ...] = (
-    *(None, True, False, -1, 0, 1, 2**31, 10**9, 10**30, 0.5, -1e308, 1e308, float("nan"), float("inf")),
+    *(None, True, False, -1, 0, 1, 2**31, 10**9, 10**12, 10**30, 0.5, -1e308, 1e308, float("nan"), float("inf")),
     *("", "x", "../outside", "/dev/zero", "\ud800", "a\nb\0", "\u202e\x1b[31m", "##[x]\n::error::", "x" * 5000),
     *([], {}, [[]], {"0": "a"}, {"a": {"b": []}}, [1, "a", None], ["x"] * 9),
 )
@@ -90,6 +91,13 @@ def change_value(value: Any, draw: Random) -> Any:
 
 def change_json(content: bytes, draw: Random) -> bytes:
     return json.dumps(change_value(json.loads(content), draw)).encode()
+
+
+def change_manifest(content: bytes, draw: Random) -> bytes:
+    """Change what a manifest says of the directory; most of its values are hashes and versions."""
+    manifest = json.loads(content)
+    name = draw.choice([name for name in ("data", "labels", "notes", "parents", "stage", "task") if manifest.get(name)])
+    return json.dumps(manifest | change_value({name: manifest.pop(name)}, draw)).encode()
 
 
 def change_json_lines(content: bytes, draw: Random) -> bytes:
@@ -167,6 +175,7 @@ def change_packed(content: bytes, draw: Random) -> bytes:
 
 # By the end of a file's name, what may change beside any bytes.
 CHANGES: dict[str, Callable[[bytes, Random], bytes]] = {
+    "compress.json": change_manifest,
     ".json": change_json,
     ".jsonl": change_json_lines,
     ".toml": change_toml,
@@ -226,8 +235,19 @@ def change_file(path: Path, draw: Random) -> str:
     if way < 0.1 or not path.is_file():
         return replace_file(path, draw)
     content = path.read_bytes()
-    if way < 0.45 or path.suffix not in CHANGES:
-        path.write_bytes(change_bytes(content, draw))
-        return "bytes"
-    path.write_bytes(CHANGES[path.suffix](content, draw))
-    return "values"
+    change = CHANGES.get(path.suffix if way < 0.6 else path.name, CHANGES.get(path.suffix))
+    how = "bytes" if way < 0.45 or change is None else "values"
+    path.write_bytes(change_bytes(content, draw) if how == "bytes" or change is None else change(content, draw))
+    return how + (name_as_it_is(path) if draw.random() < 0.5 else "")
+
+
+def name_as_it_is(path: Path) -> str:
+    """Let the manifest beside a changed file name it as it is now, so that what is in it is read; return that."""
+    beside = path.with_name("compress.json")
+    manifest = json.loads(beside.read_bytes()) if beside.is_file() and beside != path else {}
+    if path.name not in manifest.get("files", {}):
+        return ""
+    content = path.read_bytes()
+    manifest["files"][path.name] = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
+    beside.write_text(json.dumps(manifest))
+    return ", named in the manifest"

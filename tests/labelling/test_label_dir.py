@@ -73,3 +73,18 @@ def test_a_broken_manifest_is_one_sentence(tmp_path: Path, break_it: Callable[[P
     break_it(manifest)
     with pytest.raises(CompressError):
         LabelDir.open(tmp_path)
+
+
+def test_a_shard_that_is_a_link_out_of_its_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels").mkdir()
+    labels = directory(tmp_path / "labels")
+    shard = labels / "shard-00000.parquet"
+    outside = shard.rename(tmp_path / "outside.parquet")
+    shard.symlink_to(outside)
+    with pytest.raises(CompressError, match="shard-00000.parquet is a link that leaves its directory"):
+        LabelDir.open(labels)
+    shard.unlink()
+    (labels / ".inside").write_bytes(outside.read_bytes())
+    shard.symlink_to(".inside")
+    (tmp_path / "elsewhere").symlink_to(labels)
+    assert LabelDir.open(tmp_path / "elsewhere").rows == 4

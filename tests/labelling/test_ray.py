@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError, MissingPackage
 from compress.inference.compute import Compute
+from compress.inference.cores import available_cores
 from compress.labelling import label as label_module
 from compress.labelling import ray_engine
 from compress.labelling.label import Engine, LabelOptions, choose_runtime, label
@@ -333,6 +335,31 @@ def test_a_fault_of_the_teacher_is_one_sentence(
     with pytest.raises(CompressError, match="weights that are not finite numbers .classifier.weight"):
         with_ray(path, text)
     assert capfd.readouterr() == ("", "")
+
+
+@needs_ray
+def test_more_workers_than_there_is_room_for_are_refused(teacher: Path, text: Path) -> None:
+    said = r"--workers 1000000000, each with 1 CPU threads, are more than there is room for on this machine; use at "
+    with pytest.raises(CompressError, match=said + rf"most {len(available_cores())}"):
+        with_ray(teacher, text, workers=10**9)
+    assert until(lambda: not workers()) and not (text.parent / "labels").exists()
+
+
+@needs_ray
+@pytest.mark.parametrize("length", [20, 21, 22, 29])
+def test_a_folder_for_temporary_files_may_have_any_length(
+    length: int, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray puts sockets below it, whose paths have 107 bytes at most."""
+    base = Path(f"/tmp/{os.getpid()}-".ljust(length, "x"))
+    base.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(base))
+    try:
+        with ray_engine.connected(RayEngine(workers=1), 1, 0) as ray:
+            folder = Path(ray._private.worker._global_node.get_session_dir_path())
+            assert folder.is_relative_to(base) == (length <= 21)
+    finally:
+        shutil.rmtree(base)
 
 
 class Dying(LabelWorker):

@@ -280,3 +280,14 @@ def test_other_stages_write_here(
     said = capsys.readouterr().err
     assert "-o s3://bucket/model is on another machine, where only 'compress label' writes" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_what_nobody_finds_again_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, teacher: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["label", "--teacher", str(teacher), "--unlabeled", "faulty://bucket/pool.txt", "-q", "-o"]
+    assert execute([*words, "memory://bucket/labels"]) == 2
+    assert "is the memory of this command, which ends with it; give a directory" in capsys.readouterr().err
+    monkeypatch.setattr(FaultyFileSystem, "find", lambda self, path, **named: {})
+    assert execute([*words, URI]) == 2
+    assert f"{URI} does not list what is written there" in capsys.readouterr().err
