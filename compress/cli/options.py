@@ -4,9 +4,7 @@ import functools
 import glob
 import json
 import logging
-import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +15,11 @@ import click
 from click.core import ParameterSource
 
 from compress.cli.printing import MessageFormatter, tell
+from compress.cli.values import Duration as Duration
+from compress.cli.values import Percent as Percent
+from compress.cli.values import Real as Real
+from compress.cli.values import Share as Share
+from compress.cli.values import Whole as Whole
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
@@ -29,93 +32,7 @@ from compress.models.output_safety import keep_apart
 from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-LARGEST = 2**31 - 1  # that libraries count with
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
-_LONGEST_S = 30 * 24 * 3600.0
 MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
-
-
-def _allowed(what: str, numbers: click.IntRange | click.FloatRange, parameter: click.Parameter | None) -> str:
-    """Say in words what a number may be, with the default as an example: ``a number above 0, such as 0.1``."""
-    low, high = f"{numbers.min:g}", f"{numbers.max:g}" if numbers.max is not None else ""
-    if not high:
-        bounds = f" above {low}" if numbers.min_open else f", {low} or more"
-    elif numbers.min_open:
-        bounds = f" above {low} and {'below' if numbers.max_open else 'at most'} {high}"
-    else:
-        bounds = f" from {low} to {'below ' if numbers.max_open else ''}{high}"
-    default = parameter and parameter.default
-    return f"{what}{bounds}" + (f", such as {default:g}" if default and isinstance(default, int | float) else "")
-
-
-class Whole(click.IntRange):
-    """A whole number that libraries can count with."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        try:
-            number = super().convert(value, parameter, context)
-        except click.BadParameter:
-            self.fail(f"{value!r} is not {_allowed('a whole number', self, parameter)}", parameter, context)
-        if number > LARGEST:
-            self.fail(f"it is larger than {LARGEST:,}", parameter, context)
-        return number
-
-
-class Real(click.FloatRange):
-    """A finite number."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        try:
-            number = super().convert(value, parameter, context)
-        except click.BadParameter:
-            self.fail(f"{value!r} is not {_allowed('a number', self, parameter)}", parameter, context)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", parameter, context)
-        return number
-
-
-class Duration(click.ParamType[float]):
-    """A time such as ``30s``, ``15m`` or ``2h``, as seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh])", value)
-        seconds = float(found[1]) * _SECONDS[found[2]] if found else math.nan
-        if not 0 < seconds <= _LONGEST_S:
-            self.fail(f"{value!r} is no time of at most 720h; give one such as 30s, 15m or 2h", parameter, context)
-        return seconds
-
-
-class Percent(click.ParamType[float]):
-    """A share between 0 and 1, both excluded: ``95%`` or ``0.95``."""
-
-    name = "share"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        found = re.fullmatch("([0-9.]{1,20})(%?)", str(value))
-        try:
-            share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
-        except ValueError:
-            share = 0.0
-        if not 0 < share < 1:
-            self.fail(f"{value!r} is no share between 0% and 100%, such as 95%", parameter, context)
-        return share
-
-
-class Share(click.ParamType[tuple[int, int]]):
-    """Which of how many parts: ``K/N``, with K from 1 to N."""
-
-    name = "share"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        found = re.fullmatch("([0-9]{1,10})/([0-9]{1,10})", value)
-        number, of = map(int, found.groups()) if found else (0, 0)
-        if not 1 <= number <= of <= LARGEST:
-            self.fail(f"{value!r} is not K/N with K from 1 to N, such as 1/4 to 4/4", parameter, context)
-        return number, of
 
 
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
