@@ -483,6 +483,8 @@ def test_rows_in_two_roles_are_refused_or_dropped(role: str, teacher: Path, labe
     assert names(tmp_path) == set()
     made = taught(teacher, tmp_path / "student", overlap="drop", **options)
     rows = {entry["role"]: entry["rows"] for entry in made.manifest.data}
+    left_out = {entry["role"]: entry.get("left_out", {}).get("also_in") for entry in made.manifest.data}
+    assert left_out["train" if role == "train" else "unlabeled"] == {"validation": 3} and not left_out["validation"]
     dropped = sum(row.text in {s.text for s in shared} for row in train_rows())
     assert rows["train"] == 40 - (dropped if role == "train" else 0) and rows["validation"] == 19
 
