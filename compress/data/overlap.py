@@ -73,7 +73,7 @@ def check_roles(roles: Mapping[str, RoleData], overlap: Overlap = "few") -> Chec
         data = roles[role]
         keys = row_keys(data) if isinstance(data, Sequence) else data.keys()
         hits = {name: hit for name, known in held.items() if (hit := among(keys, known)).any()}
-        out = functools.reduce(operator.or_, hits.values()).nonzero()[0] if hits else []
+        out = functools.reduce(operator.or_, hits.values(), keys < 0).nonzero()[0]  # none is below 0
         rows[role] = len(keys) - len(out)
         if not rows[role]:
             raise CompressError(
@@ -82,7 +82,7 @@ def check_roles(roles: Mapping[str, RoleData], overlap: Overlap = "few") -> Chec
                 if hits
                 else f"The {role} set is empty: give a file with at least one row."
             )
-        found = {int(key).to_bytes(8, "big") for key in keys[out]} if hits else set()
+        found = {int(key).to_bytes(8, "big") for key in keys[out]}
         sets[role] = _without(data, frozenset(found))
         if hits:
             shared = {name: sum(key in found for key in held[name]) for name in hits}

@@ -231,9 +231,10 @@ def label(
             left = total and (total - first[0] * plan.shard_rows) // share.of
             starts = range((share.number - 1) * plan.shard_rows, total or 0, share.of * plan.shard_rows)
             asked = sum(min(plan.shard_rows, (total or 0) - start) for start in starts)
-            draft = {"kind": "labels", "data": ({"role": "unlabeled", "name": unlabeled.name, "rows": asked},)}
-            written = replace(stage.manifest, **draft, notes={**notes, ROWS_ASKED: asked or None})
-            write_atomically(stage.scratch / DRAFT_NAME, written.to_json())
+            entry = {"role": "unlabeled", "name": unlabeled.name, "rows": asked}
+            known = {**notes, ROWS_ASKED: asked or None}
+            draft = replace(stage.manifest, kind="labels", data=(entry,), notes=known)
+            write_atomically(stage.scratch / DRAFT_NAME, draft.to_json())
             job = Job(plan, model, tokenizer, stage.scratch)
             with (
                 using_threads(plan.threads),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,14 +25,15 @@ from compress.data.stored_tokenizer import PlainTokenizer
 from compress.errors import CompressError
 from compress.gating.budgets import read_budgets
 from compress.inference.compute import Compute
-from compress.labelling.label_dir import LabelDir
+from compress.labelling.label_dir import LabelDir, open_labels
+from compress.labelling.merge import merge_labels
 from compress.labelling.shards import write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.recipes import BenchmarkSettings, load_recipe
 from compress.recipes import folder as recipe_folder
 from compress.studies.journal import Stages
 from compress.studies.plan import planned_students
-from tests.fuzzing.mutations import COLUMNS, change_bytes, change_toml, change_value
+from tests.fuzzing.mutations import COLUMNS, change_bytes, change_manifest, change_toml, change_value
 from tests.support.results import line
 from tests.support.tiny import tokenizer
 
@@ -167,6 +169,30 @@ def test_values_of_the_manifest_of_labels(tmp_path_factory: pytest.TempPathFacto
     def check(draw: Random) -> None:
         (folder / MANIFEST_NAME).write_text(json.dumps(change_value(manifest, draw)))
         only_sentences(lambda: LabelDir.open(folder))
+
+    check()
+
+
+def test_values_of_the_manifest_of_a_part_and_of_labels_that_end_early(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("labels")
+    manifest = json.loads(labels(folder)[MANIFEST_NAME])
+    part = {"part": 1, "parts": 1, "tokenizer_sha256": "a" * 64, "shards_sha256": "b" * 64}
+    part |= {"max_length": 64, "precision": "float32", "shard_rows": 2048}
+    output = folder.parent / "joined"
+
+    @SETTINGS
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        for notes, read in (
+            (part, lambda: merge_labels([folder], output)),
+            ({"rows_asked": 10}, lambda: open_labels([folder])[0].described_rows),
+        ):
+            changed = change_manifest(json.dumps({**manifest, "notes": notes}).encode(), draw)
+            (folder / MANIFEST_NAME).write_bytes(changed)
+            only_sentences(read)
+            shutil.rmtree(output, ignore_errors=True)
 
     check()
 
