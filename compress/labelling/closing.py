@@ -71,6 +71,7 @@ def take_up(labels: LabelDir, working: Path) -> None:
     """Put the shards of labels that ended early into a working directory, by their numbers in the whole text."""
     like = (working / WORK_FOLDER / REQUEST_NAME).stat()
     for path in map(labels.path.joinpath, sorted(labels.manifest.files)):
-        if path.suffix == ".json" and (number := read_json_table(path).get("shard")) in range(10**9):
+        number = read_json_table(path).get("shard") if path.suffix == ".json" else None
+        if isinstance(number, int) and 0 <= number < 10**9:
             for suffix in (".parquet", ".json"):
                 link_or_copy(path.with_suffix(suffix), shard_path(working, number).with_suffix(suffix), like)
