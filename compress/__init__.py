@@ -4,6 +4,8 @@
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from compress.errors import CompressError, MissingPackage
@@ -38,6 +40,21 @@ if TYPE_CHECKING:
     from compress.training.pretrain import pretrain
 
 __version__ = "0.1.0"
+
+# Nothing is sent anywhere that was not asked for. These libraries report what is done with them to their makers unless
+# told before they are imported; every way in imports this module first, and child processes inherit the environment.
+_SILENCED = {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_UPDATE_DOWNLOAD_COUNTS": "0",  # of datasets
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+for _variable, _value in _SILENCED.items():
+    os.environ[_variable] = os.environ.get(_variable) or _value  # a user's own choice stays
+# OpenVINO and NNCF have no variable: they report through a package of its own, and do without where it is missing.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {

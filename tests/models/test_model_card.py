@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from markdown_it import MarkdownIt
 
-from compress.models.manifest import Manifest
+from compress.models.manifest import ONNX_NAME, Manifest
 from compress.models.model_card import model_card
 from tests.support.foreign import texts
 
@@ -54,3 +54,10 @@ def test_an_ordinary_card() -> None:
     assert "# name\n" in made and "* Labels: name, b\n* Parameters: 5\n" in made
     assert "* Layers kept, counted from 1: [1, 3]\n* Attention heads per layer: [2, 3]\n" in made
     assert "* name: name (sha256 <code>name</code>)\n" in made and "| name | 0.5000 | name | 3 |\n" in made
+
+
+def test_card_of_an_onnx_directory_turns_telemetry_off_for_other_clients() -> None:
+    made = model_card(Manifest(stage="export", name="small", labels=("a", "b"), files={ONNX_NAME: {}}))
+    before, _, after = made.partition("import onnxruntime")
+    assert 'os.environ["ORT_DISABLE_TELEMETRY"] = "1"' in before and "InferenceSession" in after
+    assert "onnxruntime" not in card("ame")
