@@ -6,10 +6,14 @@ import importlib.util
 import os
 import platform
 import re
+import select
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -134,6 +138,24 @@ def few_kernels() -> Iterator[None]:
         yield
     finally:
         del os.environ[_KERNELS]
+
+
+def end_with_parent() -> None:
+    """Let this process be killed when the one that started it has ended, in whatever way and whatever is computed then.
+
+    Linux's own signal (``PR_SET_PDEATHSIG``) would come as soon as the thread that started this process ends.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):  # it has ended, or the system is old
+                select.select([os.pidfd_open(parent)], [], [])  # sleeps until then
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def is_installed(package: str) -> bool:

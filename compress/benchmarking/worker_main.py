@@ -27,7 +27,7 @@ from compress.data.examples import Example
 from compress.data.tokenization import pad, word_counts
 from compress.errors import CompressError, Unavailable
 from compress.evaluation.metrics import predictions
-from compress.host import installed_versions, library_versions
+from compress.host import end_with_parent, installed_versions, library_versions
 from compress.inference.cores import pin
 from compress.inference.runner import run_by_length
 from compress.inference.speedup_intervals import is_stable
@@ -366,6 +366,7 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     # What a library prints or asks must not mix with requests and answers: those get channels of their own, prints
     # go to the log, and a question on standard input finds it at its end.
     incoming, outgoing = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -16,6 +16,8 @@ from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from compress.host import end_with_parent
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _AHEAD = 2  # items a process that are under way or wait to be fetched
@@ -87,6 +89,7 @@ def _started(ending: ExitStack) -> "subprocess.Popen[bytes]":
 
 def answer_calls() -> None:
     """Answer one call after another, until there are no more."""
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the first ends these
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer

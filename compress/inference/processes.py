@@ -54,6 +54,9 @@ def run_command(command: Callable[[], int]) -> int:
     """Run a command in process 0 and take part in its trainings in the others; all return its exit code."""
     if world_size() == 1:
         return command()
+    from compress.host import end_with_parent
+
+    end_with_parent()
     if rank():
         return _follow()
     code = FAILED
