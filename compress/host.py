@@ -50,6 +50,9 @@ INSTRUCTION_SETS = (
     "i8mm",
 )
 
+# The control groups of this process, which in a container limit its CPU time and memory, and where they are described.
+_OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 _KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
@@ -72,18 +75,56 @@ def installed_versions(names: Iterable[str]) -> dict[str, str]:
 
 @cache
 def describe_host() -> dict[str, Any]:
-    """Return CPU model, family and instruction sets, cores, memory in bytes, system and GPU names."""
-    info = _cpuinfo()
+    """Return CPU model, family and instruction sets, cores, memory in bytes, system and GPU names.
+
+    The limits of a container are ``cpu_quota``, in cores, and ``memory_limit_bytes``, where there are some.
+    """
+    info, quota = _cpuinfo(), cpu_quota()
     flags = set(info.get("flags", info.get("Features", "")).split())
+    physical, allowed = _physical_bytes(), memory_bytes()
+    limits = {"cpu_quota": quota, "memory_limit_bytes": allowed if allowed < physical else None}
     return {
         "cpu": info.get("model name", platform.processor() or platform.machine()),
         "cpu_family_model": f"{info.get('cpu family', '?')}/{info.get('model', '?')}",
         "cpu_flags": [flag for flag in INSTRUCTION_SETS if flag in flags],
         "cores": os.cpu_count() or 1,
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": physical,
         "system": f"{platform.system()} {platform.machine()}",
         "gpu": _gpu_names(),
+        **{name: value for name, value in limits.items() if value},
     }
+
+
+@cache
+def cpu_quota() -> float | None:
+    """Return how many cores' time the control groups of this process allow it; None without a limit."""
+    found = [*_group_limits("cpu.max"), *_group_limits("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+    return min((quota / period for quota, period in found if quota > 0), default=None)
+
+
+@cache
+def memory_bytes() -> int:
+    """Return the memory that this process may use: the machine's, or what its control groups allow."""
+    limits = _group_limits("memory.max") + _group_limits("memory.limit_in_bytes")
+    return min([_physical_bytes(), *(limit for [limit] in limits)])
+
+
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _group_limits(*names: str) -> list[list[int]]:
+    """Return the numbers in these files of each control group of this process and those above, of both versions."""
+    found = []
+    with suppress(OSError):  # not Linux
+        for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+            _, controllers, place = line.split(":", 2)
+            base = _GROUPS / controllers  # version 2 names none
+            own = base / place.strip("/")  # as the host calls it; a container sees its own at the base
+            for group in (own, *own.parents[: len(own.parts) - len(base.parts)]):
+                with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+                    found.append([int(word) for name in names for word in (group / name).read_text().split()])
+    return found
 
 
 def without_home(text: str) -> str:

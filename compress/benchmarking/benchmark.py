@@ -57,7 +57,7 @@ from compress.errors import CompressError
 from compress.evaluation import metrics
 from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.cores import available_cores
+from compress.inference.cores import core_count
 from compress.inference.threads import free_cores
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
@@ -171,7 +171,7 @@ def benchmark(
     output.check()
     with output.alone(), tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
-        threads = min(max(settings.thread_counts), len(available_cores()))
+        threads = min(max(settings.thread_counts), core_count())
         if compute.device == "cpu" and threads > 1 and threads > free_cores():
             logger.warning(
                 "other work keeps cores busy: speeds on %d threads are those of this machine as it is now; one thread "
@@ -302,7 +302,7 @@ def _measure(
 def _check(settings: BenchmarkSettings) -> None:
     if faults := settings.faults():
         raise CompressError("; ".join(faults))
-    cores, counts = len(available_cores()), settings.thread_counts
+    cores, counts = core_count(), settings.thread_counts
     if max(counts) > cores:
         raise CompressError(
             f"--threads {','.join(map(str, counts))} is not possible here; use 1 to {cores}, the cores at hand"

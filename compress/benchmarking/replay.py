@@ -15,7 +15,7 @@ from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, content_sha256, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.inference.cores import available_cores
+from compress.inference.cores import core_count
 from compress.models.cascade_dir import CASCADE_NAME, open_model
 from compress.models.output_safety import keep_apart
 
@@ -74,7 +74,7 @@ def replay(
         if content_sha256(fitted) != lock.train.sha256:
             fitted = _locked_rows(given, lock.train, "train", "train")
     models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])
-    cores = len(available_cores())  # figures of more threads than this host has cores for are reported as missing
+    cores = core_count()  # figures of more threads than this host has cores for are reported as missing
     of_kind = {kind: [models[model] for model in lock.models if model.kind == kind] for kind in LOCKED_KINDS}
     lines = benchmark(
         of_kind["teacher"][0],

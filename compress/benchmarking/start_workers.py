@@ -16,7 +16,7 @@ from compress.benchmarking.rounds import WorkerRun
 from compress.benchmarking.worker import Worker
 from compress.benchmarking.worker_main import LoadRequest, write_texts
 from compress.errors import CompressError, Unavailable
-from compress.inference.cores import available_cores, quietest_first
+from compress.inference.cores import available_cores, core_count, quietest_first
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, logger
 from compress.recipes import BenchmarkSettings
@@ -71,7 +71,7 @@ def started(
     on the way out, whatever happens.
     """
     cores = quietest_first(available_cores())
-    side_by_side = max(1, len(cores) // max(settings.thread_counts))
+    side_by_side = max(1, core_count() // max(settings.thread_counts))
     with ExitStack() as stack:
         # Processes are started here and not by the threads, which only wait for their answers.
         starting = [Starting.of(entry, settings, files, cores, stack) for entry in entries]
@@ -126,7 +126,7 @@ class Starting:
             processes.callback(worker.close)
             return worker
 
-        builder = process(len(available_cores())) if entry.source else None
+        builder = process(core_count()) if entry.source else None
         runs = [WorkerRun(entry, count, process(count)) for count in settings.thread_counts]
         return cls(entry, settings, files, cores, runs, builder, processes)
 

@@ -16,15 +16,16 @@ from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from compress.host import end_with_parent
+from compress.host import end_with_parent, memory_bytes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_PROCESS_BYTES = 2**28  # that one takes at most, with its libraries and items
 _AHEAD = 2  # items a process that are under way or wait to be fetched
 
 
 def in_processes(function: Callable[[Item], Result], items: Sequence[Item], *, processes: int) -> Iterator[Result]:
-    """Yield ``function(item)`` for each item in order, computed in so many processes; in this one if that is 1.
+    """Yield ``function(item)`` for each item in order, computed in so many processes, or as many as memory holds.
 
     Args:
         function: of a module, or a ``partial`` of one. Its arguments and results are pickled.
@@ -32,7 +33,7 @@ def in_processes(function: Callable[[Item], Result], items: Sequence[Item], *, p
     Raises:
         MemoryError: a process was ended, which the system does when memory runs out.
     """
-    processes = min(processes, len(items))
+    processes = min(processes, len(items), memory_bytes() // _PROCESS_BYTES)
     if processes <= 1:
         yield from map(function, items)
         return

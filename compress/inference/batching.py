@@ -17,6 +17,7 @@ from compress.data import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import at_words, encode, pad, word_counts
 from compress.errors import CompressError
+from compress.host import memory_bytes
 from compress.inference.compute import set_up_gpu
 from compress.inference.runner import run_by_length
 from compress.models.model_dir import ModelDir
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 BATCH_ROWS = 64
+_WIDTH, _HEADS = 768, 12  # of BERT-base, whose activations tell how many rows fit into memory
 
 # Token arrays [B, T] by input name -> logits [B, C], or [B, T, C] of a model that tags words.
 Run = Callable[[dict[str, np.ndarray]], np.ndarray]
@@ -52,6 +54,9 @@ def logits_of(
     words = word_counts(examples) if task == "tagging" else None
 
     def run_rows(rows: list[int]) -> np.ndarray:
+        most = rows_in_memory(max(len(tokens["input_ids"][row]) for row in rows))
+        if len(rows) > most:
+            return np.concatenate([run_rows(rows[start : start + most]) for start in range(0, len(rows), most)])
         read = [{key: values[row] for key, values in tokens.items()} for row in rows]
         arrays = pad(read, tokenizer.pad_token_id or 0)
         logits = run(arrays)
@@ -59,6 +64,12 @@ def logits_of(
         return logits if words is None else at_words(logits, arrays["words"], [words[row] for row in rows])
 
     return run_by_length([len(ids) for ids in tokens["input_ids"]], run_rows, batch_rows, words)
+
+
+def rows_in_memory(length: int) -> int:
+    """Return how many rows of so many tokens half of the memory of this machine or container holds, at least one."""
+    row_bytes = 4 * length * (_HEADS * length + 12 * _WIDTH)  # scores of attention, and inner and hidden states
+    return max(1, memory_bytes() // 2 // max(1, row_bytes))
 
 
 class TorchRun:

@@ -1,9 +1,11 @@
-"""Available CPU cores, the least busy first, and pinning to them."""
+"""Available CPU cores, a container's share of them, the least busy first, and pinning to them."""
 
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from compress.host import cpu_quota
 
 WATCHED_SECONDS = 0.3
 STATISTICS = Path("/proc/stat")
@@ -14,6 +16,15 @@ def available_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def core_count() -> int:
+    """Return how many cores this process can keep busy: those that it may run on, or a container's quota of CPU time.
+
+    Rounded down: threads beyond a quota are stopped while others wait for them.
+    """
+    cores = len(available_cores())
+    return max(1, min(cores, int(cpu_quota() or cores)))
 
 
 def quietest_first(cores: Sequence[int]) -> list[int]:

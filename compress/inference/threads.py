@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from compress.inference.cores import WATCHED_SECONDS, available_cores, busy_seconds
+from compress.inference.cores import WATCHED_SECONDS, available_cores, busy_seconds, core_count
 from compress.progress import logger
 
 RENEWED_AFTER_S = 20.0
@@ -39,14 +39,14 @@ class FreeCores:
         (begun, before), now = self.read, self._seconds()
         self.read = now
         others = (now[1] - before) / (now[0] - begun)
-        return max(1, min(len(self.cores), round(len(self.cores) - others)))
+        return max(1, min(core_count(), round(len(self.cores) - others)))
 
 
 def default_threads() -> int:
     """Return ``OMP_NUM_THREADS``, or as many threads as cores are free; a count serves for 20 seconds at most."""
     if given := _given():
         return given
-    count, cores = free_cores(), len(available_cores())
+    count, cores = free_cores(), core_count()
     if count < cores:
         logger.info("other work keeps cores busy; threads: %d of %d (--threads chooses)", count, cores)
     return count
@@ -64,7 +64,7 @@ def _counted(period: int) -> int:
     for _ in range(LOOKS):
         time.sleep(WATCHED_SECONDS)
         count = max(count, free.count())
-        if count == len(free.cores):
+        if count == core_count():
             break
     return count
 
@@ -89,7 +89,7 @@ def using_threads(asked: int) -> Iterator[Callable[[], None]]:
             return
         count = free.count()
         if (chosen := min(most, count)) != torch.get_num_threads():
-            logger.info("%d of %d cores are free; threads: %d", count, len(free.cores), chosen)
+            logger.info("%d of %d cores are free; threads: %d", count, core_count(), chosen)
             torch.set_num_threads(chosen)
 
     try:

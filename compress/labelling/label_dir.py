@@ -18,7 +18,7 @@ from compress.data.parallel import in_processes
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, without_secrets
 from compress.files import faults_of
-from compress.inference.cores import available_cores
+from compress.inference.cores import core_count
 from compress.labelling.remote_labels import local_copy
 from compress.labelling.shards import Shards, open_shard, shard_path
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
@@ -187,7 +187,7 @@ class LabelDir:
             CompressError: a shard is damaged.
         """
         numbers = range(len(self.shards.starts) - 1)
-        processes = len(available_cores()) if len(numbers) > ALONE_SHARDS else 1
+        processes = core_count() if len(numbers) > ALONE_SHARDS else 1
         parts = [*in_processes(self.shards.keys, numbers, processes=processes)]
         return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 

@@ -56,11 +56,12 @@ def origins(lines: Iterable[Measurement]) -> list[Origin]:
 def _facts(line: Measurement) -> list[tuple[str, str]]:
     host, versions = line.host, line.versions
     flags = ", ".join(host.get("cpu_flags", [])) or "none of note"
+    quota = f", of which a container has {host['cpu_quota']:g}" if host.get("cpu_quota") else ""
     libraries = ", ".join(f"{name} {versions[name]}" for name in _LIBRARIES_SHOWN if name in versions)
     return [
         ("When", line.created),
         ("Data", f"{line.data}, {plural(line.data_rows, 'row')}, sha256 {line.data_sha256}"),
-        ("Host", f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores, instruction sets: {flags}"),
+        ("Host", f"{host.get('cpu', 'unknown')}, {host.get('cores', '?')} cores{quota}, instruction sets: {flags}"),
         ("System", str(host.get("system", "unknown"))),
         ("GPU", ", ".join(map(str, host.get("gpu") or [])) or "none"),
         ("Versions", libraries),

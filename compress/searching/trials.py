@@ -11,7 +11,7 @@ from typing import Any
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.compute import Compute
-from compress.inference.cores import available_cores
+from compress.inference.cores import core_count
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import places_of, write_atomically
 from compress.models.training_log import read_training
@@ -134,7 +134,7 @@ class Trainer:
         if self.compute.device != "cpu":
             return 0.0
         batch_size = self.maker.training(shape, 0)[0].batch_size
-        cores = 1 if self.compute.threads else len(available_cores())  # with which latency was not measured
+        cores = 1 if self.compute.threads else core_count()  # with which latency was not measured
         return 3 * self.steps(shape, 0) * batch_size * latency_ms / 1000 / cores
 
     def is_trained(self, shape: Shape, rung: int) -> bool:

@@ -18,7 +18,7 @@ from compress.data.parallel import in_processes
 from compress.data.stored_tokenizer import AnyTokenizer, PlainTokenizer
 from compress.data.text_encoder import TokenRows
 from compress.data.tokenization import encode
-from compress.inference.cores import available_cores
+from compress.inference.cores import core_count
 from compress.labelling.shards import Shards
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def write_parts(
             first += len(some)
     write = partial(_write_part, PlainTokenizer.of(tokenizer), max_length, task)
     left = [part for part in parts if not part.path.is_file()]
-    for _ in in_processes(write, left, processes=len(available_cores())):
+    for _ in in_processes(write, left, processes=core_count()):
         pass
     return [part.path for part in parts]
 

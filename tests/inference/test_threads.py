@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from compress.inference import threads
+from compress.inference import cores, threads
 from compress.inference.threads import RENEWED_AFTER_S, default_threads, using_threads
 
 
@@ -30,7 +30,8 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, others: float, own: float = 0.0) -> None:
         self.others, self.own, self.now, self.worked = others, own, 1000.0, 0.0
-        monkeypatch.setattr(threads, "available_cores", lambda: [0, 1, 2, 3])
+        for module in (cores, threads):
+            monkeypatch.setattr(module, "available_cores", lambda: [0, 1, 2, 3])
         monkeypatch.setattr(threads, "busy_seconds", lambda cores: self.worked + self.process_time())
         monkeypatch.setattr(threads, "time", self)
 

@@ -220,6 +220,8 @@ def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def host_id(host: Mapping[str, Any]) -> str:
-    """Return a short fingerprint of what decides speed: CPU, instruction sets, cores, system, GPU."""
+    """Return a short fingerprint of what decides speed: CPU, instruction sets, cores, a quota of them, system, GPU."""
     deciding = {key: host.get(key) for key in ("cpu", "cpu_family_model", "cpu_flags", "cores", "system", "gpu")}
+    if quota := host.get("cpu_quota"):
+        deciding["cpu_quota"] = quota
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]

@@ -51,7 +51,14 @@ _KEYS: Mapping[str, Mapping[str, Rule]] = {
 _KEYS_READ: Mapping[str, Mapping[str, Rule]] = {
     "flips_lost": {"word": _is_count},
     "flips_won": {"word": _is_count},
-    "host": {"cpu": _is_text, "cpu_flags": _are_texts, "cores": _is_count, "system": _is_text, "gpu": _are_texts},
+    "host": {
+        "cpu": _is_text,
+        "cpu_flags": _are_texts,
+        "cores": _is_count,
+        "cpu_quota": _is_number_or_null,
+        "system": _is_text,
+        "gpu": _are_texts,
+    },
     "shape": {"type": _is_text, "layers": _is_count, "hidden_size": _is_count, "vocabulary_size": _is_count},
 }
 _COUNTED_FROM_ONE = ("threads", "batch_size", "rounds", "data_rows")
