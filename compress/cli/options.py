@@ -23,7 +23,7 @@ from compress.cli.values import Whole as Whole
 from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
-from compress.escaping.uris import is_uri, text_without_secrets, without_secrets
+from compress.escaping.uris import is_uri, local_path, text_without_secrets, without_secrets
 from compress.host import without_home
 from compress.inference.compute import TRACKERS, Compute
 from compress.models.model_dir import ModelDir
@@ -261,7 +261,7 @@ def _check_output(output: str, force: bool) -> None:
 
 def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:
     """Refuse, before the work, outputs that overlap a file or directory that the running command is given to read."""
-    local = [name for name in _inputs() if not is_uri(name)]
+    local = [name for name in map(local_path, _inputs()) if not is_uri(name)]
     keep_apart(outputs, [path for name in local for path in glob.glob(name) or [name]], option)
 
 

@@ -1,18 +1,20 @@
 """Which files a path, a pattern, a folder or a URI names, and in which order they are read."""
 
 import glob
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from compress.errors import CompressError
-from compress.escaping.uris import is_uri
+from compress.escaping.uris import is_uri, local_path
 from compress.files import printable_name
 from compress.files.remote import Remote, parquet_parts
 
 DataFile: TypeAlias = tuple[Path, str]  # where it lies, and the URI that it was copied from, if it was
 MOST_IN_TURN = 250  # files that are open at the same time; systems allow a thousand
+MOST_LISTED = 200_000  # files below a folder
 _PARQUET = ".parquet"
 
 
@@ -25,7 +27,7 @@ def find_files(typed: str) -> tuple[list[DataFile], bool]:
     Raises:
         CompressError: nothing matches a pattern, or too much.
     """
-    if is_uri(typed):
+    if is_uri(typed := local_path(typed)):
         remote = Remote.at(typed)
         found, folder = remote.files()
         _check_number([file.path for file in found], remote.uri)
@@ -58,11 +60,10 @@ def _parts(folder: Path) -> list[Path]:
         raise error
 
     root = folder.resolve()
-    names = [
-        os.path.relpath(os.path.join(place, name), folder)
-        for place, _, files in os.walk(folder, onerror=refuse)
-        for name in files
-    ]
+    places = ((place, name) for place, _, files in os.walk(folder, onerror=refuse) for name in files)
+    names = [os.path.relpath(os.path.join(*one), folder) for one in itertools.islice(places, MOST_LISTED + 1)]
+    if len(names) > MOST_LISTED:
+        raise CompressError(f"{printable_name(folder)} holds more than {MOST_LISTED:,} files: name a folder in it.")
     parts = [folder / name for name in parquet_parts(printable_name(folder), names)]
     for part in parts:
         if not part.resolve().is_relative_to(root):

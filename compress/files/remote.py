@@ -7,7 +7,10 @@ again as long as the file is the same; nothing deletes them.
 
 import hashlib
 import os
+import re
 import secrets
+import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +23,11 @@ from compress.progress import logger
 
 CACHE = "COMPRESS_CACHE"
 _TOGETHER = 16  # files are copied at a time, and an interruption loses so many
+_ANSWER_S, _SLOWEST_BYTES_PER_S = 30, 1000  # after which silence, and below which speed, a server counts as gone
+_KEPT_FREE_BYTES = 2**28  # of the disk
+_UNANNOUNCED_BYTES = 2 * 10**9  # of a file whose size is not known before
+_HOST = re.compile(r"(?<=://)([^/@]*@)?\[[\da-fA-F:.]+\]")  # an IPv6 address has the marks of patterns and chains
+_WEB = ("http", "https")
 # What file systems say of the content of a file, and, where they do not, of its time.
 _CONTENT = ("ETag", "etag", "md5Hash", "blob_id", "Content-MD5")
 _TIME = ("mtime", "LastModified", "last_modified", "Last-Modified", "updated", "created")
@@ -82,24 +90,24 @@ class Remote:
         Raises:
             CompressError: its protocol is unknown or needs a package, or the file system refuses.
         """
-        from fsspec.core import url_to_fs
-        from fsspec.registry import known_implementations
+        from fsspec.registry import get_filesystem_class, known_implementations
 
         shown, protocol = without_secrets(uri), uri.partition("://")[0]
-        if "::" in uri:
+        if "::" in _HOST.sub("", uri):
             raise CompressError(f"{shown} is a chain of URIs, which is not read: unpack the file and give its own URI.")
         try:
             with _faults(shown, "opened"):
-                system, path = url_to_fs(uri)
+                kind: Any = get_filesystem_class(protocol)
+                system = kind(**kind._get_kwargs_from_urls(uri), **_patience(protocol))
                 system.invalidate_cache()
         except ImportError as error:
             package = known_implementations.get(protocol, {}).get("class", "").partition(".")[0]
             if package in {"", "fsspec"}:
-                package = getattr(error.__cause__, "name", None) or protocol
+                package = getattr(error.__cause__ or error, "name", None) or protocol
             raise CompressError(
                 f"{shown} needs the Python package {package}, which is not installed; type pip install {package}"
             ) from error
-        return cls(shown, system, path)
+        return cls(shown, system, kind._strip_protocol(uri))
 
     def files(self) -> tuple[list["RemoteFile"], bool]:
         """Return the files that the URI names, itself, by a pattern or as a folder, and whether there is a folder.
@@ -108,7 +116,9 @@ class Remote:
             CompressError: there is none.
         """
         with _faults(self.uri, "read"):
-            if any(mark in without_secrets(self.path) for mark in "*?[") and not self.system.exists(self.path):
+            is_pattern = any(mark in _HOST.sub("", without_secrets(self.path)) for mark in "*?[")
+            if is_pattern and not self.system.exists(self.path):
+                self._check_listing()
                 places = self.system.glob(self.path, detail=True)
                 places = {path: info for path, info in places.items() if not _name(path).startswith(".")}
             else:
@@ -125,6 +135,11 @@ class Remote:
         if not found:
             raise CompressError(f"No file matches {self.uri!r}: check the pattern.")
         return found, folder
+
+    def _check_listing(self) -> None:
+        """Refuse to list the files of a web server: that would follow the links of its pages, however many."""
+        if self.uri.partition("://")[0].lower() in _WEB:
+            raise CompressError(f"{self.uri} is on a web server, which lists no files: name one data file in full.")
 
     def _shown(self, path: str) -> str:
         return without_secrets(str(self.system.unstrip_protocol(path)))
@@ -155,7 +170,8 @@ class Remote:
             parts = [place.with_name(f".{secrets.token_hex(8)}.part") for _, _, place in group]
             try:
                 with _faults(self.uri, "read"):
-                    self.system.get([path for path, _, _ in group], [str(part) for part in parts])
+                    names = [str(part) for part in parts]
+                    self.system.get([path for path, _, _ in group], names, callback=self._watched(group))
                     for (_, size, place), part in zip(group, parts, strict=True):
                         if size not in (None, got := part.stat().st_size):
                             raise EOFError(f"{got:,} of {size:,} bytes of {place.name}")
@@ -163,6 +179,30 @@ class Remote:
             finally:
                 for part in parts:
                     part.unlink(missing_ok=True)
+
+    def _watched(self, files: Sequence[tuple[str, int | None, Path]]) -> Any:
+        """Return what fsspec tells how far each copy is: it ends one that is too long, too slow or fills the disk."""
+        from fsspec.callbacks import Callback
+
+        begun, sizes, place = time.monotonic(), {path: size for path, size, _ in files}, files[0][2].parent
+        room = shutil.disk_usage(place).free - _KEPT_FREE_BYTES
+
+        class Copies(Callback):  # type: ignore[misc]
+            def branched(own, source: str, target: str, **_: Any) -> Any:
+                def check(size: int | None, copied: int) -> None:
+                    expected = sizes.get(source, None) or size
+                    limit = min(room, expected or _UNANNOUNCED_BYTES)
+                    if max(copied, expected or 0) > limit:
+                        reason = "that it announced" if expected else "of a file that does not say its size; copy it"
+                        if limit == room:
+                            reason = f"that are free in {cache_folder()}; set {CACHE} to another folder"
+                        raise CompressError(f"{self.uri} sends more than the {limit:,} bytes {reason}.")
+                    if copied < (time.monotonic() - begun - _ANSWER_S) * _SLOWEST_BYTES_PER_S:
+                        raise TimeoutError(f"fewer than {_SLOWEST_BYTES_PER_S:,} bytes a second")
+
+                return Callback(hooks={"check": check})
+
+        return Copies()
 
     def below(self, name: str) -> str:
         """Return the path of a file in this folder."""
@@ -172,6 +212,7 @@ class Remote:
         """Return the size of every file in this folder and below it by name; nothing where there is none."""
         with _faults(self.uri, "read"):
             self.system.invalidate_cache()
+            self._check_listing()
             if not self.system.exists(self.path):
                 return {}
             found = self.system.find(self.path, detail=True)
@@ -232,6 +273,15 @@ class RemoteFile:
         tags = tags or [f"{key}={self.info[key]}" for key in _TIME if self.info.get(key)]
         place = cache_place("data", "\n".join([source, str(self.info.get("size")), *tags])) / name
         return place, bool(tags) and place.is_file()
+
+
+def _patience(protocol: str) -> dict[str, Any]:
+    """Return the options of a file system that end a connection to a web server that does not answer."""
+    if protocol not in _WEB:
+        return {}
+    from aiohttp import ClientTimeout
+
+    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=_ANSWER_S)}}
 
 
 def _name(path: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from compress.data import Example
 from compress.data.parallel import in_processes
 from compress.errors import CompressError
-from compress.escaping.uris import is_uri, without_secrets
+from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of
 from compress.inference.cores import core_count
 from compress.labelling.remote_labels import local_copy
@@ -66,8 +66,8 @@ class LabelDir:
         Args:
             part: open a part of labels, instead of whole ones.
         """
-        if is_uri(path):
-            return cls._open_copy(str(path), part=part)
+        if is_uri(path := local_path(str(path))):
+            return cls._open_copy(path, part=part)
         directory = Path(path)
         if not (directory / MANIFEST_NAME).is_file():
             raise CompressError(

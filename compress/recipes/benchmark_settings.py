@@ -46,6 +46,7 @@ REFERENCE_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 LONGEST_LIST = 100
+MOST_ROWS = 200_000  # of a round, before which every batch is run to warm up
 LONGEST_NAME = 200
 
 
@@ -123,6 +124,12 @@ class BenchmarkSettings:
             found.append(f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit")
         if not self.thread_counts or not self.batch_sizes:
             found.append("needs one or more threads and batch_sizes")
+        batches = sum(self.batch_sizes) * (1 + len(self.lengths)) * len(self.thread_counts)
+        if batches > MOST_ROWS:
+            found.append(
+                f"batch_sizes, lengths and threads make a round of {batches:,} rows for each model; give fewer or "
+                f"smaller ones, of {MOST_ROWS:,} rows at most"
+            )
         baselines = () if isinstance(self.baselines, bool) else self.baselines
         kinds = (
             ("runtime", self.runtimes, plugins.names("runtimes")),

@@ -163,6 +163,10 @@ HOSTILE = {
     ),
     "endless rounds": (changed(("settings", "rounds"), 10**9), "rounds = 1000000000 must be"),
     "an enormous batch": (changed(("settings", "batch_sizes"), [10**9]), "batch_sizes = .* must be"),
+    "a hundred large batches": (
+        changed(("settings", "batch_sizes"), [65_536 - number for number in range(100)]),
+        r"a round of 13,097,300 rows for each model; give fewer or smaller ones, of 200,000 rows at most",
+    ),
     "a batch of truth": (changed(("settings", "batch_sizes"), [True]), r"batch_sizes\[0\] = True is not of type int"),
     "too many lengths": (changed(("settings", "lengths"), list(range(1, 200))), "lengths has 199 values"),
     "a number for a list": (changed(("settings", "batch_sizes"), 1), "batch_sizes = 1 is not a list"),

@@ -8,10 +8,16 @@ import io
 import logging
 import os
 import resource
+import shutil
+import socket
 import stat
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -20,8 +26,9 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.registry import known_implementations
 
-from compress.data import TextSource, check_roles, open_source
+from compress.data import TextSource, check_roles, data_files, open_source
 from compress.errors import CompressError
+from compress.files import remote as remote_module
 from compress.files.remote import Remote, RemoteFile, cache_place
 from tests.support.remote import FaultyFileSystem, remote_files
 
@@ -95,7 +102,23 @@ def test_a_remote_file_is_read_as_a_local_one(name: str, protocol: str, tmp_path
     here, there = (open_source(str(place), role="train", labelled=True) for place in (local, uri))
     assert [*there] == [*there] == [*here] and len([*here]) == 2
     assert there.describe() == here.describe() and there.name == name
-    assert there.identity == {uri + "#" if name == "a.json" else uri}
+    if protocol == "file":  # it is read where it lies, and is the same file as by its path
+        assert there.identity == here.identity and not (tmp_path / "cache").exists()
+    else:
+        assert there.identity == {uri + "#" if name == "a.json" else uri}
+
+
+def test_local_uris_name_paths(tmp_path: Path) -> None:
+    write(tmp_path, {"a b.txt": b"one\n", "c%20d.txt": b"two\n"})
+    assert texts((tmp_path / "a b.txt").as_uri()) == texts(f"file://localhost{tmp_path}/a b.txt") == ["one"]
+    assert texts(f"file://{tmp_path}/c%20d.txt") == texts(f"local://{tmp_path}/c*.txt") == ["two"]
+
+
+def test_a_folder_of_too_many_files_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "MOST_LISTED", 5)
+    write(tmp_path, {f"{name}/{number}.parquet": parquet("a") for name in "ab" for number in range(5)})
+    refused(tmp_path, "holds more than 5 files: name a folder in it")
+    assert len(texts(tmp_path / "a")) == 5
 
 
 @pytest.mark.parametrize("place", ["here", "there"])
@@ -209,6 +232,90 @@ def test_a_file_that_comes_in_part_is_refused(remote: FaultyFileSystem, monkeypa
     upload({"a.txt": b"a\n" * 100}, "faulty://bucket")
     monkeypatch.setattr(FaultyFileSystem, "get_file", lambda self, remote, local, **_: Path(local).write_bytes(b"a\n"))
     refused("faulty://bucket/a.txt", "could not be read .EOFError: 2 of 200 bytes of a.txt.: check connection")
+
+
+def endless(self: object, source: str, target: str, callback: Any, **_: Any) -> None:
+    """Send a file that does not end."""
+    with open(target, "wb") as stream:
+        while True:
+            stream.write(b"text\n" * 1000)
+            callback.relative_update(5000)
+
+
+@pytest.mark.parametrize(
+    ("announced", "limit"), [(12_000, "12,000 bytes that it announced"), (None, "20,000 bytes of a")]
+)
+def test_a_file_that_does_not_end_is_not_copied(
+    announced: int | None, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_module, "_UNANNOUNCED_BYTES", 20_000)
+    monkeypatch.setattr(FaultyFileSystem, "get_file", endless)
+    info = {"name": "/bucket/a.txt", "size": announced, "type": "file"}
+    monkeypatch.setattr(FaultyFileSystem, "info", lambda self, path, **_: info)
+    refused("faulty://bucket/a.txt", f"^faulty://bucket/a.txt sends more than the {limit}")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_a_file_that_the_disk_does_not_hold_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    upload({"a.txt": b"a\n" * 100}, "faulty://bucket")
+    free = remote_module._KEPT_FREE_BYTES + 100
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
+    refused("faulty://bucket/a.txt", "sends more than the 100 bytes that are free in .*; set COMPRESS_CACHE to another")
+
+
+def test_a_server_that_sends_next_to_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    upload({"a.txt": b"a\n" * 100}, "faulty://bucket")
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(remote_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    refused("faulty://bucket/a.txt", "could not be read .TimeoutError: fewer than 1,000 bytes a second.")
+
+
+class WebServer(BaseHTTPRequestHandler):
+    """Sends a file, an endless one, or nothing."""
+
+    def do_GET(self) -> None:
+        if self.path == "/silent.csv":
+            self.server.ended.wait()  # type: ignore[attr-defined]
+            return
+        self.send_response(200 if self.path in {"/a.csv", "/endless.csv"} else 404)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        with suppress(OSError):
+            self.wfile.write(FILES["a.csv"])
+            while self.path == "/endless.csv":
+                self.wfile.write(FILES["a.csv"] * 1000)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def web(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a web server on this machine."""
+    pytest.importorskip("aiohttp")
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    kind = type("Server", (ThreadingHTTPServer,), {"address_family": family, "daemon_threads": True})
+    server = kind((request.param, 0), WebServer)
+    server.ended = threading.Event()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    host = f"[{request.param}]" if ":" in request.param else request.param
+    yield f"http://{host}:{server.server_address[1]}"
+    server.ended.set()
+    server.shutdown()
+    server.server_close()
+
+
+def test_files_of_a_web_server_are_bounded_in_size_and_time(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_module, "_UNANNOUNCED_BYTES", 10_000_000)
+    monkeypatch.setattr(remote_module, "_ANSWER_S", 1)
+    assert texts(f"{web}/a.csv") == ["a b", "c d"]
+    refused(f"{web}/none.csv", "There is no file .* or it cannot be reached")
+    refused(f"{web}/endless.csv", "sends more than the 10,000,000 bytes of a file that does not say its size")
+    refused(f"{web}/silent.csv", "There is no file .* or it cannot be reached")
+    refused(f"{web}/*.csv", "is on a web server, which lists no files: name one data file in full")
 
 
 @pytest.mark.parametrize(

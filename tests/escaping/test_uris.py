@@ -2,7 +2,7 @@
 
 import pytest
 
-from compress.escaping.uris import is_uri, text_without_secrets, without_secrets
+from compress.escaping.uris import is_uri, local_path, text_without_secrets, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,18 @@ def test_users_passwords_and_signatures_are_left_out(uri: str, expected: str) ->
 def test_a_text_is_shown_without_the_secrets_in_it() -> None:
     text = "cannot open 'https://u:p@h/x?sig=1', nor s3://k:s@b/a, but /a/b@c?d=e"
     assert text_without_secrets(text) == "cannot open 'https://h/x nor s3://b/a, but /a/b@c?d=e"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("file:///data/a.csv", "/data/a.csv"),
+        ("FILE://localhost/data/a%20b.csv", "/data/a b.csv"),
+        ("local:///data/*.csv", "/data/*.csv"),
+        ("file://a.csv", "a.csv"),
+        ("s3://bucket/a%20b.csv", "s3://bucket/a%20b.csv"),
+        ("a%20b.csv", "a%20b.csv"),
+    ],
+)
+def test_uris_of_this_machine_are_paths(name: str, expected: str) -> None:
+    assert local_path(name) == expected
