@@ -7,6 +7,7 @@ import copy
 import errno
 import importlib
 import os
+import re
 import sys
 import traceback
 from contextlib import suppress
@@ -53,6 +54,11 @@ COMMANDS = {
     "show": "Explain a recipe, a plug-in, a model directory or a study.",
 }
 
+_UTF8 = sys.getfilesystemencoding() == "utf-8"
+_OTHER_LOCALE = (
+    f"Python reads and writes {sys.getfilesystemencoding()} with these settings of locale (LC_ALL, LANG, PYTHONUTF8); "
+    "type PYTHONUTF8=1 before the command"
+)
 # Those that several processes share: they train.
 TRAINING = frozenset({"finetune", "pretrain", "distill", "prune", "run"})
 FAILED, INTERRUPTED, UNREAD = 2, 130, 141
@@ -194,6 +200,8 @@ def _invoke(arguments: list[str]) -> int:
     # Not cli.main, which exits itself where nobody reads, and takes the end of a damaged file for an interruption.
     if zero := next((word for word in arguments if "\0" in word), None):
         raise CompressError(f"the argument {zero!r} has a zero byte; leave it out")
+    if not _UTF8 and (odd := next((word for word in arguments if re.search(r"[\ud800-\udfff]", word)), None)):
+        raise CompressError(f"the argument {ascii(odd)} is not understood: {_OTHER_LOCALE}")
     try:
         with cli.make_context("compress", [*arguments]) as context:
             code = cli.invoke(context)
@@ -212,6 +220,8 @@ def _sentence(error: BaseException, arguments: list[str]) -> str:
         return error.format_message().rstrip(".") + hint
     if isinstance(error, ModuleNotFoundError):
         return str(MissingPackage(error))
+    if isinstance(error, UnicodeEncodeError) and not _UTF8:
+        return f"a name has letters that this system cannot write: {_OTHER_LOCALE}"
     number = system_fault(error) or (error.errno if isinstance(error, OSError) else None)
     if number == errno.ENOMEM:
         return f"there is not enough memory: give fewer rows, or end other programs. {_resumable(arguments)}"

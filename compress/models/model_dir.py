@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
 from compress.errors import CompressError
-from compress.files import faults_of
+from compress.files import faults_of, printable_name
 from compress.models.manifest import (
     MANIFEST_NAME,
     ONNX_NAME,
@@ -277,6 +277,8 @@ def cascade_refusal(directory: Path) -> str:
 def _local_directory(path: str | Path) -> Path:
     directory = Path(path)
     if directory.is_dir():
+        if (shown := printable_name(place := os.path.abspath(directory))) != place:
+            raise CompressError(f"{shown} has a name that is not UTF-8, which no library opens a model by; rename it")
         return directory
     if directory.exists():
         raise CompressError(f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}")

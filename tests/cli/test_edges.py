@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +17,9 @@ import pytest
 import compress
 from compress.cli import COMMANDS, Command, cli, execute
 from compress.cli.options import Real, Whole
+from compress.errors import CompressError
 from compress.escaping.terminal import terminal_text
+from compress.models.model_dir import ModelDir
 from tests.support.results import line, write_lines
 
 
@@ -263,3 +267,21 @@ def test_an_interruption_while_the_command_line_is_imported_is_one_sentence(tmp_
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
     done = run("list losses", tmp_path, PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     assert done.returncode == 130 and done.stderr == b"\nInterrupted. Nothing was written.\n"
+
+
+@pytest.mark.parametrize("command", ["predict --model nothing 'schöner Film'", "show größe"])
+def test_a_locale_without_utf8_is_named(command: str, tmp_path: Path) -> None:
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run(command, tmp_path, **settings)
+    said = done.stderr.decode()
+    assert done.returncode == 2 and "Python reads and writes ascii with these settings of locale" in said
+    assert said.rstrip().endswith("type PYTHONUTF8=1 before the command")
+    assert b"settings of locale" not in run(command, tmp_path, LC_ALL="C").stderr
+
+
+def test_a_model_in_a_folder_that_is_not_utf8_is_refused_by_its_name(tmp_path: Path, teacher: Path) -> None:
+    odd = tmp_path / "odd\udcff"
+    shutil.copytree(teacher, odd / "teacher")
+    for folder, name in ((tmp_path, "odd\udcff/teacher"), (odd, "teacher")):
+        with contextlib.chdir(folder), pytest.raises(CompressError, match=r"odd\\udcff/teacher has a name that is not"):
+            ModelDir.open(name)
