@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 LARGEST = 2**31 - 1  # that libraries count with
+LARGEST_REAL = 1e100  # whose sums and products are finite
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _LONGEST_S = 30 * 24 * 3600.0
 
@@ -45,8 +46,8 @@ class Real(click.FloatRange):
             number = super().convert(value, parameter, context)
         except click.BadParameter:
             self.fail(f"{value!r} is not {_allowed('a number', self, parameter)}", parameter, context)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a finite number", parameter, context)
+        if not abs(number) <= LARGEST_REAL:
+            self.fail(f"{value!r} is not a finite number of at most {LARGEST_REAL:g}", parameter, context)
         return number
 
 

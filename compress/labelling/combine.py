@@ -6,7 +6,6 @@ as from each teacher in turn. Hinton et al. 2015 (arXiv:1503.02531) take this me
 of the logits; there one teacher that is certain outweighs all others.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,8 +102,9 @@ def combine_labels(parts: Sequence[LabelDir], weights: Sequence[float] = ()) -> 
         raise CompressError("--combine takes two label directories or more; give --labels DIR for each")
     if weights and len(weights) != len(parts):
         raise CompressError(f"there are {len(parts)} label directories and {len(weights)} weights; give one for each")
-    if not all(0 < weight < math.inf for weight in weights):
-        raise CompressError(f"the weights {', '.join(map(str, weights))} must be numbers above 0; leave the others out")
+    if not all(1e-100 <= weight <= 1e100 for weight in weights):
+        given = ", ".join(map(str, weights))
+        raise CompressError(f"the weights {given} must be numbers above 0, from 1e-100 to 1e100; leave the others out")
     for one, other in pairwise(parts):
         if one.rows != other.rows:
             raise CompressError(

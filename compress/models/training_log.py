@@ -48,10 +48,15 @@ def read_training(path: Path) -> TrainingLog:
 def _checked(line: Any, path: Path) -> Line:
     if isinstance(line, dict) and isinstance(line.get("phase", ""), str) and isinstance(line.get("step"), int):
         figures = [value for key, value in line.items() if key not in {"phase", "step"}]
-        known = all(value is None or (isinstance(value, int | float) and abs(value) < 1e300) for value in figures)
+        known = all(value is None or (isinstance(value, int | float) and is_drawable(value)) for value in figures)
         if known and 0 <= line["step"] <= MOST_STEPS:
             return line
     raise CompressError(f"{path} is damaged: copy or train the model again")
+
+
+def is_drawable(value: float) -> bool:
+    """Tell whether a number has a size that trainings have and charts can compute with."""
+    return value == 0 or 1e-100 < abs(value) < 1e100
 
 
 def series(lines: Sequence[Line], key: str) -> list[tuple[int, float]]:

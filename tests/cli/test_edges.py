@@ -117,7 +117,7 @@ def test_a_wrong_number_is_told_what_is_allowed(option: str, sentence: str, caps
     assert said.startswith(f"Error: Invalid value for {sentence}") and "budget" not in said
 
 
-@pytest.mark.parametrize("value", ["9" * 5000, "nan", "inf", "1e400", "x\x1b[31m", ""])
+@pytest.mark.parametrize("value", ["9" * 5000, "nan", "inf", "1e400", "1e308", "x\x1b[31m", ""])
 @pytest.mark.parametrize(("name", "option"), NUMBERS, ids=lambda one: one if isinstance(one, str) else one.name)
 def test_a_number_that_nothing_can_work_with_is_refused(
     name: str, option: click.Parameter, value: str, capsys: pytest.CaptureFixture[str]

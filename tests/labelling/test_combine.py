@@ -110,6 +110,7 @@ def test_certain_teachers_give_finite_logits() -> None:
         (("a", "b", "d", "c", "e"), (), "row 3 of .*other is 'd', and of .*one 'c'; labels are combined row by row"),
         (TEXTS, (1.0,), "there are 2 label directories and 1 weights"),
         (TEXTS, (1.0, 0.0), "the weights 1.0, 0.0 must be numbers above 0"),
+        (TEXTS, (1e308, 1e308), r"the weights 1e.308, 1e.308 must be numbers above 0, from 1e-100 to 1e100"),
     ],
 )
 def test_what_cannot_be_combined(texts: Sequence[str], weights: Sequence[float], message: str, tmp_path: Path) -> None:

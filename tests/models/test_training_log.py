@@ -20,6 +20,8 @@ from compress.models.training_log import TrainingLog, read_training
         '{"step": "1"}',
         '{"step": 1, "loss": "x"}',
         '{"step": 1, "loss": 1e301}',
+        '{"step": 1, "loss": 9e299}',
+        '{"step": 1, "loss": 1e-320}',
         '{"step": -1}',
         f'{{"step": {2**40}}}',
     ],

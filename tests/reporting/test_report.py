@@ -215,9 +215,10 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     with pytest.raises(CompressError, match=r"there is no .*pruning_curve.csv: 'compress prune' writes it where"):
         report([results], tmp_path / "out", curves=[tmp_path / "model"])
-    bad.write_text(CURVE.replace("0.80", "nan"))
-    with pytest.raises(CompressError, match="not all finite"):
-        report([results], tmp_path / "out", curves=[bad])
+    for number in ("nan", "1e308", "-1e308", "1e-320"):
+        bad.write_text(CURVE.replace("0.80", number))
+        with pytest.raises(CompressError, match=f"{number}.* are not all 0 or from 1e-100 to 1e100"):
+            report([results], tmp_path / "out", curves=[bad])
     (tmp_path / "model" / "metrics.jsonl").write_text("{}")
     for given in (tmp_path / "model", tmp_path / "model" / "metrics.jsonl"):
         with pytest.raises(CompressError, match="metrics.jsonl is damaged"):

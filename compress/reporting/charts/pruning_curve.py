@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from compress.benchmarking.results.formatting import in_percent, metric_title
 from compress.errors import CompressError
 from compress.files import faults_of, read_text
+from compress.models.training_log import is_drawable
 from compress.reporting.charts import svg
 from compress.reporting.charts.svg import Picture
 
@@ -68,8 +68,8 @@ def read_curve(path: Path) -> tuple[str, str, list[dict[str, str]]]:
                 f"{file} cannot be read as a pruning curve: it has no column {', '.join(missing)}; {_ADVICE}"
             )
         for row in rows:
-            if not all(math.isfinite(float(row[name])) for name in names):
-                raise ValueError(f"{', '.join(row[name] for name in names)} are not all finite numbers")
+            if not all(is_drawable(float(row[name])) for name in names):
+                raise ValueError(f"{', '.join(row[name] for name in names)} are not all 0 or from 1e-100 to 1e100")
     if not rows:
         raise CompressError(f"{file} has no rows; {_ADVICE}")
     return file.resolve().parent.name, rows[0].get("metric", "metric"), rows
