@@ -236,6 +236,10 @@ def benchmark(
             **({"budget": output.budget} if output.budget else {}),
         }
         lines = [Measurement(**common, **fields) for fields in measured_fields]
+        cut = {line.name: f"{line.truncated_rows:,} for {line.name}" for line in lines if line.truncated_rows}
+        if cut:
+            rows_cut = ", ".join(cut.values())
+            logger.info("of %d test rows, longer than what is read, were cut: %s", len(rows.examples), rows_cut)
         # Intervals resample whole sentences, which cannot be done with the predictions of single words.
         if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
             predictions = {

@@ -166,6 +166,7 @@ def setting_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload
         "length": workload.length,
         "padding": workload.padding,
         "max_length": workload.width or run.loaded["max_length"],
+        "truncated_rows": run.loaded["truncated_rows"],
         "tokens_median": float(np.median(lengths)),
         "tokens_p95": float(np.percentile(lengths, 95)),
         "tokens_max": max(lengths),

@@ -25,6 +25,7 @@ from compress import plugins
 from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.data.examples import Example
 from compress.data.tokenization import pad, word_counts
+from compress.data.truncation import counting
 from compress.errors import CompressError, Unavailable
 from compress.evaluation.metrics import predictions
 from compress.host import end_with_parent, installed_versions, library_versions
@@ -124,7 +125,8 @@ class RequestHandler:
 
             tokens = open_runner(place, request.max_length, request.lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
-        self.sizes = tokens.lengths(self.examples) if tokens else characters
+        with counting() as truncation:
+            self.sizes = tokens.lengths(self.examples) if tokens else characters
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
         if tokens:
@@ -144,6 +146,7 @@ class RequestHandler:
             "tokenizer_inside": bool(self.runner.tokenizer_inside),
             "max_length": int(getattr(self.runner, "max_length", 0)),
             "lengths": self.sizes if tokens else None,
+            "truncated_rows": sum(map(truncation.has_cut, self.examples)) if tokens else None,
             "versions": library_versions() | installed_versions(map(_name_in, required.values())),
         }
 

@@ -46,6 +46,7 @@ from compress.cli import Command, options
 )
 @click.option("--start", metavar="DIR", help="Start from this output of 'compress pretrain'.")
 @click.option("--control", is_flag=True, help="Train the control instead: same student and plan, gold labels only.")
+@options.max_length
 @options.output
 @options.checks
 @options.columns
@@ -64,6 +65,7 @@ def command(
     encoder: str | None,
     start: str | None,
     control: bool,
+    max_length: int | None,
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
@@ -83,5 +85,5 @@ def command(
     from compress.training.distill import DistillationData, DistillationOptions, distill
 
     data = DistillationData(pool, labels, combine or "", weights, labelled=labelled, rows=rows)
-    chosen = DistillationOptions(encoder, start, control)
+    chosen = DistillationOptions(encoder, start, control, max_length or 0)
     options.show_result(distill(teacher, student, output, data, options=chosen, **settings))

@@ -11,6 +11,7 @@ from compress.cli import Command, options
 @click.option("--teacher", required=True, metavar="RECIPE|MODEL", help="A recipe, an encoder's directory or hub name.")
 @click.option("--train", required=True, metavar="FILE", help="Labelled text to train on.")
 @click.option("--validation", required=True, metavar="FILE", help="Labelled text that selects the best checkpoint.")
+@options.max_length
 @options.output
 @options.checks
 @options.columns
@@ -20,6 +21,7 @@ def command(
     teacher: str,
     train: str,
     validation: str,
+    max_length: int | None,
     output: str,
     columns: options.Names,
     checks: dict[str, Any],
@@ -29,4 +31,4 @@ def command(
     data = options.labelled_data(train, validation, columns, **checks)
     from compress.training.finetune import finetune
 
-    options.show_result(finetune(teacher, output, data, **settings))
+    options.show_result(finetune(teacher, output, data, max_length=max_length or 0, **settings))

@@ -30,6 +30,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import check_free, places_of
 from compress.models.output_safety import keep_apart
 from compress.progress import for_terminal, logger
+from compress.recipes.training import LEAST_MAX_LENGTH
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
@@ -37,6 +38,11 @@ MOST_THREADS = 1024  # more than any machine has cores; libraries end without a 
 
 force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
 seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
+max_length = click.option(
+    "--max-length",
+    type=Whole(min=LEAST_MAX_LENGTH),
+    help="Cut texts to so many tokens; by default the recipe says it, or the lengths of the training rows do.",
+)
 metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
 OVERLAP = ("drop_overlap", "refuse_overlap")
 _overlap = (
@@ -195,12 +201,13 @@ def open_pool(
     *,
     rows: int | None = None,
     beside: object = None,
+    keep_empty: bool = False,
     role: str | None = "unlabeled",
 ) -> TextSource:
     """Open files for their text alone, as one stream, cut to ``rows`` spread evenly; say how if there is a role.
 
     ``beside`` labelled files columns and format are theirs: an unlabelled one needs no label. Beside other files a
-    ``.txt`` has no columns to choose, unless it is a table of tabs.
+    ``.txt`` has no columns to choose, unless it is a table of tabs. Rows without text count if ``keep_empty``.
     """
     sources = []
     named = {key: value for key, value in columns.items() if key != "label_column" or not beside}
@@ -210,6 +217,7 @@ def open_pool(
         source = open_source(path, role="unlabeled", labelled=False, **({} if apart else named))
         if apart and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
             source = open_source(path, role="unlabeled", labelled=False, **{**named, "format": None})
+        source.keep_empty = keep_empty
         sources.append(source)
         if role:
             logger.info("%s: %s", role, source.describe())

@@ -8,6 +8,7 @@ from compress.cli import Command, options
 from compress.cli.printing import say
 from compress.data import Example, TextSource
 from compress.data.examples import batched
+from compress.data.truncation import READS_NO_MORE, Truncation
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.progress import Progress, logger
@@ -36,7 +37,9 @@ def command(
 
     A line holds the label and its probability, or the score of a regression. Of a model that was calibrated with
     --accept-at it also says whether the prediction is accepted. A tagger of words reads a text as words
-    with spaces between them, and a line holds the words, their tags and probabilities.
+    with spaces between them, and a line holds the words, their tags and probabilities. A text that is longer than the
+    model reads is answered by a part of it, and its line says so: "truncated": true. There is a line for every row, in
+    order: an empty text is a text.
     """
     if bool(data) == bool(texts):
         raise CompressError("predict needs either TEXT arguments or --data FILE")
@@ -45,12 +48,18 @@ def command(
         raise CompressError(f"the text {broken[0]!r} is not UTF-8; convert it, or give it in a file with --data")
     from compress.inference.predict import load
 
-    rows = options.open_pool([data], columns) if data else map(Example, texts)
-    predict = load(model, compute=compute).predict
+    rows = options.open_pool([data], columns, keep_empty=True) if data else map(Example, texts)
+    classifier = load(model, compute=compute)
+    truncation = Truncation()
     for chunk in batched(rows, CHUNK_ROWS):
-        for example, prediction in zip(chunk, predict(chunk, probabilities=probabilities), strict=True):
+        found = classifier.predict(chunk, probabilities=probabilities)
+        cut = sum("truncated" in prediction for prediction in found)
+        truncation.add_counts(classifier.max_length, len(chunk), cut)
+        for example, prediction in zip(chunk, found, strict=True):
             pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
             say(json.dumps({**prediction, "text": example.text, **pair}, ensure_ascii=False))
+    if said := truncation.sentence(READS_NO_MORE):
+        logger.info("%s", said)
     if isinstance(rows, TextSource):
         logger.info("read: %s", rows.describe())  # with the rows that were skipped, which is known by now
 

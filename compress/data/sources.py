@@ -28,8 +28,8 @@ class FileSource(TextSource):
     """Examples streamed from one or more files.
 
     Several files are read ``in_turn``, a row from each, so that the start of a stream holds all of
-    them; or one after the other, which keeps one of them open. Rows without text are skipped and
-    counted; ``describe()`` says how many were met.
+    them; or one after the other, which keeps one of them open. Rows without text are counted, and skipped unless
+    ``keep_empty``; ``describe()`` says how many were met.
     """
 
     def __init__(
@@ -50,14 +50,15 @@ class FileSource(TextSource):
         self._labelled = labelled
         self._tables = tables
         self._in_turn = in_turn
-        self._skipped = 0
+        self.keep_empty = False
+        self._empty = 0
 
     def __iter__(self) -> Iterator[Example]:
         return (row[0] for row in self.with_values())
 
     def with_values(self) -> Iterator[ValuedRow]:
         """Yield every row with the name of its file, its number there, and its cells in the columns ``values``."""
-        self._skipped = 0
+        self._empty = 0
         streams = [self._rows(table) for table in self._tables]
         return _in_turn(streams) if self._in_turn else itertools.chain.from_iterable(streams)
 
@@ -76,8 +77,9 @@ class FileSource(TextSource):
                 if len(text) > longest or (pair and len(pair) > longest):
                     raise too_long(f"{table.name}, row {number}", longest)
                 if not text or pair == "":
-                    self._skipped += 1
-                    continue
+                    self._empty += 1
+                    if not self.keep_empty:
+                        continue
                 if table.tagged:
                     tags = None if label_at is None else tuple((cells[label_at] or "").split(" "))
                     yield Example(text, tags=tags), table.name, number, ()
@@ -100,7 +102,7 @@ class FileSource(TextSource):
         used |= {"label": self.columns.label} if self._labelled else {}
         if not self._tables[0].fixed:
             shown += [f"{what} = {'' if named else 'column '}{name}" for what, name in used.items() if name]
-        notes = Counter({"rows without text, skipped": self._skipped})
+        notes = Counter({f"rows without text{'' if self.keep_empty else ', skipped'}": self._empty})
         for table in self._tables:
             notes.update(table.notes)
         shown += [f"{note}: {count:,}" for note, count in notes.items() if count]

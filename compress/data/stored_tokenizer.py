@@ -29,6 +29,7 @@ class PlainTokenizer:
     truncation_side: str
     pad_token_id: Any
     unk_token_id: Any
+    name_or_path: str = ""
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer) -> Self:
@@ -60,7 +61,7 @@ class PlainTokenizer:
                 raise CompressError(f"{path} has the truncation_side {side!r:.40}: give left or right")
         names = ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
         padding, unknown = (_token_id(backend, settings.get(name)) for name in ("pad_token", "unk_token"))
-        return cls(backend, names, int(limit), str(side), padding, unknown)
+        return cls(backend, names, int(limit), str(side), padding, unknown, str(directory))
 
 
 def _token_id(backend: "Tokenizer", token: Any) -> int | None:

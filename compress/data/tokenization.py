@@ -7,7 +7,7 @@ characters: metrics count it as wrong, and neither training nor checkpoint selec
 
 import hashlib
 import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from compress.data.examples import Example, batched, texts_of
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.text_encoder import TokenRows, in_parts, shared_encoder
+from compress.data.truncation import count_rows
 from compress.errors import CompressError
 
 if TYPE_CHECKING:
@@ -43,7 +44,12 @@ def position_limit(config: Mapping[str, Any]) -> int | None:
 
 
 def encode(
-    tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, *, task: str = "classification"
+    tokenizer: AnyTokenizer,
+    examples: Sequence[Example],
+    max_length: int,
+    *,
+    task: str = "classification",
+    counted: bool = True,
 ) -> TokenRows:
     """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: int64 ``[T]`` a row, not padded.
 
@@ -51,11 +57,16 @@ def encode(
     (:func:`compress.data.tokenization.first_tokens`). Where the tokenizer leaves nothing of a row, it has the unknown
     token.
 
+    Args:
+        counted: whether rows that are cut count for :mod:`compress.data.truncation`.
+
     Raises:
         CompressError: some rows are texts and some are pairs, or a tagger is to read pairs.
     """
     check_one_kind(examples, task)
     tokens = _encode(tokenizer, examples, max_length, task)
+    if counted:
+        count_rows(max_length, examples, tokens.truncated)
     if not all(map(len, tokens["input_ids"])):
         instead = {"input_ids": int(tokenizer.unk_token_id or 0)}
         for key, rows in tokens.items():
@@ -75,13 +86,16 @@ def check_one_kind(examples: Sequence[Example], task: str = "classification") ->
 
 def _encode(tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, task: str) -> TokenRows:
     if task == "tagging":
-        found = defaultdict[str, list[np.ndarray]](list)
+        found, cut = TokenRows(), set[int]()
         for part in in_parts(examples, lambda example: len(example.text)):
             tokens, encodings = shared_encoder(tokenizer).encode([list(e.words) for e in part], max_length, words=True)
             tokens["words"] = [np.array(first_tokens(one.word_ids), dtype=np.int64) for one in encodings]
+            before = len(found.get("words", ()))
+            cut |= {before + number for number in tokens.truncated}
             for key, rows in tokens.items():
-                found[key] += rows
-        return dict(found)
+                found.setdefault(key, []).extend(rows)
+        found.truncated = frozenset(cut)
+        return found
     texts = [example.text for example in examples]
     has_pairs = bool(examples) and examples[0].text_pair is not None
     return shared_encoder(tokenizer)(

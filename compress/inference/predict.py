@@ -4,7 +4,7 @@ An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here impo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ import numpy as np
 from compress.data import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import by_sentence, maximum_length, word_counts
+from compress.data.truncation import counting
 from compress.errors import CompressError
 from compress.evaluation.softmax import probabilities as softmax
 from compress.inference.batching import Run, logits_of
@@ -91,6 +92,7 @@ class Classifier:
         if isinstance(model, CascadeDir):
             members, self._asked = model.members, model.thresholds
         self._members = [Reader.open(one, compute) for one in members]
+        self.max_length = min(member.max_length for member in self._members)
         self._thresholds = acceptance_thresholds(model)
 
     def predict(self, texts: Sequence[Text], *, probabilities: bool = False) -> list[Prediction]:
@@ -98,7 +100,8 @@ class Classifier:
 
         A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words",
         "tags", "probabilities"}``, one tag a word, null for a word that was cut off. A classifier that was calibrated
-        with a share to be right adds ``"accepted"``: whether the probability reaches the threshold.
+        with a share to be right adds ``"accepted"``: whether the probability reaches the threshold. Of a text that was
+        cut, because the model does not read all of it, it has ``"truncated": True``.
 
         Args:
             texts: texts, pairs of texts as tuples, or examples; for a tagger a text is words with spaces between.
@@ -118,14 +121,24 @@ class Classifier:
         def ask(number: int, rows: np.ndarray) -> np.ndarray:
             return self._members[number].logits([examples[row] for row in rows])
 
-        logits = ask_in_turn(self._members[0].logits(examples), self._asked, ask).logits
+        with counting() as truncation:
+            logits = ask_in_turn(self._members[0].logits(examples), self._asked, ask).logits
+        found = [*self._predictions(examples, logits, probabilities)]
+        for example, prediction in zip(examples, found, strict=True):
+            if truncation.has_cut(example):
+                prediction["truncated"] = True
+        return found
+
+    def _predictions(
+        self, examples: Sequence[Example], logits: np.ndarray, probabilities: bool
+    ) -> Iterator[Prediction]:
         if self.task == "regression":
-            return [{"score": round(float(row[0]), 4)} for row in logits]
-        found = softmax(logits)
-        if self.task == "tagging":
-            of_sentences = by_sentence(found, word_counts(examples))
-            return [_tagged(e, rows, self.labels) for e, rows in zip(examples, of_sentences, strict=True)]
-        return [self._prediction(row, probabilities) for row in found]
+            yield from ({"score": round(float(row[0]), 4)} for row in logits)
+        elif self.task == "tagging":
+            of_sentences = by_sentence(softmax(logits), word_counts(examples))
+            yield from (_tagged(e, rows, self.labels) for e, rows in zip(examples, of_sentences, strict=True))
+        else:
+            yield from (self._prediction(row, probabilities) for row in softmax(logits))
 
     def _prediction(self, row: np.ndarray, probabilities: bool) -> Prediction:
         best = int(row.argmax())

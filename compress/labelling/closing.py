@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from compress.data import ContentFingerprint, data_entry
+from compress.data.truncation import Truncation
 from compress.errors import CompressError
 from compress.files import read_json_table
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import link_or_copy, read_shard, shard_is_done, shard_number, shard_path
+from compress.labelling.shards import count_truncated, link_or_copy, read_shard, shard_is_done, shard_number, shard_path
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.output_dir import ENDED_EARLY, PARTIAL, WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import REQUEST_NAME
@@ -63,7 +64,9 @@ def close_shards(working: Path) -> None:
     shards = (read_shard(working, number, len(draft.labels), task=draft.task)[0] for number in range(len(done)))
     fingerprint = ContentFingerprint(example for examples in shards for example in examples)
     data = (data_entry("unlabeled", draft.data[0]["name"], fingerprint),)
-    notes = {**draft.notes, ENDED_EARLY: file_sha256(work / REQUEST_NAME)}
+    truncation = Truncation()
+    count_truncated(truncation, working.glob("shard-*.json"), draft.notes["max_length"])
+    notes = {**draft.notes, ENDED_EARLY: file_sha256(work / REQUEST_NAME), **truncation.notes()}
     finish(working, replace(draft, data=data, notes=notes))
 
 

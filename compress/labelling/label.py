@@ -17,9 +17,11 @@ from transformers import PreTrainedTokenizerFast
 from compress.data import ContentFingerprint, Example, TextSource, among, content_sha256, data_entry, row_key
 from compress.data.examples import batched
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
+from compress.data.truncation import count_stream, counting
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri
 from compress.exporting.export import export, has_exporter
+from compress.files import read_json_table
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import open_runtime
@@ -28,7 +30,7 @@ from compress.labelling.closing import DRAFT_NAME, close_shards, take_up
 from compress.labelling.label_dir import ROWS_ASKED, LabelDir
 from compress.labelling.precision import COMPARED_ROWS, compare_precisions
 from compress.labelling.remote_labels import Upload, keep_copy, work_place
-from compress.labelling.shards import SHARD_ROWS, Part, shard_is_done, shard_number, write_shard
+from compress.labelling.shards import SHARD_ROWS, Part, count_truncated, shard_is_done, shard_number, write_shard
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import cached_json, write_atomically
@@ -65,21 +67,28 @@ class Job:
     tokenizer: PreTrainedTokenizerFast
     scratch: Path
 
-    def logits(self, examples: Sequence[Example], run: Run, advance: Advance = lambda rows: None) -> np.ndarray:
-        """Return the logits of a shard, whose rows share batches: its bytes depend on no other shard."""
-        return logits_of(
-            examples,
-            run,
-            self.tokenizer,
-            max_length=self.plan.max_length,
-            batch_rows=self.plan.batch_rows,
-            task=self.model.task,
-            advance=advance,
-        )
+    def answers(
+        self, examples: Sequence[Example], run: Run, advance: Advance = lambda rows: None
+    ) -> tuple[np.ndarray, int]:
+        """Return the logits of a shard, whose rows share batches: its bytes depend on no other shard.
+
+        The number is that of the rows that were cut.
+        """
+        with counting() as truncation:
+            logits = logits_of(
+                examples,
+                run,
+                self.tokenizer,
+                max_length=self.plan.max_length,
+                batch_rows=self.plan.batch_rows,
+                task=self.model.task,
+                advance=advance,
+            )
+        return logits, sum(map(truncation.has_cut, examples))
 
 
 Shard = tuple[int, list[Example]]  # the number of a shard in the whole text, and its rows
-Labelled = Generator[tuple[int, list[Example], np.ndarray], None, None]
+Labelled = Generator[tuple[int, list[Example], np.ndarray, int], None, None]
 
 
 class Engine:
@@ -96,10 +105,10 @@ class Engine:
         return 0
 
     def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
-        """Yield each shard with its logits, in any order; ``advance`` by rows."""
+        """Yield each shard with its logits and the number of rows that were cut, in any order; ``advance`` by rows."""
         run = start_runtime(job.plan, job.model, job.scratch)
         for number, examples in shards:
-            yield number, examples, job.logits(examples, run, advance)
+            yield number, examples, *job.answers(examples, run, advance)
 
 
 @dataclass(frozen=True)
@@ -241,8 +250,9 @@ def label(
                 progress("Labelling", left) as advance,
                 closing(options.engine.run(job, itertools.chain([first], shards), advance)) as labelled,
             ):
-                for number, examples, logits in labelled:
-                    write_shard(stage.working, number, examples, logits, made_from(examples), model.task)
+                for number, examples, logits, cut in labelled:
+                    made = {**made_from(examples), "truncated": cut}
+                    write_shard(stage.working, number, examples, logits, made, model.task)
         if not fingerprint.rows:
             (stage.scratch / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
@@ -255,10 +265,12 @@ def label(
             for stale in stage.working.glob("shard-*"):  # of a longer text, where the file shrank between two starts
                 if shard_number(stale) * plan.shard_rows >= fingerprint.rows:
                     stale.unlink()
+            count_truncated(stage.truncation, stage.working.glob("shard-*.json"), plan.max_length)
             stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=notes)
         if upload:
             with progress("Copying the labels", None):
                 upload.finish(stage.working)
+    logger.info("read: %s", unlabeled.describe())  # with the rows that were left out, which is known by now
     if upload:
         keep_copy(Path(place))
     return LabelDir.open(output, part=part is not None and not late)
@@ -308,8 +320,9 @@ def _run_teacher(
     labelling = progress("Labelling", len(examples))
     with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:
         job = Job(plan, model, tokenizer, Path(scratch))
-        parts = [logits for *_, logits in Engine().run(job, enumerate(batched(examples, SHARD_ROWS)), advance)]
-    logits = np.concatenate(parts)
+        parts = [*Engine().run(job, enumerate(batched(examples, SHARD_ROWS)), advance)]
+    count_stream(plan.max_length, len(examples), sum(cut for *_, cut in parts))
+    logits = np.concatenate([logits for _, _, logits, _ in parts])
     return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
 
 

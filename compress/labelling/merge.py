@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from compress.data.truncation import Truncation
 from compress.errors import CompressError, some_of
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import Part, link_or_copy, shard_path
+from compress.labelling.shards import Part, count_truncated, link_or_copy, shard_path
 from compress.models.manifest import MANIFEST_NAME, file_sha256
 from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import REQUEST_NAME, keep_apart
@@ -142,7 +143,11 @@ def _plan(parts: Sequence[LabelPart]) -> dict[str, Any]:
     """Return the notes of whole labels: how the parts were made, with the values that occur where they differ."""
     kept = [part.labels.manifest.notes for part in parts]
     values = {name: list(dict.fromkeys(str(notes.get(name)) for notes in kept)) for name in kept[0]}
-    own = {"part", "parts", "tokenizer_sha256", "shards_sha256"}
-    return {
+    own = {"part", "parts", "tokenizer_sha256", "shards_sha256", "truncated"}
+    truncation = Truncation()
+    files = (part.path / name for part in parts for name in part.files() if name.endswith("json"))
+    count_truncated(truncation, files, parts[0].notes.max_length)
+    plan = {
         name: kept[0][name] if len(all_) == 1 else some_of(all_) for name, all_ in values.items() if name not in own
     }
+    return plan | truncation.notes()

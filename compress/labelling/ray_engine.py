@@ -116,9 +116,9 @@ class LabelWorker:
             self.job = Job(self.plan, model, self.tokenizer, Path(scratch))
             self.loaded = start_runtime(self.plan, model, Path(scratch))
 
-    def logits(self, examples: list[Example]) -> np.ndarray:
-        """Return the logits of the rows of a shard."""
-        return self.job.logits(examples, self.loaded)
+    def answers(self, examples: list[Example]) -> tuple[np.ndarray, int]:
+        """Return the logits of the rows of a shard, and how many were cut."""
+        return self.job.answers(examples, self.loaded)
 
 
 def pack_directory(directory: Path) -> np.ndarray:
@@ -169,7 +169,7 @@ class Crew:
             for answer in done:
                 place, shard = self.answers.pop(answer)
                 try:
-                    logits = self.ray.get(answer)
+                    answers = self.ray.get(answer)
                 except self.ray.exceptions.RayTaskError as error:
                     raise (error.cause if isinstance(error.cause, Exception) else error) from error
                 except self.ray.exceptions.RayError as error:
@@ -179,7 +179,7 @@ class Crew:
                 if shard is not None:
                     place.under_way -= 1
                     advance(len(shard[1]))
-                    yield *shard, logits
+                    yield *shard, *answers
 
     def _hand_out(self, shards: Iterator[Shard]) -> bool:
         """Give the workers that are ready the next shards; tell whether there are more."""
@@ -188,7 +188,7 @@ class Crew:
                 if place.ready and place.under_way < most and self._top_up(shards):
                     shard = self.waiting.pop()
                     place.under_way += 1
-                    self.answers[place.actor.logits.remote(shard[1])] = (place, shard)
+                    self.answers[place.actor.answers.remote(shard[1])] = (place, shard)
         return self._top_up(shards)
 
     def _top_up(self, shards: Iterator[Shard]) -> bool:

@@ -24,6 +24,7 @@ from compress.data.formats.json_parquet import is_string
 from compress.data.formats.parquet_pages import batch_rows
 from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
 from compress.data.tokenization import by_sentence, check_one_kind, word_counts
+from compress.data.truncation import Truncation
 from compress.errors import CompressError
 from compress.files import faults_of, read_json_table, regular_file
 from compress.models.manifest import file_sha256
@@ -210,6 +211,12 @@ def shard_is_done(directory: Path, number: int, record: dict[str, Any]) -> bool:
         return False
     same = all(written.get(key) == value for key, value in record.items())
     return same and path.is_file() and file_sha256(path) == written.get("sha256")
+
+
+def count_truncated(truncation: Truncation, records: Iterable[Path], max_length: int) -> None:
+    """Count the rows of shards, and those that were cut, by the records beside the shards."""
+    for record in map(read_json_table, records):
+        truncation.add_counts(max_length, record["rows"], record.get("truncated", 0))
 
 
 def link_or_copy(source: Path, target: Path, like: os.stat_result) -> None:

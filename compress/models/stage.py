@@ -17,21 +17,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, parent_entry
 from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import keep_apart
+from compress.progress import logger
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+_TAKES_LENGTH = ("finetune", "label", "distill")
+_READS_MORE = "--max-length N reads more of them, if the model can"
+
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage at work. ``manifest`` holds what is known at its start."""
+    """A stage at work.
+
+    ``manifest`` holds what is known at its start, and ``truncation`` counts the rows that were cut.
+    """
 
     working: Path
     manifest: Manifest
+    truncation: Truncation
 
     @classmethod
     @contextmanager
@@ -76,8 +85,10 @@ class Stage:
             data=tuple(dict(entry) for entry in data or ()),
             seeds={} if seed is None else {"seed": seed},
         )
-        with writing(output, request, force=force, keep=keep) as working:
-            yield cls(working, manifest)
+        with counting() as truncation, writing(output, request, force=force, keep=keep) as working:
+            yield cls(working, manifest, truncation)
+        if said := truncation.sentence(_READS_MORE if name in _TAKES_LENGTH else READS_NO_MORE):
+            logger.info("%s", said)
 
     @property
     def scratch(self) -> Path:
@@ -90,7 +101,11 @@ class Stage:
         Args:
             described: fields of :class:`compress.models.manifest.Manifest` that the start did not know.
         """
-        finish(self.working, replace(self.manifest, **described))
+        finish(self.working, self._described(described))
+
+    def _described(self, fields: Mapping[str, Any]) -> Manifest:
+        notes = {**fields.get("notes", {}), **self.truncation.notes()}
+        return replace(self.manifest, **{**fields, "notes": notes})
 
     def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **described: Any) -> None:
         """Write a torch model, its tokenizer, the manifest and the card; then reopen it and compare outputs."""
@@ -98,7 +113,7 @@ class Stage:
         from compress.models.modeling import auto_class
         from compress.models.saving import check_same, describe_architecture, save_model
 
-        manifest = replace(self.manifest, architecture=describe_architecture(model), **described)
+        manifest = self._described({"architecture": describe_architecture(model), **described})
         model = model.cpu().float().eval()
         save_model(model, tokenizer, self.working)
         finish(self.working, manifest)

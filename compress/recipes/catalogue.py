@@ -167,9 +167,10 @@ def _training(training: Training) -> str:
     length = f"{training.epochs:g} epochs"
     length += f", for few rows {training.min_steps} steps" if training.min_steps else ""
     length += f", at most {training.max_steps} steps" if training.max_steps else ""
+    cut = f"texts cut to {training.max_length} tokens" if training.max_length else "texts cut to a length by the rows"
     return (
         f"{length}, batches of {training.batch_size}, learning rate {training.learning_rate:g}, {training.schedule} "
-        f"schedule, texts cut to {training.max_length} tokens, precision {training.precision}"
+        f"schedule, {cut}, precision {training.precision}"
     )
 
 

@@ -24,6 +24,8 @@ class Training:
     ``evaluations`` is how often the student is evaluated (and a checkpoint written) at most, fewer where that would
     take long beside the training. The best checkpoint is kept. A training stops after ``patience`` evaluations without
     a better score; 0, the default, never stops it: while the learning rate falls the score may still rise.
+    ``max_length`` is the number of tokens that a text is cut to; 0 chooses it by the lengths of the training rows
+    (:func:`compress.training.step_plan.length_for`).
     ``precision`` ``auto`` is bfloat16 where the device multiplies it faster than float32; on a CPU a short trial tells.
     """
 
@@ -40,7 +42,7 @@ class Training:
     max_gradient_norm: float = 1.0
     evaluations: int = 8
     patience: int = 0
-    max_length: int = 128
+    max_length: int = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
     def for_classes(self, classes: int) -> "Training":
@@ -74,7 +76,11 @@ class Training:
             *((not 0 < getattr(self, name) < math.inf, name, "above 0") for name in positive),
             *((not 0 <= getattr(self, name) < math.inf, name, "at least 0") for name in at_least_0),
             (not 0 <= self.warmup_share < 1, "warmup_share", "at least 0 and below 1"),
-            (self.max_length < LEAST_MAX_LENGTH, "max_length", f"at least {LEAST_MAX_LENGTH}"),
+            (
+                self.max_length != 0 and self.max_length < LEAST_MAX_LENGTH,
+                "max_length",
+                f"at least {LEAST_MAX_LENGTH}, or 0 to choose it by the rows",
+            ),
         )
         return [f"{name} = {getattr(self, name)} must be {bound}" for is_broken, name, bound in rules if is_broken]
 

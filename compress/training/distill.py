@@ -35,7 +35,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, 
 from compress.training.augmentation import augmented, one_of
 from compress.training.build_student import build_student, try_student
 from compress.training.finetune import encoder_of
-from compress.training.phases import check_batch_sizes, fit
+from compress.training.phases import check_batch_sizes, fit, keep_length
 from compress.training.teaching_labels import check_foreign_labels, open_teacher
 from compress.training.tokenized_rows import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
@@ -93,11 +93,13 @@ class DistillationOptions:
             its architecture gives it, and runs the later phases.
         control: train the control instead: the same student, from the same start, planned for the same number of steps,
             on the gold labels of ``train`` alone (selected on a slice of it when there is no ``validation``).
+        max_length: tokens that texts are cut to, instead of what the recipe says.
     """
 
     encoder: str | Path | None = None
     start: str | Path | None = None
     control: bool = False
+    max_length: int = 0
 
 
 def distill(
@@ -125,6 +127,8 @@ def distill(
     opened = cast("list[LabelDir]", [*data.labels, *data.variants])
     model = open_teacher(teacher, opened)
     recipe = recipes.load_recipe("students", student) if isinstance(student, str) else student
+    if options.max_length:
+        recipe = replace(recipe, training=replace(recipe.training, max_length=options.max_length))
     pretrained = None
     if options.start is not None:
         pretrained, recipe = _pretrained(options.start, recipe)
@@ -228,12 +232,13 @@ def distill(
         outcomes = fit(
             built,
             tokenizer,
-            TrainingPlan(training_data, selection, planned_rows),
+            TrainingPlan(training_data, selection, planned_rows, chain(pool, train)),
             TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling"),
             phases=phases,
             teachers=networks,
             mixer=mixer,
         )
+        keep_length(tokenizer, outcomes[-1])
         labelled_by = pool.labels if isinstance(pool, LabelledPool) else ()
         stage.write_model(
             built,

@@ -18,7 +18,7 @@ from compress.models.stage import Stage
 from compress.progress import Progress, logger, quiet_libraries, silent
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.training.packaged_encoder import packaged_encoder
-from compress.training.phases import fit
+from compress.training.phases import fit, keep_length
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
 
@@ -33,6 +33,7 @@ def finetune(
     data: LabelledData,
     *,
     training: Training | None = None,
+    max_length: int = 0,
     compute: Compute = Compute(),
     force: bool = False,
     progress: Progress = silent,
@@ -44,6 +45,7 @@ def finetune(
     Args:
         teacher: a recipe or its name, or an encoder: a directory or a hub name.
         training: instead of the recipe's.
+        max_length: tokens that texts are cut to, instead of what ``training`` says.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
@@ -67,6 +69,7 @@ def finetune(
     names = labels or ("score",)
     metric = find_metric(data.metric, task=task, classes=len(names)).name
     training = training or (recipe.training if recipe else TRAINING)
+    training = replace(training, max_length=max_length or training.max_length)
     compute = replace(compute, device=resolve_device(compute.device))
     gold = {role: Gold(rows, encode_gold(rows, names, task=task, name=role)) for role, rows in roles.items()}
     with Stage.begin(
@@ -90,6 +93,7 @@ def finetune(
             phases=(Phase((Choice("hard-label"),)),),
             teachers={},
         )
+        keep_length(tokenizer, outcome)
         stage.write_model(
             model,
             tokenizer,

@@ -19,7 +19,9 @@ from torch.nn import Parameter
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
-from compress.data.tokenization import maximum_length
+from compress.data.text_source import is_spread
+from compress.data.tokenization import encode, maximum_length
+from compress.data.truncation import count_stream
 from compress.errors import CompressError
 from compress.inference import processes
 from compress.models.components import embeddings_projection
@@ -33,7 +35,7 @@ from compress.training.learned_vocabulary import Mixer
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import join_logs
 from compress.training.modifiers import MaskingModifier
-from compress.training.step_plan import StepRange, described, step_ranges, steps_for
+from compress.training.step_plan import LENGTH_ROWS, StepRange, described, length_for, step_ranges, steps_for
 from compress.training.teacher_signal import (
     LIVE,
     CachedFirstStates,
@@ -43,7 +45,7 @@ from compress.training.teacher_signal import (
     first_states_fit,
     write_first_states,
 )
-from compress.training.tokenized_dataset import collator, mapped_rows, shortest_first
+from compress.training.tokenized_dataset import collator, mapped_rows, shortest_first, truncated_rows
 from compress.training.tokenized_rows import write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import Selection, TrainingPlan
@@ -80,15 +82,18 @@ def fit(
     """
     work, selection = run.folder / WORK_FOLDER, plan.selection
     training = run.training.for_classes(model.config.num_labels or 0)
-    tokenizing: dict[str, Any] = {
-        "max_length": min(training.max_length, maximum_length(tokenizer, model.config.to_dict())),
-        "task": run.task,
-    }
     check_batch_sizes(training, phases)
+    rows_planned = plan.rows or sum(1 for _ in plan.data.rows("all"))
+    limit = maximum_length(tokenizer, model.config.to_dict())
+    length = min(training.max_length, limit) or chosen_length(tokenizer, plan, rows_planned, limit, run)
+    if training.max_length > limit:
+        logger.info(
+            "max_length = %d is more than the model reads: texts are cut to %d tokens", training.max_length, limit
+        )
+    tokenizing: dict[str, Any] = {"max_length": length, "task": run.task}
     if selection:
         tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
         selection = replace(selection, rows=shortest_first(mapped_rows(tokenised)))
-    rows_planned = plan.rows or sum(1 for _ in plan.data.rows("all"))
     steps = steps_for(rows_planned, training)
     as_student = "as the student's, " if plan.rows and plan.data.pool is None else ""
     logger.info("%s: %s%s", run.title, as_student, described(steps, rows_planned, training))
@@ -98,6 +103,9 @@ def fit(
         text: plan.data.tokenized(work / f"training-{text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
         for text in sorted(texts)
     }
+    read = max(rows.values(), key=len)
+    cut = truncated_rows(read)
+    count_stream(length, len(read), cut)
     run = with_settled_precision(run)
     if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
@@ -115,7 +123,31 @@ def fit(
         keep_loss_modules,
     )
     join_logs({part.name: work / part.name for part in planned}, run.folder)
-    return outcomes
+    return [replace(outcome, max_length=length, truncated_rows=cut) for outcome in outcomes]
+
+
+def chosen_length(
+    tokenizer: PreTrainedTokenizerFast, plan: TrainingPlan, rows: int, limit: int, run: TrainingRun
+) -> int:
+    """Return the length that :func:`compress.training.step_plan.length_for` gives for rows spread over those of a plan.
+
+    Args:
+        rows: how many there are.
+        limit: tokens that the model reads.
+    """
+    texts = (row.example for row in plan.data.rows("all")) if plan.texts is None else plan.texts
+    some = [text for number, text in enumerate(texts) if rows <= LENGTH_ROWS or is_spread(number, LENGTH_ROWS, rows)]
+    tokens = [len(ids) for ids in encode(tokenizer, some, limit, task=run.task, counted=False)["input_ids"]]
+    length = length_for(tokens, limit)
+    longer = sum(count > length for count in tokens)
+    logger.info("%s: texts cut to %d tokens (%d of %d rows are longer)", run.title, length, longer, len(tokens))
+    return length
+
+
+def keep_length(tokenizer: PreTrainedTokenizerFast, outcome: Outcome) -> None:
+    """Let a model that was trained on texts that were cut read no more of a text afterwards, in any client."""
+    if outcome.truncated_rows:
+        tokenizer.model_max_length = outcome.max_length
 
 
 def with_settled_precision(run: TrainingRun) -> TrainingRun:

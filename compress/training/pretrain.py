@@ -15,7 +15,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from compress import recipes
 from compress.data import ContentFingerprint, TextSource, data_entry
-from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.inference.compute import Compute, resolve_device
 from compress.models.model_dir import ModelDir
@@ -125,7 +124,8 @@ def pretrain(
             keep_loss_modules=True,
         )
         head = trained_head(detach_loss_modules(built), built)
-        metrics = _score(built, head, tokenizer, text, run, recipe.phases[-1].masking) if head else ()
+        masking, length = recipe.phases[-1].masking, outcomes[-1].max_length
+        metrics = _score(built, head, tokenizer, text, run, masking, length) if head else ()
         notes = {key: value for key, value in summary(outcomes).items() if key not in SELECTION_NOTES}
         stage.write_model(
             masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu()),
@@ -179,6 +179,7 @@ def _score(
     text: UnlabelledText,
     run: TrainingRun,
     masking: float,
+    length: int,
 ) -> tuple[dict[str, Any], ...]:
     """Return the metrics of the masked language model on the held-out rows, which are masked once, by the seed.
 
@@ -186,7 +187,6 @@ def _score(
         CompressError: no token of these rows was masked.
     """
     held = [TrainingRow(example) for example, _ in text.part(held=True).labelled()]
-    length = min(run.training.max_length, maximum_length(tokenizer, student.config.to_dict()))
     written = write_rows(run.folder / WORK_FOLDER / "held-out.arrow", held, tokenizer, max_length=length, task=TASK)
     collate, masker = collator(tokenizer.pad_token_id or 0, TASK), Masker(tokenizer, masking)
     student.train(False)

@@ -48,6 +48,11 @@ def lengths_of(rows: Dataset) -> np.ndarray:
     return found
 
 
+def truncated_rows(rows: Dataset) -> int:
+    """Return how many rows were cut."""
+    return int(rows.select_columns("truncated").with_format("numpy")[:]["truncated"].sum())
+
+
 def shortest_first(rows: Dataset) -> Dataset:
     """Return the rows, shortest first, so that batches of neighbours hold little padding."""
     return rows.select(np.argsort(lengths_of(rows), kind="stable"))

@@ -60,9 +60,10 @@ def write_rows(
     """Tokenise rows into an Arrow file and return its path; an existing file is kept.
 
     Columns: ``input_ids``, ``token_type_ids`` (where the tokenizer makes them), ``length``, ``row`` (its number; the
-    first has ``first``), ``labels``, ``teacher_logits``, and with a ``mixer`` ``mixed_ids``. For tagging there is also
-    ``words``, 1 for every token where a word starts, and labels and logits are lists over these words; truncated words
-    and words without teacher logits are left out, and so are rows without any other.
+    first has ``first``), ``truncated`` (whether it was cut), ``labels``, ``teacher_logits``, and with a ``mixer``
+    ``mixed_ids``. For tagging there is also ``words``, 1 for every token where a word starts, and labels and logits are
+    lists over these words; truncated words and words without teacher logits are left out, and so are rows without any
+    other.
     """
     if not path.is_file():
         temporary = path.with_suffix(".tmp")
@@ -87,15 +88,17 @@ def _tables(
 ) -> Iterator[Any]:
     """Yield the Arrow tables of :func:`write_rows`."""
     for chunk in batched(rows, ENCODED_ROWS):
-        tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task)
+        tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task, counted=False)
+        cut = [number in tokens.truncated for number in range(len(chunk))]
         has_logits = chunk[0].logits is not None
         if task == "tagging":
-            chunk, tokens = _answered(chunk, tokens)
+            chunk, tokens, cut = _answered(chunk, tokens, cut)
         columns: dict[str, Any] = {key: pa.array(values, pa.list_(pa.int32())) for key, values in tokens.items()}
         if mixer:
             columns["mixed_ids"] = pa.array([mixer.ids(row.example, max_length) for row in chunk], pa.list_(pa.int32()))
         columns["row"] = pa.array(range(written, written + len(chunk)), pa.int64())
         columns["length"] = pa.array([len(ids) for ids in tokens["input_ids"]], pa.int32())
+        columns["truncated"] = pa.array(cut, pa.bool_())
         kind, unknown = LABEL_TYPES[task]
         columns["labels"] = pa.array([unknown if row.label is None else row.label for row in chunk], kind)
         if has_logits:
@@ -109,10 +112,13 @@ def _tables(
         yield pa.table(columns)
 
 
-def _answered(chunk: Sequence[TrainingRow], tokens: TokenRows) -> tuple[list[TrainingRow], TokenRows]:
-    """Return the rows with the logits and labels of the words that are trained on, and their tokens."""
+def _answered(
+    chunk: Sequence[TrainingRow], tokens: TokenRows, cut: Sequence[bool]
+) -> tuple[list[TrainingRow], TokenRows, list[bool]]:
+    """Return the rows with the logits and labels of the words that are trained on, their tokens, and which were cut."""
     rows: list[TrainingRow] = []
     kept: list[dict[str, np.ndarray]] = []
+    kept_cut: list[bool] = []
     for index, row in enumerate(chunk):
         answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
         starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
@@ -123,8 +129,9 @@ def _answered(chunk: Sequence[TrainingRow], tokens: TokenRows) -> tuple[list[Tra
         logits = None if row.logits is None else row.logits[words]
         rows.append(replace(row, logits=logits, label=[labels[word] for word in words]))
         own = {key: values[index] for key, values in tokens.items()}
+        kept_cut.append(cut[index])
         kept.append({**own, "words": (np.array(starts) > 0).astype(np.int64)})
-    return rows, {key: [row[key] for row in kept] for key in tokens}
+    return rows, TokenRows({key: [row[key] for row in kept] for key in tokens}), kept_cut
 
 
 class _Part(NamedTuple):

@@ -60,7 +60,8 @@ class Outcome:
     """Result of a training run: optimiser steps planned and taken, best score and its step, seconds of this start.
 
     A run that selects no checkpoint has no score. One that prunes names the units it ``masked``: for ``heads`` and
-    ``neurons`` a list a layer, of positions among those that were there.
+    ``neurons`` a list a layer, of positions among those that were there. Texts were cut to ``max_length`` tokens, and
+    ``truncated_rows`` of the training rows were longer.
     """
 
     planned_steps: int
@@ -71,6 +72,8 @@ class Outcome:
     precision: str
     seconds: float
     masked: Mapping[str, list[list[int]]] | None = None
+    max_length: int = 0
+    truncated_rows: int = 0
 
     @property
     def noted(self) -> dict[str, Any]:

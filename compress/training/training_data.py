@@ -199,11 +199,15 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Rows of one training, the rows that select its checkpoint, and how many rows its steps are for (0: its own)."""
+    """Rows of one training, the rows that select its checkpoint, and how many rows its steps are for (0: its own).
+
+    ``texts`` are the rows by whose lengths ``max_length`` is chosen (None: its own).
+    """
 
     data: TrainingData
     selection: Selection | None = None
     rows: int = 0
+    texts: Iterable[Example] | None = None
 
 
 def agreement_rows(pool: LabelledPool, task: str) -> Selection:

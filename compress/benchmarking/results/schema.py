@@ -101,6 +101,9 @@ class Measurement(WithIntervals):
     length: Annotated[int | None, "tokens of every row; null: as long as the data's own rows"]
     padding: Annotated[str, "longest (of the batch), or max_length (all to max_length)"]
     max_length: Annotated[int, "tokens a row is cut to; 0 where it has none"]
+    truncated_rows: Annotated[
+        int | None, "rows of the data that are longer, and were cut; null where it has none, or another tool cuts them"
+    ] = None
     tokenizer_inside: Annotated[bool, "true where tokenisation cannot be told from the model's own time"]
     rounds: Annotated[int, "interleaved rounds, as many as its precision needed or the time allowed"]
     group: Annotated[

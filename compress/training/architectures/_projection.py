@@ -59,7 +59,7 @@ def token_vectors(
     """Yield ``[N, E]`` of the tokens of some texts at a time: word, position and segment summed, or the words alone."""
     limit = min(len(embeddings.positions), int(tokenizer.model_max_length))
     for chunk in batched(itertools.islice(examples, COUNTED_EXAMPLES), CHUNK):
-        tokens = encode(tokenizer, chunk, limit)
+        tokens = encode(tokenizer, chunk, limit, counted=False)
         rows = tokens["input_ids"]
         vectors = embeddings.words[np.concatenate(rows)]
         if not words_only:

@@ -74,7 +74,7 @@ def build(
     directions = None
     if hidden_size < width:
         sample = list(itertools.islice(examples, BASIS_EXAMPLES))
-        tokens = encode(tokenizer, sample, BASIS_LENGTH)
+        tokens = encode(tokenizer, sample, BASIS_LENGTH, counted=False)
         rows = [{key: values[i] for key, values in tokens.items()} for i in range(len(sample))]
         batch = {key: torch.from_numpy(v) for key, v in pad(rows, tokenizer.pad_token_id or 0).items()}
         directions = leading_directions(hidden_states(teacher, batch), hidden_size)
