@@ -236,7 +236,7 @@ def benchmark(
             **({"budget": output.budget} if output.budget else {}),
         }
         lines = [Measurement(**common, **fields) for fields in measured_fields]
-        cut = {line.name: f"{line.truncated_rows:,} for {line.name}" for line in lines if line.truncated_rows}
+        cut = {line.model: f"{line.truncated_rows:,} for {line.model}" for line in lines if line.truncated_rows}
         if cut:
             rows_cut = ", ".join(cut.values())
             logger.info("of %d test rows, longer than what is read, were cut: %s", len(rows.examples), rows_cut)

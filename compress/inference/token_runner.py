@@ -137,10 +137,13 @@ def _encode_fixed(tokenizer: AnyTokenizer, examples: Sequence[Example], length: 
     read = [e.text if e.text_pair is None else (e.text, e.text_pair) for e in examples]
     tokens, encodings = shared_encoder(tokenizer).encode(read, max(length, _ROOM_FOR_SPECIAL_TOKENS))
     empty = {"input_ids": int(tokenizer.unk_token_id or 0), "token_type_ids": 0}
-    return {
-        key: [
-            np.array(resize(ids.tolist(), found.special_tokens_mask, length, empty[key]))
-            for ids, found in zip(rows, encodings, strict=True)
-        ]
+    return TokenRows(
+        (
+            key,
+            [
+                np.array(resize(ids.tolist(), found.special_tokens_mask, length, empty[key]))
+                for ids, found in zip(rows, encodings, strict=True)
+            ],
+        )
         for key, rows in tokens.items()
-    }
+    )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compress.data.stored_tokenizer import make_safe
 from compress.errors import CompressError
 from compress.files import faults_of
 from compress.models.model_files import (
@@ -150,4 +151,7 @@ def load_tokenizer(directory: Path, **options: Any) -> Any:
     from transformers import AutoTokenizer
 
     with faults_of(directory, "a tokenizer", "copy the tokenizer's files again"):
-        return AutoTokenizer.from_pretrained(directory, **options, **_TRUSTED)
+        tokenizer = AutoTokenizer.from_pretrained(directory, **options, **_TRUSTED)
+        if hasattr(tokenizer, "backend_tokenizer"):
+            make_safe(tokenizer.backend_tokenizer, directory)
+    return tokenizer

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
+from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
 from compress.files import faults_of, printable_name
 from compress.models.manifest import (
@@ -251,7 +252,13 @@ class ModelDir:
                 "in its tokenizer_config.json"
             )
         with faults_of(self.path, "a tokenizer", "copy the tokenizer's files again"):
-            tokenizer.backend_tokenizer.encode("a word")
+            tokenizer.backend_tokenizer.encode("a word \N{CUNEIFORM SIGN A}")  # which hardly any vocabulary has
+            added = tokenizer.backend_tokenizer.num_special_tokens_to_add(False)
+        if (longest := maximum_length(tokenizer, self.config)) <= added:
+            raise CompressError(
+                f"{self.path} reads {longest} tokens (model_max_length in its tokenizer_config.json), and {added} are "
+                "special ones, so that none is left for a text; correct that"
+            )
         ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
         embeddings = self.config.get("tokenizer_size", self.config.get("vocab_size"))
         if embeddings is not None and max(ids, default=0) >= embeddings:

@@ -79,7 +79,7 @@ def length_for(tokens: Sequence[int], limit: int) -> int:
     length = max(LEAST_LENGTH, LENGTH_STEP * math.ceil(np.percentile(counts, LENGTH_PERCENTILE) / LENGTH_STEP))
     while length > LEAST_LENGTH and np.minimum(counts, length).sum() > affordable:
         length -= LENGTH_STEP
-    return min(length, limit)
+    return int(min(length, limit))
 
 
 def described(steps: int, rows: int, training: Training) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +176,101 @@ def test_a_damaged_tokenizer_is_one_error(damaged: str, tmp_path: Path) -> None:
 )
 def test_positions_that_tokens_can_use(config: dict[str, Any], positions: int | None) -> None:
     assert position_limit(config) == positions
+
+
+LONG_TEXTS = {
+    "words": "the film is good and the plot , well , is not ; " * 40,
+    "no spaces": "thefilmisgoodandtheplotisnot" * 60,
+    "spaces": "good" + " " * 1500 + "film" + "  dull" * 90,
+    "one letter": "a" * 2000,
+    "scripts": "漢字 é\u0301\u200b <mask> [SEP]\n" * 90,
+}
+
+
+@pytest.fixture
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut texts of some hundred characters as those of many thousands are."""
+    for name, value in {"_LONG": 8, "_FIRST_PART": 4, "_LEAST_PART": 64, "_BEYOND": 32}.items():
+        monkeypatch.setattr(text_encoder, name, value)
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", PRUNABLE)
+def test_long_texts_are_cut_to_the_ids_of_the_whole(family: str, side: str) -> None:
+    tokens = tokenizer(family)
+    tokens.truncation_side = side
+    for text in LONG_TEXTS.values():
+        assert encoded(tokens, [text], None, 24) == expected(tokens, [text], None, 24)
+        for pair in ("good film", text[:200], LONG_TEXTS["words"]):  # an odd number of tokens for both
+            assert encoded(tokens, [text], [pair], 24) == expected(tokens, [text], [pair], 24)
+            assert encoded(tokens, [pair], [text], 25) == expected(tokens, [pair], [text], 25)
+
+
+def test_of_a_million_characters_few_are_tokenised() -> None:
+    text = "the film is good . " * 50_000
+    for family in PRUNABLE:
+        encoder = TextEncoder(tokenizer(family).backend_tokenizer, segments=False, truncation_side="right")
+        assert len(encoder._needed_of_row(text, 64, False)) < 2000
+        assert len(encoder._needed_of_row([*text.split(), "a" * 10**6], 64, True)) < 2000
+
+
+def test_the_rows_that_were_cut_are_known() -> None:
+    tokens = tokenizer("bert")
+    rows = shared_encoder(tokens)(["good film", "good film " * 20, "é " * 6, "é " * 7, "a"], None, 8)
+    assert rows.truncated == {1, 3}
+    pairs = shared_encoder(tokens)(["good", "good " * 5, "good"], ["film", "film", "film " * 4], 8)
+    assert pairs.truncated == {1}
+    tagged, _ = shared_encoder(tokens).encode([["good"] * 6, ["good"] * 7], 8, words=True)
+    assert tagged.truncated == {1}
+
+
+def changed_tokenizer(directory: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    tokenizer("bert").save_pretrained(directory)
+    path = directory / "tokenizer.json"
+    definition = json.loads(path.read_text(encoding="utf-8"))
+    change(definition)
+    path.write_text(json.dumps(definition), encoding="utf-8")
+    return directory
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda one: one["model"].update(max_input_chars_per_word=10**12), "words of 1,000,000,000,000 characters"),
+        (lambda one: one.update(normalizer={"type": "Prepend", "prepend": "x" * 5_000_000}), "normalizer of 5,000,"),
+        (lambda one: one.update(normalizer={"type": "Prepend", "prepend": "x" * 5000}), "5e+03 characters of one"),
+        (lambda one: one.update(normalizer={"type": "Sequence", "normalizers": [REPLACE] * 40}), "1.1e+12 characters"),
+    ],
+)
+def test_a_tokenizer_that_takes_much_of_a_short_text_is_refused(
+    change: Callable[[dict[str, Any]], object], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CompressError, match=re.escape(says)):
+        PlainTokenizer.read(changed_tokenizer(tmp_path, change), segments=True)
+
+
+@pytest.mark.parametrize("key", ["strategy", "pad_to_multiple_of"])
+def test_padding_of_the_file_costs_nothing(key: str, tmp_path: Path) -> None:
+    padding = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+        key: {"Fixed": 10**9} if key == "strategy" else 10**9,
+    }
+    changed_tokenizer(tmp_path, lambda one: one.update(padding=padding))
+    stored = PlainTokenizer.read(tmp_path, segments=True)
+    assert len(stored.backend_tokenizer.encode("good film")) == 4
+
+
+def test_a_text_that_the_tokenizer_fails_on_is_named(tmp_path: Path) -> None:
+    pattern = {"type": "Split", "pattern": {"Regex": r"(a+)+b(?<=c)|(.*)*\1x"}, "behavior": "Isolated", "invert": False}
+    stored = PlainTokenizer.read(
+        changed_tokenizer(tmp_path, lambda one: one.update(pre_tokenizer=pattern)), segments=True
+    )
+    with pytest.raises(CompressError, match=f"{re.escape(str(tmp_path))} .* 'aaaaaaaaa.*retry-limit"):
+        shared_encoder(stored)(["good", "a" * 60], None, 64)
