@@ -623,11 +623,21 @@ def test_a_recipe_file_with_faults_or_that_is_not_there(tmp_path: Path, capsys: 
     assert "is not a recipe (.toml)" in (said := capsys.readouterr().err) and "'compress report' shows results" in said
 
 
-def test_rows_without_text_are_counted(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    data = desk.file("some.csv", "text,label\nhello,a\n,b\nbye,b\n")
-    assert execute(desk.command("predict", data=data)) == 0
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("some.csv", "text,label\nhello,a\n,b\nbye,b\n", ["hello", "", "bye"]),
+        ("some.txt", "hello\n\nbye\n", ["hello", "", "bye"]),
+        ("empty.jsonl", '{"text": ""}\n{"text": null}\n', ["", ""]),
+    ],
+)
+def test_predict_answers_every_row_in_order(
+    name: str, content: str, texts: list[str], desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(desk.command("predict", data=desk.file(name, content))) == 0
     said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 2 and "rows without text, skipped: 1" in said.err
+    assert [json.loads(line)["text"] for line in said.out.splitlines()] == texts
+    assert f"rows without text: {texts.count('')}" in said.err
 
 
 def test_a_study_in_the_current_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

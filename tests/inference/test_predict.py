@@ -25,6 +25,19 @@ def test_texts_pairs_and_examples_are_taken() -> None:
     assert pair == same and model.predict([]) == []
 
 
+def test_a_text_that_was_cut_says_so() -> None:
+    model = load(torch_directory("bert"), compute=CPU)
+    texts = ["film " * 62, "film " * 63, ("film", "film " * 90), ""]
+    assert [one.get("truncated") for one in model.predict(texts[:2] + texts[3:])] == [None, True, None]
+    assert model.predict([texts[2]])[0]["truncated"] is True
+
+
+def test_a_tagged_sentence_that_was_cut_says_so(tmp_path: Path) -> None:
+    model = load(write(tmp_path / "tagger", tagger()), compute=CPU)
+    short, long, empty = model.predict(["film " * 9, "film " * 99, ""])
+    assert "truncated" not in short and long["truncated"] and long["tags"][-1] is None and empty["tags"] == []
+
+
 @pytest.mark.parametrize(
     ("texts", "says"),
     [

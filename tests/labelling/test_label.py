@@ -286,9 +286,10 @@ def test_texts_are_cut_to_what_the_teacher_can_read(
 
 def test_a_text_longer_than_the_teacher_can_read_is_cut(teacher: Path, tmp_path: Path, small_shards: None) -> None:
     (tmp_path / "pool.txt").write_text("film " * 500 + "\nplot\n")
-    rows = list(label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels"))
+    made = label(teacher, pool(tmp_path / "pool.txt"), tmp_path / "labels")
     expected = reference(teacher, [("film " * 62,)])
-    np.testing.assert_allclose(rows[0][1], expected[0], atol=1e-5)
+    np.testing.assert_allclose(next(iter(made))[1], expected[0], atol=1e-5)
+    assert made.manifest.notes["truncated"] == [{"max_length": 64, "rows": 2, "truncated": 1}]
 
 
 def test_logits_of_rows_in_memory(teacher: Path) -> None:

@@ -59,6 +59,21 @@ def test_the_manifest_and_the_directory(tmp_path: Path) -> None:
     }
 
 
+def test_texts_that_were_cut_in_training_are_cut_afterwards(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "compress")
+    made = tuned(encoder(tmp_path), tmp_path / "teacher", training=replace(TRAINING, max_steps=2, max_length=8))
+    cut = sum(len(row.text.split()) > 6 for row in train_rows())
+    assert made.manifest.notes["truncated"] == [{"max_length": 8, "rows": 40, "truncated": cut}]
+    assert made.manifest.notes["max_length"] == 8 and made.load_tokenizer().model_max_length == 8
+    assert f"{cut} of 40 rows at 8 tokens; --max-length N reads more" in caplog.text
+
+
+def test_a_length_by_short_rows_leaves_the_limit_of_the_model(tmp_path: Path) -> None:
+    made = tuned(encoder(tmp_path), tmp_path / "teacher", training=replace(TRAINING, max_steps=2, max_length=0))
+    assert made.manifest.notes["max_length"] == made.load_tokenizer().model_max_length == 64
+    assert "truncated" not in made.manifest.notes
+
+
 def test_it_learns(tmp_path: Path) -> None:
     longer = replace(TRAINING, epochs=20.0, learning_rate=1e-2, evaluations=4)
     made = tuned(write(tmp_path / "bilstm", bilstm()), tmp_path / "teacher", training=longer)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compress.errors import CompressError
 from compress.recipes import Choice, Phase, Training
-from compress.training.step_plan import described, divide, evaluations_for, step_ranges, steps_for
+from compress.training.step_plan import described, divide, evaluations_for, length_for, step_ranges, steps_for
 
 KL, HIDDEN = Choice("kl"), Choice("hidden-cosine")
 TRAINING = Training(batch_size=16)
@@ -34,6 +34,22 @@ def test_how_many_steps(epochs: float, few: int, passes: float, cap: int, steps:
     training = replace(TRAINING, epochs=epochs, min_steps=few, max_epochs=passes, max_steps=cap)
     assert steps_for(100, training) == steps
     assert described(steps, 100, training) == why
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "length"),
+    [
+        ([20] * 99 + [100], 512, 128),  # short rows are read as they always were
+        ([20] * 100, 64, 64),  # and no more than the model reads
+        ([200] * 99 + [400], 512, 224),  # one row in a hundred may be cut
+        ([300] * 90 + [480] * 10, 512, 480),
+        ([300] * 90 + [2000] * 10, 512, 512),
+        ([2000] * 100, 8192, 512),  # four times the tokens of rows cut to 128
+        ([20] * 50 + [2000] * 50, 8192, 544),
+    ],
+)
+def test_length_by_the_rows(tokens: list[int], limit: int, length: int) -> None:
+    assert length_for(tokens, limit) == length
 
 
 def test_rows_below_a_batch_are_a_step_a_pass() -> None:
