@@ -21,7 +21,6 @@ from compress.data.truncation import count_stream, counting
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri
 from compress.exporting.export import export, has_exporter
-from compress.files import read_json_table
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import open_runtime

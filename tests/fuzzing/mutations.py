@@ -173,9 +173,45 @@ def change_packed(content: bytes, draw: Random) -> bytes:
     return gzip.compress(change_bytes(gzip.decompress(content), draw))
 
 
-# By the end of a file's name, what may change beside any bytes.
+_PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+_DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+_SLOW = {"type": "Split", "pattern": {"Regex": r"(a+)+b(?<=c)|(.*)*\1x"}, "behavior": "Isolated", "invert": False}
+# What a tokenizer's file may ask for: by the path of a field, values that take all of a machine, or fail at some text.
+TOKENIZER_FIELDS: dict[tuple[str, ...], tuple[Any, ...]] = {
+    ("padding",): (_PADDING | {"strategy": {"Fixed": 10**9}}, _PADDING | {"pad_to_multiple_of": 10**9}),
+    ("truncation",): ({"direction": "Left", "max_length": 1, "strategy": "OnlySecond", "stride": 0},),
+    ("normalizer",): (
+        {"type": "Prepend", "prepend": "x" * 5_000_000},
+        {"type": "Prepend", "prepend": "x" * 5000},
+        {"type": "Sequence", "normalizers": [_DOUBLING] * 40},
+        None,
+    ),
+    ("pre_tokenizer",): (_SLOW, None),
+    ("post_processor",): (None,),
+    ("model", "max_input_chars_per_word"): (10**12, 0),
+    ("model", "vocab", "[UNK]"): (10**6,),
+    ("model", "unk_token"): ("[NONE]", ""),
+    ("model", "continuing_subword_prefix"): ("#" * 10**6, ""),
+}
+
+
+def change_tokenizer(content: bytes, draw: Random) -> bytes:
+    """Change one field of a tokenizer's file to what takes much or fails, or any field to anything."""
+    if draw.random() < 0.3:
+        return change_json(content, draw)
+    definition = json.loads(content)
+    *outer, name = draw.choice([*TOKENIZER_FIELDS])
+    place = definition
+    for key in outer:
+        place = place[key]
+    place[name] = draw.choice(TOKENIZER_FIELDS[(*outer, name)])
+    return json.dumps(definition).encode()
+
+
+# By the name of a file or the end of it, what may change beside any bytes.
 CHANGES: dict[str, Callable[[bytes, Random], bytes]] = {
     "compress.json": change_manifest,
+    "tokenizer.json": change_tokenizer,
     ".json": change_json,
     ".jsonl": change_json_lines,
     ".toml": change_toml,
