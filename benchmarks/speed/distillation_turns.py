@@ -44,7 +44,7 @@ from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import DistillationTrainer, Objective, TrainingRun
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
-TRAINING = Training(batch_size=32, precision="float32")
+TRAINING = Training(batch_size=32, precision="float32", max_length=128)
 NO_TEACHER, CACHED, FIRST, LIVE_TEACHER, PASS_FOR_EACH = (
     "none",
     "cached logits",
