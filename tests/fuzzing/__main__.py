@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
@@ -25,19 +26,53 @@ def until_interrupted(runs: Iterator[Result]) -> Iterator[Result]:
         yield from runs
 
 
+def write_summary(summary: dict[str, Any], output: Path | None) -> NoReturn:
+    """Print a summary, write it, and exit with 1 if anything is wrong."""
+    print(json.dumps({**summary, "faults": len(summary["faults"])}, indent=1))
+    if output is not None:
+        output.write_text(json.dumps(summary, indent=1) + "\n")
+    sys.exit(bool(summary["faults"]))
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the summary of all parts of a run: counts are added up, and times are those of the longest part."""
+    counts: dict[str, Counter[str]] = {}
+    for command, outcomes in (item for part in parts for item in part["commands"].items()):
+        counts.setdefault(command, Counter()).update(outcomes)
+    largest = ("seconds", "slowest_seconds", "largest_memory_mb")
+    return {
+        **parts[0],
+        "command": f"{parts[0]['command'].partition(' --part ')[0]}, in {len(parts)} parts",
+        **{key: max(part[key] for part in parts) for key in largest},
+        "commands": {name: dict(sorted(counts[name].items())) for name in sorted(counts)},
+        "faults": [fault for part in parts for fault in part["faults"]],
+    }
+
+
 @click.command()
 @click.option("--cases", default=300, show_default=True, help="How many cases.")
 @click.option("--case", "only", type=int, help="Run this one alone, and print what it prints.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--jobs", default=1, show_default=True, help="Cases at a time.")
+@click.option("--part", default="1/1", show_default=True, metavar="K/N", help="Every Nth case alone, from the Kth on.")
+@click.option("--join", multiple=True, type=click.Path(path_type=Path), help="Join summaries of parts; run nothing.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Summary to write: JSON.")
-def main(cases: int, only: int | None, seed: int, jobs: int, output: Path | None) -> None:
-    """Change one input of a command at random, many times; exit code 1 if anything is wrong."""
+def main(
+    cases: int, only: int | None, seed: int, jobs: int, part: str, join: tuple[Path, ...], output: Path | None
+) -> None:
+    """Change one input of a command at random, many times; exit code 1 if anything is wrong.
+
+    In parts: --part 1/2 -o one.json and --part 2/2 -o two.json, then --join one.json --join two.json -o all.json
+    """
+    if join:
+        write_summary(joined([json.loads(path.read_text()) for path in join]), output)
+    first, step = map(int, part.split("/"))
+    numbers = range(-len(USES), cases)[first - 1 :: step] if only is None else [only]
     begin = time.monotonic()
     counts: dict[str, Counter[str]] = {}
     found = []
     slowest = largest = 0.0
-    chosen = [Case(seed, number) for number in (range(-len(USES), cases) if only is None else [only])]
+    chosen = [Case(seed, number) for number in numbers]
     with tempfile.TemporaryDirectory(prefix="fuzzing-") as folder:
         for run, faults in until_interrupted(run_cases(chosen, Path(folder), jobs)):
             outcome = "faults" if faults else "refused" if run.code == 2 else "worked"
@@ -53,7 +88,8 @@ def main(cases: int, only: int | None, seed: int, jobs: int, output: Path | None
                 print(repr(run.words), run.change, run.code, f"{run.seconds:.1f} s")
                 sys.stdout.writelines((run.folder / name).read_text(errors="replace") for name in ("stdout", "stderr"))
     summary = {
-        "command": f"python -m tests.fuzzing --cases {cases} --seed {seed} --jobs {jobs}",
+        "command": f"python -m tests.fuzzing --cases {cases} --seed {seed} --jobs {jobs}"
+        + (f" --part {part}" if step > 1 else ""),
         "host": describe_host(),
         "seconds": round(time.monotonic() - begin),
         "limit_seconds": TIME_LIMIT_SECONDS,
@@ -63,10 +99,7 @@ def main(cases: int, only: int | None, seed: int, jobs: int, output: Path | None
         "commands": {name: dict(sorted(counts[name].items())) for name in sorted(counts)},
         "faults": found,
     }
-    print(json.dumps({**summary, "faults": len(found)}, indent=1))
-    if output is not None:
-        output.write_text(json.dumps(summary, indent=1) + "\n")
-    sys.exit(bool(found))
+    write_summary(summary, output)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ from compress.models.output_dir import finish
 from compress.searching import space
 from compress.searching.space import Family
 from compress.training import finetune
+from tests.fuzzing.kinds import Use, kinds
 from tests.fuzzing.mutations import change_file, replace_file
 from tests.support import torch_as_it_is
 from tests.support.forked_workers import start
@@ -90,19 +91,6 @@ MEASURED = (
 LABELLED = "--train train.csv --validation validation.jsonl --device cpu --threads 1"
 
 
-@dataclass(frozen=True)
-class Use:
-    """A command that works, and the files and directories of which one is changed."""
-
-    words: str
-    reads: tuple[str, ...]
-    weight: float = 1.0  # how often, as against the others: less where a case takes long
-
-    @property
-    def command(self) -> str:
-        return self.words.split()[0]
-
-
 MODEL = (
     *("model/config.json", "model/model.safetensors", "model/tokenizer.json", "model/tokenizer_config.json"),
     "model/compress.json",
@@ -114,7 +102,7 @@ GRAPH = (
 SMALL = ("small/config.json", "small/model.safetensors")
 LABELS = ("labels/compress.json", "labels/shard-00000.parquet")
 PARTS = ("part-1/compress.json", "part-1/shard-00000.parquet", "part-1/shard-00000.json", "part-2/compress.json")
-USES = (
+USES: tuple[Use, ...] = (
     Use("predict --model model --data pool.txt.gz", (*MODEL, "pool.txt.gz"), 4),
     Use("predict --model onnx --data validation.jsonl", (*GRAPH, "validation.jsonl"), 4),
     Use("predict --model small --data train.csv", (*SMALL, "train.csv"), 2),
@@ -193,6 +181,7 @@ USES = (
         (*MODEL, "pool.txt.gz", "train.csv", "validation.jsonl"),
         0.05,
     ),
+    *(use for kind in kinds() for use in getattr(kind, "USES", ())),
 )
 # What may lie at an output and beside it.
 AT_OUTPUT = ("out", ".out.partial", ".out.previous", ".out.lock")
@@ -261,6 +250,9 @@ def write_inputs(folder: Path) -> None:
     with contextlib.chdir(folder):
         assert execute(["benchmark", *MEASURED.split(), "-o", "results.jsonl"]) == 0
     shutil.copy(folder / "results.jsonl", folder / "older.jsonl")
+    for kind in kinds():
+        if write_more := getattr(kind, "write_inputs", None):
+            write_more(folder)
 
 
 @dataclass(frozen=True)

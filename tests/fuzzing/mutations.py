@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gzip
-import hashlib
 import json
 import os
 import shutil
@@ -19,6 +18,10 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compress.models.manifest import MANIFEST_NAME, file_sha256
+from tests.fuzzing.kinds import changes_of
+
+Change = Callable[[bytes, Random], bytes]
 # What every value of a file may be replaced with.
 ODD: tuple[Any, ...] = (
     *(None, True, False, -1, 0, 1, 2**31, 10**9, 10**12, 10**30, 0.5, -1e308, 1e308, float("nan"), float("inf")),
@@ -91,13 +94,6 @@ def change_value(value: Any, draw: Random) -> Any:
 
 def change_json(content: bytes, draw: Random) -> bytes:
     return json.dumps(change_value(json.loads(content), draw)).encode()
-
-
-def change_manifest(content: bytes, draw: Random) -> bytes:
-    """Change what a manifest says of the directory; most of its values are hashes and versions."""
-    manifest = json.loads(content)
-    name = draw.choice([name for name in ("data", "labels", "notes", "parents", "stage", "task") if manifest.get(name)])
-    return json.dumps(manifest | change_value({name: manifest.pop(name)}, draw)).encode()
 
 
 def change_json_lines(content: bytes, draw: Random) -> bytes:
@@ -173,45 +169,8 @@ def change_packed(content: bytes, draw: Random) -> bytes:
     return gzip.compress(change_bytes(gzip.decompress(content), draw))
 
 
-_PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
-_DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
-_SLOW = {"type": "Split", "pattern": {"Regex": r"(a+)+b(?<=c)|(.*)*\1x"}, "behavior": "Isolated", "invert": False}
-# What a tokenizer's file may ask for: by the path of a field, values that take all of a machine, or fail at some text.
-TOKENIZER_FIELDS: dict[tuple[str, ...], tuple[Any, ...]] = {
-    ("padding",): (_PADDING | {"strategy": {"Fixed": 10**9}}, _PADDING | {"pad_to_multiple_of": 10**9}),
-    ("truncation",): ({"direction": "Left", "max_length": 1, "strategy": "OnlySecond", "stride": 0},),
-    ("normalizer",): (
-        {"type": "Prepend", "prepend": "x" * 5_000_000},
-        {"type": "Prepend", "prepend": "x" * 5000},
-        {"type": "Sequence", "normalizers": [_DOUBLING] * 40},
-        None,
-    ),
-    ("pre_tokenizer",): (_SLOW, None),
-    ("post_processor",): (None,),
-    ("model", "max_input_chars_per_word"): (10**12, 0),
-    ("model", "vocab", "[UNK]"): (10**6,),
-    ("model", "unk_token"): ("[NONE]", ""),
-    ("model", "continuing_subword_prefix"): ("#" * 10**6, ""),
-}
-
-
-def change_tokenizer(content: bytes, draw: Random) -> bytes:
-    """Change one field of a tokenizer's file to what takes much or fails, or any field to anything."""
-    if draw.random() < 0.3:
-        return change_json(content, draw)
-    definition = json.loads(content)
-    *outer, name = draw.choice([*TOKENIZER_FIELDS])
-    place = definition
-    for key in outer:
-        place = place[key]
-    place[name] = draw.choice(TOKENIZER_FIELDS[(*outer, name)])
-    return json.dumps(definition).encode()
-
-
-# By the name of a file or the end of it, what may change beside any bytes.
-CHANGES: dict[str, Callable[[bytes, Random], bytes]] = {
-    "compress.json": change_manifest,
-    "tokenizer.json": change_tokenizer,
+# By the end of a file's name, what may change beside any bytes.
+CHANGES: dict[str, Change] = {
     ".json": change_json,
     ".jsonl": change_json_lines,
     ".toml": change_toml,
@@ -265,25 +224,31 @@ def replace_file(path: Path, draw: Random) -> str:
     return name
 
 
+def sign(path: Path) -> None:
+    """Give the manifest beside a file the hash that the file has now, as one who means harm would."""
+    manifest = path.parent / MANIFEST_NAME
+    try:
+        record = json.loads(manifest.read_bytes())
+        entry = record["files"][path.name]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    entry |= {"sha256": file_sha256(path), "size_bytes": path.stat().st_size}
+    manifest.write_text(json.dumps(record))
+
+
 def change_file(path: Path, draw: Random) -> str:
     """Change a file in one way that fits its kind; return which."""
     way = draw.random()
     if way < 0.1 or not path.is_file():
         return replace_file(path, draw)
-    content = path.read_bytes()
-    change = CHANGES.get(path.suffix if way < 0.6 else path.name, CHANGES.get(path.suffix))
-    how = "bytes" if way < 0.45 or change is None else "values"
-    path.write_bytes(change_bytes(content, draw) if how == "bytes" or change is None else change(content, draw))
-    return how + (name_as_it_is(path) if draw.random() < 0.5 else "")
-
-
-def name_as_it_is(path: Path) -> str:
-    """Let the manifest beside a changed file name it as it is now, so that what is in it is read; return that."""
-    beside = path.with_name("compress.json")
-    manifest = json.loads(beside.read_bytes()) if beside.is_file() and beside != path else {}
-    if path.name not in manifest.get("files", {}):
-        return ""
-    content = path.read_bytes()
-    manifest["files"][path.name] = {"sha256": hashlib.sha256(content).hexdigest(), "size_bytes": len(content)}
-    beside.write_text(json.dumps(manifest))
-    return ", named in the manifest"
+    kinds = changes_of(path)
+    ways: list[tuple[str, Change]] = [("bytes", change_bytes)]
+    if path.suffix in CHANGES:
+        ways.append(("values", CHANGES[path.suffix]))
+    if kinds:
+        ways.append(("kind", draw.choice(kinds)))
+    name, change = draw.choice(ways)
+    path.write_bytes(change(path.read_bytes(), draw))
+    if draw.random() < 0.5 or name == "kind":
+        sign(path)
+    return name

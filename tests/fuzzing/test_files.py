@@ -33,7 +33,8 @@ from compress.recipes import BenchmarkSettings, load_recipe
 from compress.recipes import folder as recipe_folder
 from compress.studies.journal import Stages
 from compress.studies.plan import planned_students
-from tests.fuzzing.mutations import COLUMNS, change_bytes, change_manifest, change_toml, change_value
+from tests.fuzzing.kinds import manifests
+from tests.fuzzing.mutations import COLUMNS, change_bytes, change_toml, change_value
 from tests.support.results import line
 from tests.support.tiny import tokenizer
 
@@ -189,7 +190,7 @@ def test_values_of_the_manifest_of_a_part_and_of_labels_that_end_early(
             (part, lambda: merge_labels([folder], output)),
             ({"rows_asked": 10}, lambda: open_labels([folder])[0].described_rows),
         ):
-            changed = change_manifest(json.dumps({**manifest, "notes": notes}).encode(), draw)
+            changed = manifests.change(json.dumps({**manifest, "notes": notes}).encode(), draw)
             (folder / MANIFEST_NAME).write_bytes(changed)
             only_sentences(read)
             shutil.rmtree(output, ignore_errors=True)
