@@ -23,6 +23,7 @@ _NO_MEMORY = (
     "Storage size calculation overflowed",
     "out of memory",
     "std::bad_alloc",
+    "Failed to allocate memory",
     "failed to map segment",
 )
 _WORDS = {

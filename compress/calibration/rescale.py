@@ -3,7 +3,6 @@
 Every client then computes calibrated probabilities with the softmax that it always takes.
 """
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from compress.calibration.scaling import Scaling
 from compress.errors import CompressError
 from compress.exporting.onnx_graph import write_graph
 from compress.models.dummy_inputs import example_inputs
+from compress.models.graph_files import copy_graph, graph_file
 from compress.models.manifest import ONNX_NAME
 
 TOLERANCE = 1e-4
@@ -74,10 +74,9 @@ def rescale_torch(model: PreTrainedModel, scaling: Scaling) -> None:
 def rescale_graph(source: Path, target: Path, scaling: Scaling) -> None:
     """Write the graph of a directory into another, with a multiplication, and an addition, after its logits."""
     if scaling.is_identity:
-        for file in source.glob(f"{ONNX_NAME}*"):
-            shutil.copyfile(file, target / file.name)
+        copy_graph(graph_file(source), target)
         return
-    model = onnx.load(str(source / ONNX_NAME))
+    model = onnx.load(str(graph_file(source)))
     graph = model.graph
     output = next(value for value in graph.output if value.name == "logits")
     kind = helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)

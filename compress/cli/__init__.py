@@ -114,11 +114,13 @@ def _check_models(option: click.Option, values: list[Any]) -> None:
     if _MODELS.isdisjoint(option.opts) or option.metavar == "NAME" or option.is_flag:
         return
     for value in values:
-        found = {name for name in ("config.json", "model.onnx") if os.path.isfile(os.path.join(value, name))}
-        if found == {"config.json"}:
-            from compress.models.loading import check_foreign
+        if os.path.isfile(os.path.join(value, "config.json")):
+            from compress.models.graph_files import graph_file
 
-            check_foreign(Path(value))
+            if not graph_file(Path(value)).is_file():
+                from compress.models.loading import check_foreign
+
+                check_foreign(Path(value))
 
 
 class Commands(click.Group):

@@ -24,6 +24,7 @@ from compress.models.dummy_inputs import example_inputs
 from compress.models.loading import load_config
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
+from compress.models.model_files import CROSS_ENCODER
 from compress.models.modeling import TAGGER, is_tagger
 from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
 from compress.models.modeling.small import SmallConfig
@@ -145,7 +146,7 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     else:
         family = stock_type(config)
         settings = config.to_dict()
-        for name in ("model_type", "auto_map", *PRUNED_FIELDS, "architectures", "transformers_version"):
+        for name in ("model_type", "auto_map", *CROSS_ENCODER, *PRUNED_FIELDS, "architectures", "transformers_version"):
             settings.pop(name, None)
     stock = AutoConfig.for_model(family, **settings)
     tags = any(name.endswith(TAGGER) for name in config.architectures or ())

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import tomllib
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,40 +28,60 @@ _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 _OF_THE_SYSTEM = USED_UP | {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
+# Of these an exception that Python code of this project raises itself is a fault of that code, whatever the file.
+_OF_CODE = (AssertionError, AttributeError, LookupError, NameError, NotImplementedError)
+
+
 @contextmanager
-def faults_of(path: str | Path, what: str, advice: str = "copy or make it again") -> Iterator[None]:
-    """Turn whatever a library raises while it opens or reads a file into one sentence about that file.
+def faults_of(
+    path: str | Path, what: str, advice: str = "copy or make it again", *, verb: str = "read as", own: bool = True
+) -> Iterator[None]:
+    """Turn whatever a library raises while it works on a user's file into one sentence about that file.
 
     Args:
         path: the file or directory that is read in the block, and nothing else.
         what: what it should be, such as ``"a tokenizer"``.
         advice: what to do then.
+        verb: what is done with it.
+        own: whether a mistake that this project's own code makes in the block, such as a name that is not in a table,
+            is the file's fault too, as where a record is taken apart.
 
     Raises:
         CompressError: instead of any exception, but for those of the system, of memory and of interruption.
     """
     try:
         yield
-    except (CompressError, MemoryError, ModuleNotFoundError):
-        raise
-    except OSError as error:
-        if error.errno in _OF_THE_SYSTEM:
-            raise
-        raise _fault(path, what, advice, error) from error
-    except Exception as error:
-        if number := system_fault(error):
-            raise OSError(number, os.strerror(number), str(path)) from error
-        raise _fault(path, what, advice, error) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of libraries in Rust, which make it no Exception
+        fault = fault_of(error, path, f"{verb} {what}", advice, own=own)
+        if fault is error:
             raise
-        raise _fault(path, what, advice, error) from error
+        raise fault from error
 
 
-def _fault(path: str | Path, what: str, advice: str, error: BaseException) -> CompressError:
+def fault_of(error: BaseException, path: str | Path, done: str, advice: str, *, own: bool) -> BaseException:
+    """Return what :func:`faults_of` raises; the exception itself, where it says nothing of the file."""
+    # Of libraries in Rust, which make it no Exception:
+    is_fault = isinstance(error, Exception) or type(error).__name__ == "PanicException"
+    if not is_fault or isinstance(error, CompressError | MemoryError | ModuleNotFoundError):
+        return error
+    if isinstance(error, OSError):
+        if error.errno in _OF_THE_SYSTEM:
+            return error
+    elif number := system_fault(error):
+        return OSError(number, os.strerror(number), str(path))
+    if not own and isinstance(error, _OF_CODE) and _raised_in(error).startswith("compress."):
+        return error
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-    return CompressError(f"{path} cannot be read as {what} ({reason}); {advice}")
+    return CompressError(f"{path} cannot be {done} ({reason}); {advice}")
+
+
+def _raised_in(error: BaseException) -> str:
+    """Return the name of the module whose Python code raised an exception."""
+    module = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = frame.f_globals.get("__name__", "")
+    return str(module)
 
 
 def regular_file(path: Path, limit_bytes: int | None = None) -> Path:

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from compress import plugins
 from compress.errors import CompressError
+from compress.files import fault_of
 from compress.inference.batching import Run
 from compress.inference.padding import exact_batches
 from compress.inference.threads import default_threads
-from compress.models.manifest import ONNX_NAME
-from compress.models.model_files import read_config
+from compress.models.graph_files import graph_file
+from compress.models.model_files import CONFIG_NAME, labels_of, read_config, sigmoid_of, task_of
 
 
 def open_runtime(
@@ -44,10 +47,37 @@ def open_runtime(
             f"{' or '.join(module.DEVICES)}{instead}"
         )
     run: Run = plugin.function(directory, threads=threads or default_threads(), device=device, **options)
+    config = read_config(directory) if config is None else config
     precision = options.get("precision", getattr(module, "PRECISION", ""))
-    return exact_batches(run, read_config(directory) if config is None else config, precision)
+    return _Answers(exact_batches(run, config, precision), directory, config)
+
+
+class _Answers:
+    """A run function whose logits have the form that the config says; what else it has is its own."""
+
+    def __init__(self, run: Run, directory: Path, config: Mapping[str, Any]) -> None:
+        self._run, self._directory = run, directory
+        self._labels, self._tags = len(labels_of(config)), task_of(config) == "tagging"
+        self._sigmoid = graph_file(directory).is_file() and sigmoid_of(config)  # of torch it is part of the network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+    def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        try:  # no context manager, whose time shows beside that of a small student
+            logits = self._run(arrays)
+        except Exception as error:
+            raise fault_of(error, self._directory, "run on these texts", "copy it again", own=False) from error
+        rows, length = arrays["input_ids"].shape
+        expected = (rows, length, self._labels) if self._tags else (rows, self._labels)
+        if logits.shape != expected or not np.issubdtype(logits.dtype, np.floating):
+            raise CompressError(
+                f"{self._directory} answers {rows} texts of {length} tokens with {logits.dtype} {[*logits.shape]}, and "
+                f"its {CONFIG_NAME} asks for float logits {[*expected]}: copy the files of one model"
+            )
+        return 1 / (1 + np.exp(-logits)) if self._sigmoid else logits
 
 
 def runtime_for(directory: Path) -> str:
     """Return ``onnxruntime`` for a directory with an ONNX graph, else ``torch``."""
-    return "onnxruntime" if (directory / ONNX_NAME).is_file() else "torch"
+    return "onnxruntime" if graph_file(directory).is_file() else "torch"

@@ -41,7 +41,7 @@ def acceptance_thresholds(model: ModelDir) -> np.ndarray | None:
     if (noted := model.manifest.notes.get("acceptance")) is None:
         return None
     try:
-        overall = noted["by"] == "overall"
+        overall = {"overall": True, "class": False}[noted["by"]]
         found = [noted["threshold"] if overall else noted["thresholds"][label] for label in model.labels]
         if not all(value is None or type(value) in (int, float) and 0 <= value <= 1 for value in found):
             raise ValueError

@@ -27,6 +27,8 @@ _TRUSTED = {"trust_remote_code": False, "local_files_only": True}
 # What a head of other labels, and weights that are shared by name only, may add to those of the files.
 _FRESH_WEIGHTS = 2**26
 _SHARED = 2
+_SHORT_TEXT = 4  # tokens
+_ODD_CONFIG = f"correct its {CONFIG_NAME}, or copy the model again"
 # Keys of config.json by which transformers would fetch or import something else.
 _FOREIGN = {
     "quantization_config": "weights quantized by another library",
@@ -79,6 +81,11 @@ def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
     _knows(read_config(directory))
     with faults_of(directory, "a model"):
         config: PretrainedConfig = AutoConfig.from_pretrained(directory, **changes, **_TRUSTED)
+    # How a network answers and saves memory, and not what it answers: others are read by position, and need texts of
+    # certain lengths.
+    config.return_dict = True
+    if getattr(config, "chunk_size_feed_forward", 0):
+        config.chunk_size_feed_forward = 0
     return config
 
 
@@ -109,6 +116,7 @@ def load_network(
             **_TRUSTED,
         )
     check_finite(model, directory)
+    check_runs(model, directory)
     return model, found
 
 
@@ -133,6 +141,16 @@ def check_size(opener: Any, directory: Path, config: "PretrainedConfig", weights
             f"{directory / CONFIG_NAME} asks for {asked:,} weights, and the files hold {weights:,}; copy or make it "
             "again"
         )
+
+
+def check_runs(model: "PreTrainedModel", directory: Path) -> None:
+    """Run a network on a short text, of which transformers refuses much that it has built."""
+    import torch
+
+    from compress.models.dummy_inputs import example_inputs
+
+    with faults_of(directory, "a model", _ODD_CONFIG, verb="run as", own=False), torch.no_grad():
+        model(**example_inputs(model, 1, _SHORT_TEXT))
 
 
 def check_finite(model: "PreTrainedModel", directory: Path) -> None:

@@ -4,6 +4,7 @@ It is an ordinary Hugging Face directory (or an ONNX one) plus ``compress.json``
 a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights are safetensors or ONNX only.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
 from compress.data.tokenization import maximum_length
-from compress.errors import CompressError
+from compress.errors import CompressError, some_of
 from compress.files import faults_of, printable_name
+from compress.models.graph_files import check_graph, found_graphs, graph_file, graph_with_data
 from compress.models.manifest import (
     MANIFEST_NAME,
     ONNX_NAME,
@@ -28,11 +30,23 @@ from compress.models.manifest import (
     describe_files,
     verify_files,
 )
-from compress.models.model_files import PICKLES, check_files, count_weights, read_config, weight_files
-from compress.models.modeling import ENDINGS, TAGGER, auto_class
+from compress.models.model_files import (
+    PICKLES,
+    check_files,
+    count_weights,
+    labels_of,
+    read_config,
+    sigmoid_of,
+    task_of,
+    weight_files,
+)
+from compress.models.modeling import ENDINGS, auto_class
+from compress.progress import logger
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+_SETFIT = ("config_setfit.json", "model_head.pkl")
 
 
 @dataclass(frozen=True)
@@ -79,11 +93,23 @@ class ModelDir:
         return model
 
     def _check_classifier(self) -> None:
+        if any((self.path / name).is_file() for name in _SETFIT):
+            raise CompressError(
+                f"{self.path} is a SetFit model, an encoder with a pickled head, which is not opened; let setfit write "
+                "a table of texts with the probabilities of their classes, make labels of it with 'compress labels "
+                "import TABLE --probabilities A,B -o labels', and a teacher of it with 'compress finetune'"
+            )
         if not self.is_classifier:
             names = ", ".join(self.config.get("architectures") or ["none named"])
             raise CompressError(
                 f"{self.path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
                 "fine-tune it first with 'compress finetune --teacher ...'"
+            )
+        sigmoid_of(self.config)
+        if self.task == "regression" and len(self.labels) > 1:
+            raise CompressError(
+                f"{self.path} gives a text {len(self.labels)} scores (problem_type = regression), not one; "
+                "correct problem_type in its config.json, or use a model of one score"
             )
         if self.config.get("problem_type") == "multi_label_classification":
             raise CompressError(
@@ -108,7 +134,7 @@ class ModelDir:
 
     @property
     def is_onnx(self) -> bool:
-        return (self.path / ONNX_NAME).is_file()
+        return graph_file(self.path).is_file()
 
     @property
     def is_packed(self) -> bool:
@@ -122,17 +148,12 @@ class ModelDir:
     @property
     def labels(self) -> tuple[str, ...]:
         """Label names in the order of the logits; one name for a regression model."""
-        if id2label := self.config.get("id2label"):
-            return tuple(str(id2label[key]) for key in sorted(id2label, key=int))
-        return tuple(f"LABEL_{index}" for index in range(int(self.config.get("num_labels", 2))))
+        return labels_of(self.config)
 
     @property
     def task(self) -> str:
         """``"regression"`` or ``"classification"``; ``"tagging"`` of a model that labels words."""
-        if any(name.endswith(TAGGER) for name in self.config.get("architectures") or ()):
-            return "tagging"
-        regression = self.config.get("problem_type") == "regression" or len(self.labels) == 1
-        return "regression" if regression else "classification"
+        return task_of(self.config)
 
     @cached_property
     def sha256(self) -> str:
@@ -145,8 +166,8 @@ class ModelDir:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the weights: ``model.onnx`` with its data, or the safetensors files."""
-        files = self.path.glob(f"{ONNX_NAME}*") if self.is_onnx else weight_files(self.path)
+        """Size of the weights: the ONNX graph with its data, or the safetensors files."""
+        files = graph_with_data(graph_file(self.path)) if self.is_onnx else weight_files(self.path)
         return sum(file.stat().st_size for file in files)
 
     @cached_property
@@ -158,11 +179,14 @@ class ModelDir:
             return count_weights(weight_files(self.path))[1]
         import onnx
 
-        graph = onnx.load(str(self.path / ONNX_NAME), load_external_data=False).graph
+        graph = onnx.load(str(graph_file(self.path)), load_external_data=False).graph
         return sum(math.prod(tensor.dims) for tensor in graph.initializer)
 
     def check_weights(self) -> None:
         if self.is_onnx:
+            check_graph(graph_file(self.path))
+            if (self.path / WEIGHTS_NAME).is_file() and WEIGHTS_NAME not in self.manifest.files:
+                _say_which_answers(self.path)
             return
         files = weight_files(self.path)
         if not files:
@@ -171,6 +195,12 @@ class ModelDir:
                     f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
                     "save the model again with save_pretrained, which writes model.safetensors"
                 )
+            if graphs := found_graphs(self.path):
+                names = some_of([str(graph.relative_to(self.path)) for graph in graphs])
+                raise CompressError(
+                    f"{self.path} has several ONNX graphs ({names}), and none of them is {ONNX_NAME}; choose one: "
+                    f"cp {graphs[0]} {self.path / ONNX_NAME}"
+                )
             pickled = "; pickled weights are not fetched: save the model again with save_pretrained"
             raise CompressError(
                 f"{self._hub_name or self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}"
@@ -178,29 +208,38 @@ class ModelDir:
             )
         count_weights(files)
 
-    def load(self) -> "PreTrainedModel":
-        """Load the torch model in eval mode, float32."""
+    def load(self, *, plain: bool = False) -> "PreTrainedModel":
+        """Load the torch model in eval mode, float32; ``plain`` refuses one with a function on its score."""
+        if plain and sigmoid_of(self.config):
+            raise CompressError(
+                f"{self.path} is a cross-encoder, whose score is the sigmoid of its logit; it labels, predicts and is "
+                "exported, and a student of its labels can be pruned: 'compress label', then 'compress distill'"
+            )
         if self.is_onnx:
             raise CompressError(
                 f"{self.path} is an ONNX model, which cannot be trained or pruned; "
                 "use the directory it was exported from"
             )
-        from compress.models.loading import load_network, unfit
+        from compress.models.loading import load_config, load_network, unfit
         from compress.progress import quiet_libraries
 
         quiet_libraries()
         if self.is_packed:
             from compress.models.packed_weights import load_packed
 
-            return load_packed(self.path, self.task)
-        model, found = load_network(auto_class(self.task), self.path)
-        if names := unfit(found):  # transformers would go on with random ones
-            raise CompressError(
-                f"{self.path} has no weights of its model, or in another shape ({names[0]}); copy or make it again"
-            )
-        if model.config.is_encoder_decoder:
-            self._check_ends(model.config)
-        return cast("PreTrainedModel", model.eval())
+            model = load_packed(self.path, self.task)
+        else:
+            config = load_config(self.path)
+            if config.is_encoder_decoder:
+                self._check_ends(config)
+            model, found = load_network(auto_class(self.task), self.path, config)
+            if names := unfit(found):  # transformers would go on with random ones
+                raise CompressError(
+                    f"{self.path} has no weights of its model, or in another shape ({names[0]}); copy or make it again"
+                )
+        if sigmoid_of(self.config):
+            model.register_forward_hook(_sigmoid_of_logits)
+        return model.eval()
 
     def _check_ends(self, config: "PretrainedConfig") -> None:
         """Refuse a sequence-to-sequence classifier whose decoder has no beginning, or whose texts have no end."""
@@ -268,9 +307,26 @@ class ModelDir:
             )
 
 
+def _sigmoid_of_logits(model: Any, inputs: Any, outputs: Any) -> Any:
+    outputs.logits = outputs.logits.sigmoid()
+    return outputs
+
+
 def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:
     """Return what a manifest records of the model that another was made from."""
     return {"role": role, "name": model.name, "sha256": model.sha256}
+
+
+@functools.cache
+def _say_which_answers(directory: Path) -> None:
+    """Say once what a directory with two models is read as."""
+    logger.warning(
+        "%s holds %s and %s, and nothing says that they are one model: %s answers; move the other one away",
+        directory,
+        ONNX_NAME,
+        WEIGHTS_NAME,
+        ONNX_NAME,
+    )
 
 
 def cascade_refusal(directory: Path) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from compress.errors import CompressError
 from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
-from compress.models.manifest import MANIFEST_NAME, ONNX_NAME, WEIGHTS_NAME
+from compress.models.manifest import MANIFEST_NAME, WEIGHTS_NAME
+from compress.models.modeling import TAGGER
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
@@ -30,6 +31,8 @@ _SIZES = re.compile(r"size|dim|position|num_|\bn_|\bd_|width|heads|rank|embd|inn
 # Configs of small models have larger numbers than the model has weights, such as the positions that it could read.
 _LARGEST_SMALL = 2**20
 _MOST_LAYERS = 1000  # of few tensors: layers may share them
+# Keys of config.json by which sentence-transformers says what a score is of a logit; the older one last.
+CROSS_ENCODER = ("sentence_transformers", "sbert_ce_default_activation_function")
 _PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
@@ -60,7 +63,7 @@ def check_files(directory: Path) -> None:
 def copy_client_files(source: Path, target: Path) -> None:
     """Copy config and tokenizer of an ONNX directory: all its files but graph, manifest and card."""
     for file in source.iterdir():
-        if file.is_file() and not file.name.startswith((ONNX_NAME, MANIFEST_NAME, "README", ".")):
+        if file.is_file() and ".onnx" not in file.name and not file.name.startswith((MANIFEST_NAME, "README", ".")):
             shutil.copyfile(file, target / file.name)
 
 
@@ -86,6 +89,43 @@ def read_config(directory: Path) -> dict[str, Any]:
         if value is not None and not fits(value):
             raise CompressError(f"{path}: {key} = {str(value)[:80]!r} is not {allowed}; copy or make it again")
     return config
+
+
+def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the labels of a ``config.json`` in the order of the logits."""
+    if id2label := config.get("id2label"):
+        return tuple(str(id2label[key]) for key in sorted(id2label, key=int))
+    return tuple(f"LABEL_{index}" for index in range(int(config.get("num_labels", 2))))
+
+
+def task_of(config: Mapping[str, Any]) -> str:
+    """Return the task of a ``config.json``."""
+    if any(name.endswith(TAGGER) for name in config.get("architectures") or ()):
+        return "tagging"
+    regression = config.get("problem_type") == "regression" or len(labels_of(config)) == 1
+    return "regression" if regression else "classification"
+
+
+def sigmoid_of(config: Mapping[str, Any]) -> bool:
+    """Tell whether the score of a model is the sigmoid of its logit, as of a CrossEncoder of sentence-transformers.
+
+    Its config names a class of Python as the function, which is not imported: two names are known. Of several logits
+    the function is left out, because classes are compared.
+
+    Raises:
+        CompressError: the function is another one.
+    """
+    noted, older = (config.get(key) for key in CROSS_ENCODER)
+    if (noted is None and older is None) or len(labels_of(config)) > 1:
+        return False
+    name = noted.get("activation_fn") if isinstance(noted, dict) else older
+    kind = "Sigmoid" if name is None else str(name).rpartition(".")[2]  # sentence-transformers' own default
+    if kind not in {"Sigmoid", "Identity"}:
+        raise CompressError(
+            f"the function of this cross-encoder's score is {str(name)[:80]!r}, and Sigmoid and Identity are known: "
+            "correct sentence_transformers.activation_fn in its config.json"
+        )
+    return kind == "Sigmoid"
 
 
 def _is_names(value: Any) -> bool:

@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from compress.errors import CompressError
 from compress.files import faults_of, parse_json
 from compress.models.integer_rounding import Grid, grid_of
-from compress.models.loading import check_finite, check_size, load_config
+from compress.models.loading import check_finite, check_runs, check_size, load_config
 from compress.models.manifest import PACKED_NAME
 from compress.models.model_files import check_config_size, read_config
 from compress.models.modeling import auto_class
@@ -94,6 +94,7 @@ def load_packed(directory: Path, task: str) -> PreTrainedModel:
         model.load_state_dict(weights)
     check_finite(model, directory)
     model.float().eval()
+    check_runs(model, directory)
     return model
 
 

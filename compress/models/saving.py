@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from compress.models.dummy_inputs import example_inputs
+from compress.models.model_files import CROSS_ENCODER
 from compress.models.modeling import input_names
 from compress.models.modeling.registration import register_models
 from compress.models.prunable_units import ffn_widths, has_units, heads_per_layer, kept_layers
@@ -22,6 +23,9 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
     A model of one of our own types also gets its modelling file and an ``auto_map``, so that
     ``from_pretrained(directory, trust_remote_code=True)`` opens it where ``compress`` is not installed.
     """
+    for key in CROSS_ENCODER:  # what is trained answers as it is
+        if hasattr(model.config, key):
+            delattr(model.config, key)
     register_models()  # makes save_pretrained copy the modelling file of our own types
     model.save_pretrained(directory)
     save_tokenizer(tokenizer, directory)

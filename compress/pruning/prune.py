@@ -92,7 +92,7 @@ def prune(
         check_batch_sizes(data.training)
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))
-    whole, tokenizer = source.load(), source.load_tokenizer()
+    whole, tokenizer = source.load(plain=True), source.load_tokenizer()
     plan = plan_pruning(whole, pruning, vocabulary=data.vocabulary is not None)
     if data.vocabulary is not None:
         check_tokenizer(tokenizer)

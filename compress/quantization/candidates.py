@@ -14,6 +14,8 @@ from onnx import TensorProto
 from compress import plugins
 from compress.data import Example, LabelledData
 from compress.errors import CompressError
+from compress.files import faults_of
+from compress.models.graph_files import graph_file
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS
@@ -184,10 +186,10 @@ def make(
     if LAYERS_IN_FP32 in notes:
         prepared["keep_fp32"] = notes[LAYERS_IN_FP32]
     target.mkdir(parents=True, exist_ok=True)
-    if candidate.packs:
-        candidate.plugin.function(source.load(), target, **prepared)
-    else:
-        candidate.plugin.function(fp32 / ONNX_NAME, target / ONNX_NAME, **prepared)
+    read, written = (source.load(plain=True), target) if candidate.packs else (graph_file(fp32), target / ONNX_NAME)
+    advice = "use another --method, or give the torch directory that the graph was exported from"
+    with faults_of(source.path, candidate.name, advice, verb="quantized by", own=not source.manifest.stage):
+        candidate.plugin.function(read, written, **prepared)
     return replace(candidate, notes=notes, directory=target)
 
 
@@ -201,7 +203,7 @@ def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantizat
         raise CompressError(f"{source.path} is packed already; give the model that it was made from")
     if source.is_onnx and candidate.packs:
         raise CompressError(f"{source.path} is an ONNX model; {plugin.name} needs the torch directory that it is of")
-    if source.is_onnx and _has_int8_weights(source.path / ONNX_NAME):
+    if source.is_onnx and _has_int8_weights(graph_file(source.path)):
         raise CompressError(f"{source.path} is int8 already; give the model that it was made from")
     if keep_fp32 and "keep_fp32" not in plugin.parameters:
         raise CompressError(f"--keep-fp32 does not fit: {plugin.name} leaves no layer out; use --method onnx-dynamic")

@@ -18,7 +18,6 @@ whatever the result of the check, which the manifest states.
 ``auto`` makes several int8 graphs, and keeps the one of those that pass whose mean speed-up is the largest.
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from compress.exporting.export import write_onnx
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
 from compress.models.fitted_rows import check_unseen
-from compress.models.manifest import ONNX_NAME
+from compress.models.graph_files import copy_graph, graph_file, graph_with_data
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import copy_client_files
 from compress.models.output_dir import WORK_FOLDER
@@ -145,9 +144,7 @@ def quantize(
         read = reads_rows(source, best, quantization.keep_fp32)
         entries = [entry for entry in entries if read or entry["role"] != "train"]
         if not packs:
-            kept = fp32 if best.check and best.check.reasons else best.directory
-            for file in kept.glob(f"{ONNX_NAME}*"):
-                shutil.copyfile(file, working / file.name)
+            copy_graph(graph_file(fp32 if best.check and best.check.reasons else best.directory), working)
         notes = dict(best.notes)
         if quantization.method == AUTO:
             sizes = " and ".join(map(str, quantization.batch_sizes))
@@ -209,7 +206,7 @@ def _outcome(candidate: Quantizing) -> dict[str, Any]:
     """Return what the manifest says of a candidate that was checked."""
     assert candidate.check is not None
     return {
-        "bytes": sum(file.stat().st_size for file in candidate.directory.glob(f"{ONNX_NAME}*")),
+        "bytes": sum(file.stat().st_size for file in graph_with_data(graph_file(candidate.directory))),
         **_comparison(candidate.check, "int8"),
         "reasons": list(candidate.check.reasons),
     }

@@ -1,6 +1,7 @@
 """Files of others: regular, bounded, valid; and the exceptions of libraries as faults of a file."""
 
 import errno
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -97,6 +98,19 @@ def test_what_is_no_fault_of_the_file_passes(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, faults_of("m", "a model"):
         raise error
     assert caught.value is error
+
+
+def test_fault_of_own_code_stays_one_where_it_works_on_a_file() -> None:
+    """As in running a network: a table of ours lacks a name. What a library raises there is the file's fault."""
+
+    code = compile("{}['x']", "ours.py", "eval")
+    with pytest.raises(KeyError), faults_of("m", "a model", verb="run as", own=False):
+        eval(code, {"__name__": "compress.models.example"})
+    with (
+        pytest.raises(CompressError, match="^m cannot be run as a model "),
+        faults_of("m", "a model", verb="run as", own=False),
+    ):
+        json.loads("{")
 
 
 def test_half_a_character_is_read_where_it_is_replaced_later() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compress.data import Example
 from compress.errors import CompressError
+from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.predict import load
+from compress.models.manifest import Manifest
+from compress.models.model_dir import ModelDir
+from compress.models.output_dir import finish
+from tests.support import tiny
 from tests.support.tagging import tagger
 from tests.support.tiny import torch_directory, write
 
@@ -60,3 +67,70 @@ def test_a_tagger_refuses_pairs(tmp_path: Path) -> None:
     write(tmp_path / "tagger", tagger())
     with pytest.raises(CompressError, match="a tagger reads one text, .* and these rows are pairs"):
         load(tmp_path / "tagger", compute=CPU).predict([("a film", "a plot")])
+
+
+def edited(directory: Path, **changes: Any) -> Path:
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
+    return directory
+
+
+SIGMOID = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.1.0"}}
+
+
+@pytest.mark.parametrize(
+    ("noted", "is_sigmoid"),
+    [
+        (SIGMOID, True),
+        ({"sentence_transformers": {"version": "5.1.0"}}, True),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, False),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["torch", "onnx", "exported"])
+def test_score_of_a_cross_encoder_has_its_activation(
+    kind: str, noted: dict[str, Any], is_sigmoid: bool, tmp_path: Path
+) -> None:
+    """The torch model, a graph of its logits with the same config, and the graph that is exported of it."""
+    plain = tiny.write(tmp_path / "plain", tiny.classifier("bert", labels=("score",)))
+    pairs = [("a good film", "fine"), ("bad", "a joke")]
+    logits = np.array([found["score"] for found in load(plain).predict(pairs)])
+    if kind == "onnx":
+        model = tmp_path / "graph"
+        export(plain, model)
+        (model / "compress.json").unlink()
+        edited(model, **noted)
+    else:
+        model = edited(plain, **noted)
+    if kind == "exported":
+        model = export(model, tmp_path / "out").path
+    scores = [found["score"] for found in load(model).predict(pairs)]
+    assert scores == pytest.approx(1 / (1 + np.exp(-logits)) if is_sigmoid else logits, abs=2e-4)
+
+
+def test_other_activation_of_a_cross_encoder_is_refused(tmp_path: Path) -> None:
+    model = tiny.write(tmp_path / "model", tiny.classifier("bert", labels=("score",)))
+    edited(model, sentence_transformers={"activation_fn": "os.system"})
+    with pytest.raises(CompressError, match=r"'os.system', and Sigmoid and Identity are known"):
+        load(model)
+
+
+def test_pruning_refuses_a_score_with_an_activation(tmp_path: Path) -> None:
+    model = tiny.write(tmp_path / "model", tiny.classifier("bert", labels=("score",)))
+    with pytest.raises(CompressError, match="cross-encoder, whose score is the sigmoid of its logit"):
+        ModelDir.open(edited(model, **SIGMOID)).load(plain=True)
+
+
+def test_several_scores_are_refused(tmp_path: Path) -> None:
+    model = tiny.write(tmp_path / "model", tiny.classifier("bert"))
+    with pytest.raises(CompressError, match=r"gives a text 2 scores \(problem_type = regression\)"):
+        load(edited(model, problem_type="regression"))
+
+
+@pytest.mark.parametrize("by", ["classes", None, [], 1])
+def test_acceptance_by_something_unknown_is_refused(by: Any, tmp_path: Path) -> None:
+    model = tiny.write(tmp_path / "model", tiny.classifier("bert"))
+    notes = {"acceptance": {"by": by, "threshold": 0.5, "thresholds": dict.fromkeys(tiny.LABELS, 0.5)}}
+    finish(model, Manifest(stage="calibrate", labels=tiny.LABELS, notes=notes))
+    with pytest.raises(CompressError, match="has no thresholds that 'compress calibrate' writes"):
+        load(model)

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import load_file, save_file
 
 from compress.errors import CompressError
 from compress.models.manifest import Manifest, verify_files
 from compress.models.model_dir import ModelDir, parent_entry
 from compress.models.output_dir import finish, write_atomically, writing
-from tests.support.tiny import assert_reloaded, bilstm, classifier, load, pruned, torch_directory, write
+from tests.support.tiny import assert_reloaded, bilstm, classifier, load, onnx_directory, pruned, torch_directory, write
 
 REQUEST = {"stage": "test", "seed": 0}
 
@@ -301,7 +301,9 @@ def test_the_weights_of_a_graph_without_a_manifest_count(teacher: Path, tmp_path
     """As those that others export."""
     shutil.copytree(teacher, tmp_path / "onnx", ignore=shutil.ignore_patterns("*.safetensors"))
     constants = [numpy_helper.from_array(np.ones(shape, np.float32), f"w{shape}") for shape in ((3, 4), (5,))]
-    graph = helper.make_graph([], "weights", [], [], constants)
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])
+    graph = helper.make_graph([], "weights", [ids], [logits], constants)
     (tmp_path / "onnx" / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     assert ModelDir.open(tmp_path / "onnx").parameters == 17
 
@@ -498,10 +500,17 @@ def test_labels_are_not_a_model(tmp_path: Path) -> None:
     )
 
 
-def test_an_onnx_directory_cannot_be_trained(tmp_path: Path, teacher: Path) -> None:
-    shutil.copytree(teacher, tmp_path / "onnx", ignore=shutil.ignore_patterns("*.safetensors"))
-    (tmp_path / "onnx" / "model.onnx").write_bytes(b"graph")
-    opened = ModelDir.open(tmp_path / "onnx")
-    assert opened.is_onnx and opened.size_bytes == 5
+def test_an_onnx_directory_cannot_be_trained() -> None:
+    opened = onnx_directory("bert")
+    assert opened.is_onnx and opened.size_bytes == (opened.path / "model.onnx").stat().st_size
     with pytest.raises(CompressError, match="is an ONNX model, which cannot be trained or pruned"):
         opened.load()
+
+
+@pytest.mark.parametrize("name", ["config_setfit.json", "model_head.pkl"])
+def test_setfit_model_is_named_with_its_use_as_a_teacher(name: str, teacher: Path, tmp_path: Path) -> None:
+    shutil.copytree(teacher, tmp_path / "model")
+    (tmp_path / "model" / name).write_bytes(b"{}")
+    with pytest.raises(CompressError, match="is a SetFit model, .* 'compress labels import TABLE"):
+        ModelDir.open(tmp_path / "model")
+    assert ModelDir.open(tmp_path / "model", classifier=False).path == tmp_path / "model"

@@ -11,7 +11,8 @@ import numpy as np
 
 from compress.errors import CompressError, Unavailable
 from compress.inference.padding import EqualLengths
-from compress.models.manifest import ONNX_NAME
+from compress.inference.runtimes._onnx_session import open_session
+from compress.models.graph_files import graph_file
 
 OPENS = "onnx"
 DEVICES = ("cpu",)
@@ -29,15 +30,15 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",  # it would choose bfloat16 by itself where the CPU has it
     }
+    path = graph_file(directory)
+    open_session(path, threads)  # which bounds what a graph may need; OpenVINO cannot be stopped
     core = openvino.Core()
     try:
-        graph = core.read_model(directory / ONNX_NAME)
+        graph = core.read_model(path)
         compiled = core.compile_model(graph, "CPU", settings)
     except RuntimeError as error:
         reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), "no reason given")
-        raise CompressError(
-            f"OpenVINO cannot open {directory / ONNX_NAME} ({reason.strip()}); use --runtime onnxruntime"
-        ) from None
+        raise CompressError(f"OpenVINO cannot open {path} ({reason.strip()}); use --runtime onnxruntime") from None
     names = [port.get_any_name() for port in compiled.inputs]
     reads_padding = any("LSTM" in operation.get_type_name() for operation in graph.get_ops())
 
