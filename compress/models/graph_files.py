@@ -65,8 +65,8 @@ INPUTS, OUTPUT = frozenset({"input_ids", "attention_mask", "token_type_ids"}), "
 _MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
 _GRAPH_NODE, _GRAPH_WEIGHT, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 5, 11, 12
 _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN, _ATTRIBUTE_GRAPHS = 4, 5, 7, frozenset({6, 11})
-_NAMES = {_GRAPH_WEIGHT: 8, _GRAPH_INPUT: 1, _GRAPH_OUTPUT: 1}
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NAMES = {_GRAPH_NODE: 3, _GRAPH_WEIGHT: 8, _GRAPH_INPUT: 1, _GRAPH_OUTPUT: 1}
+_VARINT, _BYTES, _SIZES = 0, 2, {1: 8, 5: 4}  # kinds of fields, and bytes of those of a fixed size
 
 
 def graph_file(directory: Path) -> Path:
@@ -116,47 +116,44 @@ def check_graph(path: Path) -> None:
 
 def _refusal(content: mmap.mmap) -> str:
     """Return what is wrong with a graph; empty where all is right."""
-    nodes = 0
     names: dict[int, list[str]] = {field: [] for field in _NAMES}
     for number, start, end in _fields(content, 0, len(content)):
         if number == _MODEL_FUNCTIONS:
             return _UNUSUAL.format("functions of its own")
-        for field, inner, inner_end in _fields(content, start, end) if number == _MODEL_GRAPH else ():
+        for field, *place in _fields(content, start, end) if number == _MODEL_GRAPH else ():
             if field in _NAMES:
-                parts = {
-                    part: content[one:two].decode()
-                    for part, one, two in _fields(content, inner, inner_end)
-                    if part == _NAMES[field]
-                }
-                names[field].append(parts.get(_NAMES[field], ""))
-            elif field == _GRAPH_NODE:
-                nodes += 1
-                if unusual := _unusual(content, inner, inner_end):
-                    return _UNUSUAL.format(unusual)
-    if nodes > MOST_NODES:
+                names[field].append(_text(content, *place, _NAMES[field]))
+            if field == _GRAPH_NODE and (unusual := _unusual(content, *place)):
+                return _UNUSUAL.format(unusual)
+    if (nodes := len(names[_GRAPH_NODE])) > MOST_NODES:
         return _UNUSUAL.format(f"{nodes:,} nodes")
-    inputs = {*names[_GRAPH_INPUT]} - {*names[_GRAPH_WEIGHT]}
-    if not {"input_ids"} <= inputs <= INPUTS or OUTPUT not in names[_GRAPH_OUTPUT]:
-        has = " and ".join(", ".join(sorted(some))[:200] or "none" for some in (inputs, {*names[_GRAPH_OUTPUT]}))
-        return (
-            f"is no classifier that compress runs: its inputs and outputs are {has}, and not some of "
-            f"{', '.join(sorted(INPUTS))} and {OUTPUT}; export the model again, with 'compress export' or Optimum"
-        )
-    return ""
+    inputs, outputs = {*names[_GRAPH_INPUT]} - {*names[_GRAPH_WEIGHT]}, {*names[_GRAPH_OUTPUT]}
+    if {"input_ids"} <= inputs <= INPUTS and OUTPUT in outputs:
+        return ""
+    has = " and ".join(", ".join(sorted(some))[:200] or "none" for some in (inputs, outputs))
+    return (
+        f"is no classifier that compress runs: its inputs and outputs are {has}, and not some of "
+        f"{', '.join(sorted(INPUTS))} and {OUTPUT}; export the model again, with 'compress export' or Optimum"
+    )
 
 
 def _unusual(content: mmap.mmap, start: int, end: int) -> str:
     """Return what a node has that no classifier is written with; empty where it has nothing."""
-    operator = domain = ""
-    for field, inner, inner_end in _fields(content, start, end):
-        if field == _NODE_OPERATOR:
-            operator = content[inner:inner_end].decode()
-        elif field == _NODE_DOMAIN:
-            domain = content[inner:inner_end].decode()
-        elif field == _NODE_ATTRIBUTE and any(p in _ATTRIBUTE_GRAPHS for p, *_ in _fields(content, inner, inner_end)):
+    for field, *place in _fields(content, start, end):
+        if field == _NODE_ATTRIBUTE and any(part in _ATTRIBUTE_GRAPHS for part, *_ in _fields(content, *place)):
             return "a graph inside a node (Loop, Scan, If)"
+    operator, domain = (_text(content, start, end, field) for field in (_NODE_OPERATOR, _NODE_DOMAIN))
     known = operator in OPERATORS.get(domain, ())
     return "" if known else f"the operator {'::'.join(filter(None, (domain, operator)))[:80]!r}"
+
+
+def _text(content: mmap.mmap, start: int, end: int, wanted: int) -> str:
+    """Return the text of a field of a message, of several the last, as protobuf does."""
+    found = b""
+    for field, begin, stop in _fields(content, start, end):
+        if field == wanted:
+            found = content[begin:stop]
+    return found.decode()
 
 
 def _fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -164,15 +161,11 @@ def _fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, 
     while position < end:
         key, position = _varint(content, position)
         kind, start = key & 7, position
-        if kind == _BYTES:
+        if kind in {_VARINT, _BYTES}:
             size, start = _varint(content, position)
-            position = start + size
-        elif kind == _VARINT:
-            _, position = _varint(content, position)
-        elif kind in {_FIXED32, _FIXED64}:
-            position += 4 if kind == _FIXED32 else 8
+            position = start + size * (kind == _BYTES)
         else:
-            raise ValueError("no protobuf message")
+            position += _SIZES[kind]
         if position > end:
             raise ValueError("it is cut short")
         if kind == _BYTES:
@@ -180,12 +173,11 @@ def _fields(content: mmap.mmap, position: int, end: int) -> Iterator[tuple[int, 
 
 
 def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
+    value = 0
+    for shift in range(0, 70, 7):
         byte = content[position]
         position += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, position
-        shift += 7
     raise ValueError("no protobuf message")

@@ -185,8 +185,9 @@ class ModelDir:
     def check_weights(self) -> None:
         if self.is_onnx:
             check_graph(graph_file(self.path))
-            if (self.path / WEIGHTS_NAME).is_file() and WEIGHTS_NAME not in self.manifest.files:
-                _say_which_answers(self.path)
+            weights = next(self.path.glob("*.safetensors"), None)
+            if weights and not {weights.name, ONNX_NAME} <= self.manifest.files.keys():
+                _say_which_answers(weights)
             return
         files = weight_files(self.path)
         if not files:
@@ -318,14 +319,11 @@ def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:
 
 
 @functools.cache
-def _say_which_answers(directory: Path) -> None:
+def _say_which_answers(weights: Path) -> None:
     """Say once what a directory with two models is read as."""
     logger.warning(
-        "%s holds %s and %s, and nothing says that they are one model: %s answers; move the other one away",
-        directory,
-        ONNX_NAME,
-        WEIGHTS_NAME,
-        ONNX_NAME,
+        f"{weights.parent} holds {ONNX_NAME} and {weights.name}, and nothing says that they are one model: {ONNX_NAME} "
+        "answers; move the other one away"
     )
 
 

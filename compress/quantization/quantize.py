@@ -179,9 +179,8 @@ def _check_opens(working: Path, source: ModelDir) -> None:
     """Open the written model and run it, so that a broken graph is never returned."""
     run = open_runtime(working, threads=1, config=source.config)
     ids = np.full((2, 8), 1, dtype=np.int64)
-    logits = run({"input_ids": ids, "attention_mask": np.ones_like(ids)})
-    if (logits.shape[0], logits.shape[-1]) != (2, len(source.labels)) or not np.isfinite(logits).all():
-        raise CompressError(f"what was made of {source.path} does not give logits; keep the fp32 model")
+    if not np.isfinite(run({"input_ids": ids, "attention_mask": np.ones_like(ids)})).all():
+        raise CompressError(f"what was made of {source.path} does not give finite logits; keep the fp32 model")
 
 
 def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> dict[str, Any]:

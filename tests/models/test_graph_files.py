@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from compress.errors import CompressError
 from compress.inference.predict import load
 from compress.models.graph_files import MOST_NODES, OPERATORS, check_graph
+from compress.models.manifest import Manifest, describe_files
 from compress.models.model_dir import ModelDir
 from tests.support import odd_graphs
 from tests.support.tiny import onnx_directory, torch_directory
@@ -123,8 +124,14 @@ def test_weights_answer_before_a_graph_in_a_folder(tmp_path: Path) -> None:
     assert not ModelDir.open(tmp_path / "model").is_onnx
 
 
-def test_directory_with_weights_and_graph_says_which_answers(foreign: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_manifest", [False, True])
+def test_directory_with_weights_and_graph_says_which_answers(
+    has_manifest: bool, foreign: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shutil.copy(torch_directory("bert").path / "model.safetensors", foreign)
+    if has_manifest:  # of the weights alone, as where a graph was put beside them
+        manifest = Manifest(stage="finetune", files={"model.safetensors": describe_files(foreign)["model.safetensors"]})
+        (foreign / "compress.json").write_text(manifest.to_json())
     for _ in range(2):
         assert ModelDir.open(foreign).is_onnx
     assert [record.message.partition(": ")[2] for record in caplog.records] == [

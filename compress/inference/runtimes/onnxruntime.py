@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from compress.errors import Unavailable
-from compress.inference.runtimes._onnx_session import open_session
+from compress.inference.runtimes._onnx_session import Unopened, open_session
 from compress.models.graph_files import graph_file
 
 OPENS = "onnx"
@@ -25,10 +25,13 @@ def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, 
         raise Unavailable(
             "this ONNX Runtime has no CUDA; install it with 'pip install onnxruntime-gpu' or use --device cpu"
         )
+    path = graph_file(directory)
     if device == "cuda":
         with contextlib.redirect_stdout(sys.stderr):  # it prints what it does not find
             onnxruntime.preload_dlls()  # from pip's packages, which PyTorch would load where it is imported
-    session = open_session(graph_file(directory), threads, _PROVIDERS[device])
+        with contextlib.suppress(Unopened):  # it may have operators for GPUs alone
+            open_session(path, threads)
+    session = open_session(path, threads, _PROVIDERS[device])
     if device == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
         raise Unavailable("ONNX Runtime could not start CUDA on this host (see its log); use --device cpu")
     names = [argument.name for argument in session.get_inputs()]
