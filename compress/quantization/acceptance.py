@@ -19,6 +19,7 @@ from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import default_threads
 from compress.models.model_dir import ModelDir
+from compress.models.model_files import read_config
 from compress.progress import Advance
 
 
@@ -50,8 +51,9 @@ class Judge:
     def __init__(self, source: ModelDir, fp32: Path, int8: Path, threads: int) -> None:
         runtime = runtime_for(int8)
         self.threads = threads or default_threads()  # the same for both, whatever else begins to run
+        config = read_config(fp32)  # of the graph: a cross-encoder's activation is in it, and not in this config
         self.runs = {
-            name: open_runtime(path, runtime, threads=self.threads, config=source.config)
+            name: open_runtime(path, runtime, threads=self.threads, config=config)
             for name, path in (("fp32", fp32), ("int8", int8))
         }
         self.timed = runtime == "onnxruntime"

@@ -110,3 +110,16 @@ def test_session_has_the_threads_that_are_asked_for(tmp_path: Path) -> None:
     session = _onnx_session.open_session(onnx_directory("bert").path / "model.onnx", 3)
     assert session.get_session_options().intra_op_num_threads == 3
     assert session.get_session_options().graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(CompressError("as it is"), CompressError), (MemoryError(), MemoryError)]
+)
+def test_what_is_no_fault_of_the_texts_passes(
+    error: Exception, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_runtime(torch_directory("bert").path, "torch", threads=1)
+    monkeypatch.setattr(run, "_run", lambda arrays: (_ for _ in ()).throw(error))
+    with pytest.raises(expected) as caught:
+        run(ARRAYS)
+    assert caught.value is error and caught.value.__cause__ is None

@@ -13,10 +13,12 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.compute import Compute
+from compress.inference.open_runtime import open_runtime
 from compress.inference.predict import load
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
+from compress.quantization.acceptance import Judge
 from tests.support import tiny
 from tests.support.tagging import tagger
 from tests.support.tiny import torch_directory, write
@@ -134,3 +136,12 @@ def test_acceptance_by_something_unknown_is_refused(by: Any, tmp_path: Path) -> 
     finish(model, Manifest(stage="calibrate", labels=tiny.LABELS, notes=notes))
     with pytest.raises(CompressError, match="has no thresholds that 'compress calibrate' writes"):
         load(model)
+
+
+def test_quantizing_judges_a_cross_encoder_by_its_scores(tmp_path: Path) -> None:
+    """Its graph has the activation, which is not computed once more where int8 is compared with fp32."""
+    model = edited(tiny.write(tmp_path / "model", tiny.classifier("bert", labels=("score",))), **SIGMOID)
+    fp32 = export(model, tmp_path / "fp32").path
+    arrays = {name: np.ones((2, 5), np.int64) for name in ("input_ids", "attention_mask")}
+    found = Judge(ModelDir.open(model), fp32, fp32, threads=1).runs["fp32"](arrays)
+    assert found == pytest.approx(open_runtime(model, "torch", threads=1)(arrays), abs=1e-5)
