@@ -73,7 +73,7 @@ class _Answers:
             raise fault from error
         rows, length = arrays["input_ids"].shape
         expected = (rows, length, self._labels) if self._tags else (rows, self._labels)
-        if logits.shape != expected or not np.issubdtype(logits.dtype, np.floating):
+        if logits.shape != expected or logits.dtype.kind != "f":
             raise CompressError(
                 f"{self._directory} answers {rows} texts of {length} tokens with {logits.dtype} {[*logits.shape]}, and "
                 f"its {CONFIG_NAME} asks for float logits {[*expected]}: copy the files of one model"
