@@ -77,7 +77,7 @@ def test_graph_that_needs_all_memory_is_refused(change: Change, runtime: str, tm
         pytest.importorskip("openvino")
     directory = changed(tmp_path, change)
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with pytest.raises(CompressError, match=r"model.onnx, of [\d,]+ bytes, needs more than \d+ MB for 8 tokens"):
+    with pytest.raises(CompressError, match=r"model.onnx needs more than \d+ MB for 8 tokens"):
         open_runtime(directory, runtime, threads=1)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 

@@ -49,7 +49,7 @@ def open_session(path: Path, threads: int, providers: Sequence[Any] = (_CPU,)) -
     # Threads wait busily inside a run, which is fast, but not after it, which would slow down whatever runs next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     run_options, stopped = onnxruntime.RunOptions(), threading.Event()
-    size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
+    size = sum(file.stat().st_size for file in path.parent.iterdir())  # its weights may have any name
     seconds = LIMIT_SECONDS + size / _SLOWEST_DISK_BYTES_PER_SECOND
     room_bytes = _COPIES * size + _ROOM_BYTES + threads * _THREAD_BYTES
 
@@ -71,7 +71,7 @@ def open_session(path: Path, threads: int, providers: Sequence[Any] = (_CPU,)) -
         needs = f"{seconds:.0f} s" if stopped.is_set() else f"{room_bytes // 10**6:,} MB" if system_fault(error) else ""
         if needs:
             raise CompressError(
-                f"{path}, of {size:,} bytes, needs more than {needs} for {FIRST_TOKENS} tokens; no classifier does: "
+                f"{path} needs more than {needs} for {FIRST_TOKENS} tokens, and no classifier of its size does: "
                 "export the model again"
             ) from error
         if session is None:
