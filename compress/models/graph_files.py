@@ -122,7 +122,7 @@ def _refusal(content: mmap.mmap) -> str:
             return _UNUSUAL.format("functions of its own")
         for field, *place in _fields(content, start, end) if number == _MODEL_GRAPH else ():
             if field in _NAMES:
-                names[field].append(_text(content, *place, _NAMES[field]))
+                names[field].append(_text(content, _NAMES[field], *place))
             if field == _GRAPH_NODE and (unusual := _unusual(content, *place)):
                 return _UNUSUAL.format(unusual)
     if (nodes := len(names[_GRAPH_NODE])) > MOST_NODES:
@@ -142,12 +142,12 @@ def _unusual(content: mmap.mmap, start: int, end: int) -> str:
     for field, *place in _fields(content, start, end):
         if field == _NODE_ATTRIBUTE and any(part in _ATTRIBUTE_GRAPHS for part, *_ in _fields(content, *place)):
             return "a graph inside a node (Loop, Scan, If)"
-    operator, domain = (_text(content, start, end, field) for field in (_NODE_OPERATOR, _NODE_DOMAIN))
+    operator, domain = (_text(content, field, start, end) for field in (_NODE_OPERATOR, _NODE_DOMAIN))
     known = operator in OPERATORS.get(domain, ())
     return "" if known else f"the operator {'::'.join(filter(None, (domain, operator)))[:80]!r}"
 
 
-def _text(content: mmap.mmap, start: int, end: int, wanted: int) -> str:
+def _text(content: mmap.mmap, wanted: int, start: int, end: int) -> str:
     """Return the text of a field of a message, of several the last, as protobuf does."""
     found = b""
     for field, begin, stop in _fields(content, start, end):

@@ -4,6 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -16,7 +17,10 @@ OPENS = "onnx"
 DEVICES = ("cpu", "cuda")
 _CUDA = "CUDAExecutionProvider"
 # float32 means float32: with TF32, the convolutions by which small students number tokens would be wrong.
-_PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"]}
+_PROVIDERS: dict[str, list[Any]] = {
+    "cpu": ["CPUExecutionProvider"],
+    "cuda": [(_CUDA, {"use_tf32": "0"}), "CPUExecutionProvider"],
+}
 
 
 def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
