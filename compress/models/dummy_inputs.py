@@ -1,5 +1,7 @@
 """Random token ids to run a model on."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -8,7 +10,8 @@ from transformers import PreTrainedModel
 def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8, seed: int = 0) -> dict[str, Tensor]:
     """Return random token ids and the mask ``[B, T]``; no token is padding."""
     generator = torch.Generator().manual_seed(seed)
-    vocabulary = getattr(model.config, "tokenizer_size", None) or model.get_input_embeddings().weight.shape[0]
+    embeddings: Any = model.get_input_embeddings()
+    vocabulary: int = getattr(model.config, "tokenizer_size", None) or len(embeddings.weight)
     lowest = min(5, vocabulary - 1)  # 0 to 4 are padding and the other special tokens of every family
     input_ids = torch.randint(lowest, vocabulary, (batch_size, length), generator=generator)
     if getattr(model.config, "pairs", "") == "siamese":  # two texts, of different lengths

@@ -97,7 +97,7 @@ class ModelDir:
             raise CompressError(
                 f"{self.path} is a SetFit model, an encoder with a pickled head, which is not opened; let setfit write "
                 "a table of texts with the probabilities of their classes, make labels of it with 'compress labels "
-                "import TABLE --probabilities A,B -o labels', and a teacher of it with 'compress finetune'"
+                f"import TABLE --probabilities A,B -o labels', and use these: --teacher {self.path} --labels labels"
             )
         if not self.is_classifier:
             names = ", ".join(self.config.get("architectures") or ["none named"])
@@ -240,7 +240,7 @@ class ModelDir:
                 )
         if sigmoid_of(self.config):
             model.register_forward_hook(_sigmoid_of_logits)
-        return model.eval()
+        return cast("PreTrainedModel", model.eval())
 
     def _check_ends(self, config: "PretrainedConfig") -> None:
         """Refuse a sequence-to-sequence classifier whose decoder has no beginning, or whose texts have no end."""

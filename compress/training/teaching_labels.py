@@ -34,7 +34,7 @@ class BareEncoder(ModelDir):
     def task(self) -> str:
         return "classification"
 
-    def load(self) -> "PreTrainedModel":
+    def load(self, *, plain: bool = False) -> "PreTrainedModel":
         """Load it with a head of the classes, which is random."""
         model: PreTrainedModel = load_classifier(self, self.classes, self.task).eval()
         return model
