@@ -25,7 +25,7 @@ from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, local_path, text_without_secrets, without_secrets
 from compress.host import without_home
-from compress.inference.compute import TRACKERS, Compute
+from compress.inference.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import check_free, places_of
 from compress.models.output_safety import keep_apart
@@ -68,6 +68,13 @@ threads = click.option(
     default=0,
     show_default=True,
     help="CPU threads; 0 is one for each core that no other program keeps busy.",
+)
+precision = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="In which trainings compute; auto is the recipe's, or bfloat16 where that is faster and the model allows it.",
 )
 report_to = click.option(
     "--report-to",
@@ -149,8 +156,9 @@ def _compute(*given: Any, also: Any = lambda function: function) -> Callable[[Fu
 
 
 computing = _compute(seed, device, threads, also=force)
-training = _compute(seed, device, threads, report_to, also=force)
-running = _compute(device, threads, report_to)
+searching = _compute(seed, device, threads, precision, also=force)
+training = _compute(seed, device, threads, precision, report_to, also=force)
+running = _compute(device, threads, precision, report_to)
 placing = _compute(device, threads)
 
 

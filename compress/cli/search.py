@@ -11,7 +11,10 @@ from compress.cli.printing import tell
 from compress.searching.budget import SearchBudget, SearchSettings
 
 # Options of the search that its winner is made with again.
-_AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", *options.OVERLAP, "seed", "device", "threads")
+_AGAIN = (
+    *("teacher", "unlabeled", "train", "validation", "metric", *options.OVERLAP),
+    *("seed", "device", "threads", "precision"),
+)
 
 
 @click.command(cls=Command)
@@ -57,7 +60,7 @@ _AGAIN = ("teacher", "unlabeled", "train", "validation", "metric", *options.OVER
 @options.output
 @options.checks
 @options.columns
-@options.computing
+@options.searching
 @options.verbosity
 def command(
     teacher: str,

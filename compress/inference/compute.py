@@ -1,11 +1,11 @@
-"""Where a stage computes, with how many threads, from which seed, in which precision, and where it is watched."""
+"""Device, threads, seed, precision and tracker of a stage."""
 
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from compress.errors import CompressError
 from compress.host import few_kernels, has_bfloat16, has_slow_mkl, is_installed
@@ -13,6 +13,7 @@ from compress.host import few_kernels, has_bfloat16, has_slow_mkl, is_installed
 TRIALS = 8  # products in each precision: about a tenth of a second in all
 WORTH_ROUNDING = 1.2  # how many times as fast bfloat16 must be: the rest of a step is no faster in it
 Precision = Literal["float32", "bfloat16"]
+PRECISIONS = ("auto", *get_args(Precision))
 TRACKERS = ("trackio", "tensorboard", "mlflow", "wandb")  # as transformers calls them; their packages too
 
 
@@ -25,17 +26,21 @@ class Compute:
         threads: CPU threads; 0 for one a free core (:func:`compress.inference.threads.default_threads`).
         seed: of every random choice.
         report_to: one of :data:`TRACKERS`, which trainings report to beside ``metrics.jsonl``; the result is the same.
+        precision: in which trainings compute; ``auto`` leaves it to the recipe, and there to what is faster here.
 
     Raises:
-        CompressError: the tracker is unknown, or not installed.
+        CompressError: the tracker or precision is unknown, or the tracker is not installed.
     """
 
     device: str = "auto"
     threads: int = 0
     seed: int = 0
     report_to: str | None = None
+    precision: Precision | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise CompressError(f"--precision {self.precision} is not known; use one of {', '.join(PRECISIONS)}")
         if self.report_to is None:
             return
         if self.report_to not in TRACKERS:

@@ -14,7 +14,7 @@ from compress.files import read_json_table
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import count_truncated, link_or_copy, read_shard, shard_is_done, shard_number, shard_path
 from compress.models.manifest import Manifest, file_sha256
-from compress.models.output_dir import ENDED_EARLY, PARTIAL, WORK_FOLDER, finish, places_of, writing
+from compress.models.output_dir import ENDED_EARLY, PARTIAL, PREPARED, WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import REQUEST_NAME
 
 DRAFT_NAME = "draft.json"  # in the work folder: the manifest, as far as it is known before the end
@@ -32,7 +32,7 @@ def close_labels(output: str | Path) -> LabelDir:
     given = Path(output)
     if given.name.startswith(".") and given.name.endswith(PARTIAL):
         given = given.with_name(given.name[1:].removesuffix(PARTIAL))
-    draft = places_of(given)[1] / WORK_FOLDER / DRAFT_NAME
+    draft = places_of(given)[1] / WORK_FOLDER / PREPARED / DRAFT_NAME
     if not draft.is_file():
         raise CompressError(
             f"there are no unfinished labels of {given}; name the output of a 'compress label' that was stopped"
@@ -49,7 +49,7 @@ def close_shards(working: Path) -> None:
         CompressError: there is no whole shard.
     """
     work = working / WORK_FOLDER
-    draft = Manifest.read(work / DRAFT_NAME)
+    draft = Manifest.read(work / PREPARED / DRAFT_NAME)
     numbers = sorted(map(shard_number, working.glob("shard-*.parquet")))
     teacher = {"teacher_sha256": draft.parents[0]["sha256"]}
     done = [number for number in numbers if shard_is_done(working, number, teacher)]

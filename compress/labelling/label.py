@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -32,7 +31,8 @@ from compress.labelling.remote_labels import Upload, keep_copy, work_place
 from compress.labelling.shards import SHARD_ROWS, Part, count_truncated, shard_is_done, shard_number, write_shard
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import cached_json, write_atomically
+from compress.models.output_dir import PREPARED, write_atomically
+from compress.models.resumption import cached_json, is_whole, keep
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import parse
@@ -198,15 +198,15 @@ def label(
             if not rows:
                 return plan
             with progress("Comparing float32 and bfloat16", None):
-                return _faster_plan(plan, model, tokenizer, rows, stage.scratch)
+                return _faster_plan(plan, model, tokenizer, rows, prepared)
 
+        prepared = stage.scratch / PREPARED
         if not force and (Path(place) / MANIFEST_NAME).is_file():
             earlier = LabelDir.open(place)
             take_up(earlier, stage.working)
-            plan_of = {name: earlier.manifest.notes.get(name) for name in Plan.__dataclass_fields__}
-            write_atomically(stage.scratch / PLAN_NAME, json.dumps(plan_of))
-        kept = cached_json(stage.scratch / PLAN_NAME, lambda: asdict(make_plan()))
-        plan = parse(Plan, kept, source=str(stage.scratch / PLAN_NAME))
+            keep(prepared / PLAN_NAME, {name: earlier.manifest.notes.get(name) for name in Plan.__dataclass_fields__})
+        kept = cached_json(prepared / PLAN_NAME, lambda: asdict(make_plan()))
+        plan = parse(Plan, kept, source=str(prepared / PLAN_NAME))
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),
@@ -242,8 +242,8 @@ def label(
             entry = {"role": "unlabeled", "name": unlabeled.name, "rows": asked}
             known = {**notes, ROWS_ASKED: asked or None}
             draft = replace(stage.manifest, kind="labels", data=(entry,), notes=known)
-            write_atomically(stage.scratch / DRAFT_NAME, draft.to_json())
-            job = Job(plan, model, tokenizer, stage.scratch)
+            write_atomically(prepared / DRAFT_NAME, draft.to_json())
+            job = Job(plan, model, tokenizer, prepared)
             with (
                 using_threads(plan.threads),
                 progress("Labelling", left) as advance,
@@ -253,7 +253,6 @@ def label(
                     made = {**made_from(examples), "truncated": cut}
                     write_shard(stage.working, number, examples, logits, made, model.task)
         if not fingerprint.rows:
-            (stage.scratch / PLAN_NAME).unlink()
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
         if part:  # what tells that parts belong together; the fingerprint says nothing of the order of the rows
             own = {"tokenizer_sha256": record["tokenizer_sha256"], "shards_sha256": order.hexdigest()}
@@ -387,6 +386,6 @@ def runtime_directory(plan: Plan, model: ModelDir, scratch: Path) -> Path:
     if plan.runtime != "onnxruntime" or model.is_onnx:
         return model.path
     directory = scratch / TEACHER_ONNX
-    if not directory.is_dir():
+    if not is_whole(directory):
         export(model, directory)
     return directory

@@ -6,14 +6,14 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compress.errors import CompressError
-from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files, verify_files
+from compress.errors import CompressError, interruptions, system_fault
+from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files, verify_files
 from compress.models.output_lock import locked
 from compress.models.output_safety import (
     CARD_NAME,
@@ -32,6 +32,10 @@ from compress.progress import logger
 
 PREVIOUS, PARTIAL = ".previous", ".partial"
 ENDED_EARLY = "request_sha256"  # in the notes of what was finished as it was: the same request goes on with it
+# In the work folder: what is made before the first batch, such as tokenised rows. It is no finished work.
+PREPARED = "prepared"
+
+_NO_WORK = {REQUEST_NAME, LOCK_NAME, METRICS_NAME}
 
 
 @contextmanager
@@ -40,8 +44,9 @@ def writing(
 ) -> Iterator[Path]:
     """Give a working directory beside ``output`` that becomes ``output`` only when everything succeeded.
 
-    Unfinished work stays in the sibling (``keep``) and the same request resumes it. What only serves the making lies
-    in its ``.work`` folder, which is no part of the result. A finished ``output`` is refused without ``force``; a
+    Unfinished work stays in the sibling (``keep``) and the same request resumes it; after an error of the work itself,
+    only where some of it is finished. What only serves the making lies in its ``.work`` folder, which is no part of the
+    result. A finished ``output`` is refused without ``force``; a
     ``force`` replaces only a directory of which this project wrote every file, and which is still as it was then.
 
     Args:
@@ -110,11 +115,12 @@ def _make(working: Path, target: Path) -> None:
 
 @contextmanager
 def _discarded(working: Path, keep: bool) -> Iterator[None]:
-    """Delete the working directory after a failure that leaves nothing to resume."""
+    """Delete the working directory after a failure that leaves nothing to resume, and that a repetition would meet."""
     try:
         yield
     except BaseException as error:
-        if not keep or isinstance(error, CompressError) and not _has_progress(working):
+        lasting = isinstance(error, Exception) and not interruptions and not system_fault(error)
+        if not keep or lasting and not _has_progress(working):
             shutil.rmtree(working, ignore_errors=True)
         raise
 
@@ -158,7 +164,8 @@ def _to_replace(target: Path, force: bool) -> dict[str, str] | None:
 
 def _begin(working: Path, target: Path, asked: str, force: bool, keep: bool) -> None:
     request_file = working / WORK_FOLDER / REQUEST_NAME
-    differs = request_file.exists() and request_file.read_text(encoding="utf-8", errors="replace") != asked
+    before = request_file.read_text(encoding="utf-8", errors="replace") if request_file.is_file() else None
+    differs = before != asked
     if differs or not keep:
         if differs and not force and _has_progress(working):
             raise CompressError(
@@ -166,9 +173,8 @@ def _begin(working: Path, target: Path, asked: str, force: bool, keep: bool) -> 
                 "repeat that command to resume it, choose another -o, or discard it with --force"
             )
         empty(working)
-    request_file.parent.mkdir(exist_ok=True)
-    if not request_file.exists():
-        write_atomically(request_file, asked)
+    (request_file.parent / PREPARED).mkdir(parents=True, exist_ok=True)
+    write_atomically(request_file, asked)
     if _has_progress(working):
         logger.info("going on where this command was stopped: %s", working)
 
@@ -224,8 +230,9 @@ def discard_unfinished(output: Path) -> None:
 
 
 def _has_progress(working: Path) -> bool:
-    made = [*working.iterdir(), *(working / WORK_FOLDER).glob("*")]
-    return any(path.name not in {WORK_FOLDER, REQUEST_NAME, LOCK_NAME} for path in made)
+    """Tell whether something is finished that takes part in the result, or spares a later start work."""
+    made = (path.relative_to(working) for path in working.rglob("*") if not path.is_dir())
+    return any(path.name not in _NO_WORK and path.suffix != ".tmp" and PREPARED not in path.parts for path in made)
 
 
 def empty(directory: Path) -> None:
@@ -267,17 +274,3 @@ def write_json_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines, whole or not at all; the folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def cached_json(path: Path, compute: Callable[[], Any]) -> Any:
-    """Return JSON values that are computed once: a resumed run reads those of the first run from the file.
-
-    Raises:
-        CompressError: the file is damaged.
-    """
-    if not path.is_file():
-        write_atomically(path, json.dumps(compute()) + "\n")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CompressError(f"{path} is damaged ({error}); begin again with --force") from None

@@ -26,6 +26,7 @@ from compress.inference.padding import exact_batches
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
+from compress.models.resumption import is_whole, seal
 from compress.pruning.scoring import check_rows, scoring_batches
 from compress.surgery.unit_masks import Masks, mask_key, masked
 from compress.training.training_data import Gold, LabelledPool, Selection, agreement_rows
@@ -135,7 +136,7 @@ class MaskedEvaluation:
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
         """Return the predictions of the model with these heads and neurons masked."""
         path = self.folder / f"{mask_key(masks or {})}.npy"
-        if path.is_file():
+        if is_whole(path):
             known: np.ndarray = np.load(path, allow_pickle=False)
             return known
         found = predictions(self.logits(masks), self.rows.task)
@@ -143,6 +144,7 @@ class MaskedEvaluation:
         temporary = path.with_suffix(".tmp.npy")
         np.save(temporary, found, allow_pickle=False)
         temporary.replace(path)
+        seal(path)
         return found
 
     def logits(self, masks: Masks | None = None, first: int | None = None) -> np.ndarray:

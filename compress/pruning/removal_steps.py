@@ -7,8 +7,8 @@ from typing import Any
 
 from compress.data import Example
 from compress.inference.speedup_intervals import Interval
-from compress.models.output_dir import cached_json
 from compress.models.prunable_units import units_of
+from compress.models.resumption import cached_json
 from compress.progress import Progress, each, logger
 from compress.pruning.choose_units import choose_units
 from compress.pruning.layer_and_width_scores import choose_removed_layers, hidden_importance

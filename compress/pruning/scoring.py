@@ -5,6 +5,7 @@ Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.models.modeling import is_tagger
+from compress.models.output_dir import write_atomically
 from compress.surgery.unit_masks import Masks, mask_key, masked, normalised
 
 Batches = Iterable[Batch]
@@ -146,9 +148,11 @@ class Values:
     def __init__(self, path: Path | None = None) -> None:
         self.path, self.known = path, dict[str, float]()
         if path is not None and path.is_file():
-            whole = path.read_text(encoding="utf-8").rpartition("\n")[0]  # a line that was being written is not
-            self.known = dict(json.loads(line) for line in whole.splitlines())
-            path.write_text(whole and whole + "\n", encoding="utf-8")
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                with suppress(ValueError, TypeError):  # one that was cut short or damaged
+                    key, value = json.loads(line)
+                    self.known[str(key)] = float(value)
+            write_atomically(path, "".join(json.dumps(item) + "\n" for item in self.known.items()))
 
     def of(self, model: PreTrainedModel, masks: Masks, batches: Batches, measure: Measure) -> float:
         """Return the value of a model with heads and neurons masked, evaluated if it is not known."""

@@ -9,6 +9,7 @@ from compress.exporting.export import export
 from compress.inference.side_by_side import Speed, time_side_by_side
 from compress.inference.speedup_intervals import Interval
 from compress.models.model_dir import ModelDir
+from compress.models.resumption import is_whole
 from compress.progress import Advance
 
 
@@ -43,6 +44,6 @@ def directory_for(runtime: str, directory: Path) -> Path:
     if runtime == "torch":
         return directory
     target = directory.with_name(f"{directory.name}-onnx")
-    if not target.is_dir():
+    if not is_whole(target):
         export(ModelDir.open(directory, verify=False), target)
     return target

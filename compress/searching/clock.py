@@ -1,12 +1,11 @@
 """The time that a search has taken, over all starts of its command."""
 
-import json
 import threading
 import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from compress.models.output_dir import write_atomically
+from compress.models.resumption import keep, kept
 
 SAVED_EVERY_S = 5.0
 
@@ -16,9 +15,9 @@ class SearchClock:
 
     def __init__(self, path: Path, limit_s: float) -> None:
         self.path, self.limit_s = path, limit_s
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        self._before: float = kept.get("spent_s", 0.0)
-        self.marks: dict[str, float] = kept.get("marks", {})
+        before = kept(path, {"spent_s": 0.0, "marks": {}})
+        self._before: float = before["spent_s"]
+        self.marks: dict[str, float] = before["marks"]
         self._begun = time.monotonic()
         self._over = threading.Event()
         # A training that is killed goes on where it was: the time that it took until then counts.
@@ -48,5 +47,4 @@ class SearchClock:
         over = False
         while not over:
             over = self._over.wait(SAVED_EVERY_S)
-            kept = {"spent_s": round(self.spent_s, 1), "marks": {**self.marks}}
-            write_atomically(self.path, json.dumps(kept))
+            keep(self.path, {"spent_s": round(self.spent_s, 1), "marks": {**self.marks}})

@@ -20,8 +20,8 @@ from compress.searching.trials import Trial
 BEST = "best"
 # What commands do not take of a search's options.
 _OF_POOL = {"unlabeled"}
-_OF_TRAINING = {"teacher", "unlabeled", "train", "seed"}
-_OF_LABELS = {"train", "validation", "metric", "drop_overlap", "refuse_overlap", "label_column", "seed"}
+_OF_TRAINING = {"teacher", "unlabeled", "train", "seed", "precision"}
+_OF_LABELS = {"train", "validation", "metric", "drop_overlap", "refuse_overlap", "label_column", "seed", "precision"}
 
 
 def making_again(

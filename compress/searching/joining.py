@@ -18,6 +18,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
 from compress.models.model_dir import ModelDir
+from compress.models.resumption import is_whole
 from compress.progress import logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
@@ -107,7 +108,8 @@ def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: f
     trainer = explored.trainer
     members = [_named(trainer.deployed(one.shape, one.last.rung), one.shape.name) for one in students]
     last = place.with_name("teacher-int8")
-    if not last.is_dir():
+    is_whole(place)  # a damaged one of an earlier start would not be replaced
+    if not is_whole(last):
         quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
     rows = LabelledData((), list(trainer.validation.examples), trainer.validation.metric.name)
     return cascade(

@@ -6,14 +6,13 @@ reach: figures of different schedules do not compare. A file keeps what it was t
 stop.
 """
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError
-from compress.models.output_dir import write_atomically
+from compress.models.resumption import keep, kept
 from compress.searching.space import PRECISIONS, Shape, committed
 
 STARTUP_TRIALS = 8  # that are drawn at random before the estimator has enough to learn from
@@ -33,7 +32,7 @@ class ShapeSampler:
     def __init__(self, path: Path, space: Mapping[str, Mapping[str, tuple[Any, ...]]], seed: int) -> None:
         self.path, self.space, self.seed = path, space, seed
         self._optuna = import_optuna()
-        self._told: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        self._told: list[dict[str, Any]] = kept(path, [])
         self.study = self._optuna.create_study(directions=["maximize", "maximize"])
         state = self._optuna.trial.TrialState
         for one in self._told:
@@ -73,7 +72,7 @@ class ShapeSampler:
             trial.set_constraint(name, value)
         self.study.tell(trial, numbers, state=self._optuna.trial.TrialState.PRUNED if values is None else None)
         self._told.append({"params": trial.params, "values": numbers, "constraints": constraints})
-        write_atomically(self.path, json.dumps(self._told) + "\n")
+        keep(self.path, self._told)
 
     def told(self) -> list[Shape]:
         """Return the shapes of all trials that have ended, in order, each once."""

@@ -30,6 +30,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
+from compress.models.resumption import is_whole
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.reporting.figure_page import write_page
@@ -210,8 +211,9 @@ def label_rows(
     labels = []
     for name, source in {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}.items():
         place = folder / f"{name}-labels"
-        done = place.is_dir()
-        labels.append(LabelDir.open(place) if done else label(model, source, place, compute=compute, progress=progress))
+        if not is_whole(place):
+            label(model, source, place, compute=compute, progress=progress)
+        labels.append(LabelDir.open(place))
     return labels
 
 

@@ -4,7 +4,6 @@ A model is as fast with random weights as with trained ones. It is built by the 
 int8, and timed in turns with the teacher in torch, which is what the user runs today.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from compress.inference.side_by_side import time_side_by_side
 from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
+from compress.models.resumption import keep, kept
 from compress.searching.making import Maker
 from compress.searching.space import PRECISIONS, QUANTIZER, Shape
 
@@ -63,8 +62,8 @@ class ShapeTimer:
 
     def known(self, shape: Shape) -> ShapeTiming | None:
         """Return what was found of a shape, None before it is timed."""
-        path = self.folder / f"{shape.key}.json"
-        return ShapeTiming(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+        found = kept(self.folder / f"{shape.key}.json")
+        return None if found is None else ShapeTiming(**found)
 
     def time(self, shape: Shape) -> ShapeTiming:
         """Return what a shape costs; both precisions take turns at once, because building takes longer than timing."""
@@ -79,8 +78,7 @@ class ShapeTimer:
             timed = dict.fromkeys(PRECISIONS, ShapeTiming(fault=str(error)))
         shutil.rmtree(work)
         for precision, timing in timed.items():
-            path = self.folder / f"{replace(shape, precision=precision).key}.json"
-            write_atomically(path, json.dumps(asdict(timing)) + "\n")
+            keep(self.folder / f"{replace(shape, precision=precision).key}.json", asdict(timing))
         return timed[shape.precision]
 
     def _timed(self, shape: Shape, work: Path) -> dict[Any, ShapeTiming]:

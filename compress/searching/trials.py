@@ -1,6 +1,5 @@
 """Trials of a search: a shape, what it costs, and what it was worth at each rung that it reached."""
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,7 +12,8 @@ from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.cores import core_count
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import places_of, write_atomically
+from compress.models.output_dir import places_of
+from compress.models.resumption import is_whole, keep, kept
 from compress.models.training_log import read_training
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
@@ -174,9 +174,9 @@ class Trainer:
         try:
             found = asdict(made := self._trained(shape, rung))
         except CompressError as error:
-            write_atomically(self._record(shape, rung), json.dumps({FAULT: str(error)}) + "\n")
+            keep(self._record(shape, rung), {FAULT: str(error)})
             raise
-        write_atomically(self._record(shape, rung), json.dumps(found) + "\n")
+        keep(self._record(shape, rung), found)
         return made
 
     def _trained(self, shape: Shape, rung: int) -> TrainedRung:
@@ -184,9 +184,9 @@ class Trainer:
         student = self._student(shape, rung)
         deployed = self.deployed(shape, rung)
         with quiet_stages():
-            if not student.is_dir():
+            if not is_whole(student):
                 self.maker.train(shape, rung, student)
-            if not deployed.is_dir():
+            if not is_whole(deployed):
                 if shape.precision == "int8":
                     quantize(student, deployed, quantization=Quantization(QUANTIZER))
                 else:
@@ -206,8 +206,7 @@ class Trainer:
         return self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
 
     def _records(self, shape: Shape) -> list[dict[str, Any]]:
-        paths = [self._record(shape, rung) for rung in range(len(RUNGS))]
-        return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+        return list(filter(None, (kept(self._record(shape, rung)) for rung in range(len(RUNGS)))))
 
     def _record(self, shape: Shape, rung: int) -> Path:
         return self.folder / f"{shape.key}-{rung}.json"

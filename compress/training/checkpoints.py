@@ -1,25 +1,37 @@
 """Checkpoints of a training: which one is whole, and whether the training ended with it."""
 
 import json
-import shutil
 from pathlib import Path
+from typing import Any
+
+from compress.models.resumption import is_whole
 
 
 def was_last(checkpoint: Path) -> bool:
     """Tell whether a training ended with a checkpoint, because of its steps or because it stopped improving."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    return bool(state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"])
+    return bool(_state(checkpoint)["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"])
 
 
 def last_whole_checkpoint(directory: Path) -> Path | None:
-    """Return the newest checkpoint that was written to its end; remove one that was cut short.
+    """Return the newest checkpoint from which a training can go on; delete those that are cut short or damaged.
 
-    ``trainer_state.json`` is the last file the Trainer writes, so a checkpoint without a readable one is not whole.
+    The best one so far must be there too: the training ends with the better of it and what follows.
     """
-    for checkpoint in sorted(directory.glob("checkpoint-*"), key=lambda path: -int(path.name.rsplit("-", 1)[1])):
-        try:
-            json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-            return checkpoint
-        except (FileNotFoundError, ValueError):  # not what the disk or its rights say: the checkpoint may be whole
-            shutil.rmtree(checkpoint)
-    return None
+    whole = {step_of(path): path for path in directory.glob("checkpoint-*") if is_whole(path)}
+    newest_first = (whole[step] for step in sorted(whole, reverse=True))
+    return next((path for path in newest_first if _best_step(path) in {None, *whole}), None)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the optimiser step after which a checkpoint was written."""
+    return int(checkpoint.name.rsplit("-", 1)[1])
+
+
+def _best_step(checkpoint: Path) -> int | None:
+    step: int | None = _state(checkpoint)["best_global_step"]
+    return step
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    return state

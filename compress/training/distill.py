@@ -29,6 +29,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import places_of
 from compress.models.output_safety import keep_apart
 from compress.models.pretrained import check_vocabulary, load_body, load_classifier
+from compress.models.resumption import is_whole
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Phase, StudentRecipe, deciding, of_phases, resolved
@@ -205,9 +206,9 @@ def distill(
             pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=selects)
         if unlabeled and not options.control:
             folder = stage.scratch / POOL_FOLDER
-            done = folder.is_dir()
-            made = LabelDir.open(folder) if done else label(model, pool, folder, compute=compute, progress=progress)
-            pool = LabelledPool((made,))
+            if not is_whole(folder):
+                label(model, pool, folder, compute=compute, progress=progress)
+            pool = LabelledPool((LabelDir.open(folder),))
         if train and not options.control:
             logits = teacher_logits(
                 model, train, labels=label_dirs, complete=bool(foreign), compute=compute, progress=progress

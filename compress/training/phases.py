@@ -3,7 +3,6 @@
 Training steps are divided among phases and, where a phase trains layer by layer, among the student's layers.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +25,9 @@ from compress.errors import CompressError
 from compress.inference import processes
 from compress.models.components import embeddings_projection
 from compress.models.modeling.families import layers_of
-from compress.models.output_dir import WORK_FOLDER, write_atomically
+from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.models.packed_weights import forget_quantization
+from compress.models.resumption import is_whole, keep, kept, seal
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
@@ -35,6 +35,7 @@ from compress.training.learned_vocabulary import Mixer
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import join_logs
 from compress.training.modifiers import MaskingModifier
+from compress.training.precision import settle_precision
 from compress.training.step_plan import LENGTH_ROWS, StepRange, described, length_for, step_ranges, steps_for
 from compress.training.teacher_signal import (
     LIVE,
@@ -45,13 +46,12 @@ from compress.training.teacher_signal import (
     first_states_fit,
     write_first_states,
 )
-from compress.training.tokenized_dataset import collator, mapped_rows, shortest_first, truncated_rows
+from compress.training.tokenized_dataset import batch_of, collator, mapped_rows, shortest_first, truncated_rows
 from compress.training.tokenized_rows import write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import Selection, TrainingPlan
 
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
-PRECISION_NAME = "precision.txt"
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
 # rows and mask the same tokens, and a recipe of many would see little of the text.
 SEEDS_APART = 10_000
@@ -91,22 +91,28 @@ def fit(
             "max_length = %d is more than the model reads: texts are cut to %d tokens", training.max_length, limit
         )
     tokenizing: dict[str, Any] = {"max_length": length, "task": run.task}
+    prepared = work / PREPARED
+    prepared.mkdir(parents=True, exist_ok=True)
     if selection:
-        tokenised = write_rows(work / "selection.arrow", selection.rows, tokenizer, **tokenizing)
+        tokenised = write_rows(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
         selection = replace(selection, rows=shortest_first(mapped_rows(tokenised)))
     steps = steps_for(rows_planned, training)
     as_student = "as the student's, " if plan.rows and plan.data.pool is None else ""
     logger.info("%s: %s%s", run.title, as_student, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
-    texts = {part.phase.text for part in planned if not _is_finished(work / part.name)}
+    texts = {part.phase.text for part in planned if not _is_finished(work / part.name)} or {planned[-1].phase.text}
     rows = {
-        text: plan.data.tokenized(work / f"training-{text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
+        text: plan.data.tokenized(prepared / f"training-{text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
         for text in sorted(texts)
     }
     read = max(rows.values(), key=len)
     cut = truncated_rows(read)
     count_stream(length, len(read), cut)
-    run = with_settled_precision(run)
+    if texts:  # else all is finished
+        live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)
+        few = collator(tokenizer.pad_token_id or 0, run.task)([*rows[min(texts)].select(range(1))])
+        batch = batch_of({name: tensor.to(run.compute.device) for name, tensor in few.items()})
+        run = settle_precision(run, model, [*filter(None, live)], batch)
     if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
             prepare_to_send(network)
@@ -148,16 +154,6 @@ def keep_length(tokenizer: PreTrainedTokenizerFast, outcome: Outcome) -> None:
     """Let a model that was trained on texts that were cut read no more of a text afterwards, in any client."""
     if outcome.truncated_rows:
         tokenizer.model_max_length = outcome.max_length
-
-
-def with_settled_precision(run: TrainingRun) -> TrainingRun:
-    """Return a run in the precision in which it was begun, for a trial may say another one at another time."""
-    settled = run.folder / WORK_FOLDER / PRECISION_NAME
-    if not settled.exists():
-        settled.parent.mkdir(exist_ok=True)
-        write_atomically(settled, run.precision)
-    begun: Any = settled.read_text(encoding="utf-8")
-    return replace(run, training=replace(run.training, precision=begun))
 
 
 def _fit_step_ranges(
@@ -333,7 +329,7 @@ def frozen(model: PreTrainedModel, names: Sequence[str], lowest_layers: int = 0)
     Raises:
         CompressError: a part that the student does not have.
     """
-    by_part = parameters_by_part(model)
+    by_part = parameters_by_part(model) if names or lowest_layers else {}
     chosen = []
     for name in names:
         if not by_part[name]:
@@ -362,13 +358,14 @@ def save_finished(folder: Path, model: PreTrainedModel, outcome: Outcome) -> Non
     """Save the weights and outcome of a finished step range, so that a later start does not repeat it."""
     folder.mkdir(parents=True, exist_ok=True)
     save_model(model, str(folder / WEIGHTS_NAME))
-    write_atomically(folder / DONE_NAME, json.dumps(asdict(outcome)))
+    seal(folder / WEIGHTS_NAME)
+    keep(folder / DONE_NAME, asdict(outcome))
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
 
 
 def _is_finished(folder: Path) -> bool:
-    return (folder / DONE_NAME).is_file()
+    return kept(folder / DONE_NAME) is not None and is_whole(folder / WEIGHTS_NAME)
 
 
 def load_finished(folder: Path, model: PreTrainedModel) -> Outcome | None:
@@ -376,4 +373,4 @@ def load_finished(folder: Path, model: PreTrainedModel) -> Outcome | None:
     if not _is_finished(folder):
         return None
     load_model(model, str(folder / WEIGHTS_NAME))
-    return Outcome(**json.loads((folder / DONE_NAME).read_text(encoding="utf-8")))
+    return Outcome(**kept(folder / DONE_NAME))

@@ -18,7 +18,7 @@ from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError
 from compress.inference.compute import Compute, resolve_device
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import WORK_FOLDER
+from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, quiet_libraries, silent
@@ -187,7 +187,8 @@ def _score(
         CompressError: no token of these rows was masked.
     """
     held = [TrainingRow(example) for example, _ in text.part(held=True).labelled()]
-    written = write_rows(run.folder / WORK_FOLDER / "held-out.arrow", held, tokenizer, max_length=length, task=TASK)
+    place = run.folder / WORK_FOLDER / PREPARED / "held-out.arrow"
+    written = write_rows(place, held, tokenizer, max_length=length, task=TASK)
     collate, masker = collator(tokenizer.pad_token_id or 0, TASK), Masker(tokenizer, masking)
     student.train(False)
     recorder = ActivationRecorder(student, frozenset({"hidden"}))

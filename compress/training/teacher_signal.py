@@ -20,6 +20,7 @@ from compress.inference.padding import is_transformer, may_read_padding
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling import input_names
 from compress.models.prunable_units import attention_layers, has_heads
+from compress.models.resumption import is_whole, seal
 from compress.progress import Advance, logger
 from compress.recipes import Choice
 from compress.training.batch_parts import of_like_lengths, reads_padding, run_in_parts, tokens_of_a_part
@@ -173,7 +174,7 @@ def write_first_states(
     advance: Advance = lambda rows: None,
 ) -> None:
     """Run the teacher over all rows, by length, and save its first hidden states; an existing file is reused."""
-    if path.is_file():
+    if is_whole(path):
         return
     signal = LiveTeacher(teacher.to(device), frozenset({"first"}), precision)  # type: ignore[arg-type]
     temporary = path.with_suffix(".tmp.npy")
@@ -191,3 +192,4 @@ def write_first_states(
         advance(len(chosen))
     states.flush()
     temporary.replace(path)
+    seal(path)

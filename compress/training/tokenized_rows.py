@@ -20,6 +20,7 @@ from compress.data.text_encoder import TokenRows
 from compress.data.tokenization import encode
 from compress.inference.cores import core_count
 from compress.labelling.shards import Shards
+from compress.models.resumption import is_whole, seal
 
 if TYPE_CHECKING:
     from compress.training.learned_vocabulary import Mixer
@@ -65,7 +66,7 @@ def write_rows(
     lists over these words; truncated words and words without teacher logits are left out, and so are rows without any
     other.
     """
-    if not path.is_file():
+    if not is_whole(path):
         temporary = path.with_suffix(".tmp")
         tables = _tables(rows, tokenizer, max_length, task, mixer, first)
         head = next(tables, None)
@@ -75,6 +76,7 @@ def write_rows(
             for table in itertools.chain([head], tables):
                 writer.write_table(table)
         temporary.replace(path)
+        seal(path)
     return path
 
 
@@ -164,7 +166,7 @@ def write_parts(
             parts.append(_Part(path.with_name(f"{path.stem}-{len(parts):04d}.arrow"), first, shards, some))
             first += len(some)
     write = partial(_write_part, PlainTokenizer.of(tokenizer), max_length, task)
-    left = [part for part in parts if not part.path.is_file()]
+    left = [part for part in parts if not is_whole(part.path)]
     for _ in in_processes(write, left, processes=core_count()):
         pass
     return [part.path for part in parts]

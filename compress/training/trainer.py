@@ -27,6 +27,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_utils import rotate_checkpoints
 
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate, find_metric, score
@@ -36,11 +37,12 @@ from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
+from compress.models.resumption import seal
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.attached_losses import attach_losses, detach_loss_modules
 from compress.training.batches import EpochSampler, ProcessBatches, average_gradients, shares
-from compress.training.checkpoints import last_whole_checkpoint, was_last
+from compress.training.checkpoints import last_whole_checkpoint, step_of, was_last
 from compress.training.cpu_steps import fast_steps
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import POINTS, MetricsLog
@@ -71,6 +73,7 @@ class Outcome:
     score_name: str
     precision: str
     seconds: float
+    precision_reason: str = ""
     masked: Mapping[str, list[list[int]]] | None = None
     max_length: int = 0
     truncated_rows: int = 0
@@ -78,7 +81,8 @@ class Outcome:
     @property
     def noted(self) -> dict[str, Any]:
         """The manifest's notes on it: everything but the pruned units, which the shapes tell."""
-        return {key: value for key, value in asdict(self).items() if key != "masked"}
+        left_out = {"masked"} if self.precision_reason else {"masked", "precision_reason"}
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class TrainingRun:
         folder: the stage's working directory, or for :func:`train` the folder of checkpoints.
         compute: with a resolved device.
         progress: how progress is shown, with ``title``.
+        precision_reason: why it computes in float32, where bfloat16 was wanted.
     """
 
     folder: Path
@@ -97,10 +102,12 @@ class TrainingRun:
     compute: Compute
     progress: Progress = silent
     title: str = "Training"
+    precision_reason: str = ""
 
     @property
     def precision(self) -> Precision:
-        return resolve_precision(self.training.precision, self.compute.device)
+        wanted = self.training.precision if self.compute.precision == "auto" else self.compute.precision
+        return resolve_precision(wanted, self.compute.device)
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,6 @@ class DistillationTrainer(Trainer):
             max_grad_norm=training.max_gradient_norm,
             bf16=run.precision == "bfloat16",
             save_steps=interval,
-            save_total_limit=2,
             logging_steps=max(1, steps // POINTS),
             logging_nan_inf_filter=False,  # which waits for the GPU in every step
             disable_tqdm=True,
@@ -196,6 +202,7 @@ class DistillationTrainer(Trainer):
         # One process trains on one GPU: torchrun starts more. DataParallel would multiply the batch by their number.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         self.objective: Objective = objective
+        self.folder = run.folder
         # Before the optimiser, which trains their modules too.
         self.losses = attach_losses(objective.losses, objective.teacher, model)
         super().__init__(
@@ -279,6 +286,20 @@ class DistillationTrainer(Trainer):
             logs = {**logs, **self.metrics.since_last()}
         super().log(logs, start_time)
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write a checkpoint with the hashes of its files, then delete older ones but for the best."""
+        super()._save_checkpoint(model, trial)
+        processes.total(torch.zeros(1, device=self.args.device))  # each has written its part
+        if self.args.should_save:
+            seal(self.folder / f"checkpoint-{self.state.global_step}")
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(str(self.folder), save_total_limit=2, best_model_checkpoint=best)
+
+    def _load_best_model(self) -> None:
+        """Load it from the folder as it is called now: the state has its name of the start that wrote it."""
+        self.state.best_model_checkpoint = str(self.folder / f"checkpoint-{self.state.best_global_step}")
+        super()._load_best_model()
+
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -347,7 +368,7 @@ def train(
         resumed = last_whole_checkpoint(run.folder)
     if resumed:
         logger.info("resuming after %s", resumed.name)
-    begun = int(resumed.name.rsplit("-", 1)[1]) if resumed else 0
+    begun = step_of(resumed) if resumed else 0
     trainer.has_ended = resumed is not None and was_last(resumed)
     with (
         fast_steps(run.compute.device) as trainer.around_forward,
@@ -385,5 +406,6 @@ def train(
         best_step=int(state.best_global_step or state.global_step) if selection else None,
         score_name=selection.split if selection else "",
         precision=run.precision,
+        precision_reason=run.precision_reason,
         seconds=round(time.monotonic() - started, 1),
     )

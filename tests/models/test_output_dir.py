@@ -13,7 +13,6 @@ import pytest
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.output_dir import (
-    cached_json,
     discard,
     discard_unfinished,
     finish,
@@ -329,11 +328,3 @@ def test_a_lock_that_moved_with_the_finished_work_is_none(tmp_path: Path, monkey
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(CompressError, match="another command is writing"):
         make(tmp_path / "out")
-
-
-def test_json_is_computed_once_and_a_damaged_file_is_said_to_be_so(tmp_path: Path) -> None:
-    path, values = tmp_path / "plan.json", iter(({"a": 1}, {"a": 2}))
-    assert [cached_json(path, lambda: next(values)) for _ in range(2)] == [{"a": 1}] * 2
-    path.write_text('{"a":')
-    with pytest.raises(CompressError, match=r"plan\.json is damaged .*--force"):
-        cached_json(path, lambda: next(values))

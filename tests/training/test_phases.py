@@ -444,7 +444,7 @@ def test_a_resumed_run_does_not_repeat_finished_phases(
         with pytest.raises(KeyboardInterrupt):
             taught(teacher, tmp_path / "student", recipe, labels)
     (done,) = (tmp_path / ".student.partial").rglob("phase-1-inside/outcome.json")
-    assert json.loads(done.read_text())["steps"] == first
+    assert json.loads(done.read_text())["value"]["steps"] == first
     done.with_name("metrics.jsonl").unlink()  # as an earlier version left it, which wrote none
     corrected = replace(recipe, description="What only people read.", missing=("nothing",))
     ranges_begun: list[str] = []
