@@ -50,8 +50,8 @@ SLOW = frozenset(
     studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary test_docs
     test_labels_page test_nothing_is_sent test_orphans test_packaging test_progress test_shared test_tagging
     training/architectures/test_families training/architectures/test_initialization training/losses/test_losses_train
-    training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation
-    training/test_distill training/test_finetune training/test_learned_vocabulary training/test_phases
+    training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation training/test_damaged_work
+    training/test_distill training/test_finetune training/test_learned_vocabulary training/test_phases training/test_precision
     training/test_pretrain training/test_processes training/test_row_adamw training/test_teaching_labels
     training/test_trackers
     """.split()

@@ -42,6 +42,7 @@ from compress.models.model_files import (
 )
 from compress.models.modeling import ENDINGS, auto_class
 from compress.progress import logger
+from compress.recipes import Kind, recipe_names
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -335,6 +336,13 @@ def cascade_refusal(directory: Path) -> str:
     )
 
 
+# Kind of a recipe -> the command that makes a model of it.
+_MAKING: Mapping[Kind, str] = {
+    "teachers": "finetune --teacher {} --train FILE --validation FILE",
+    "students": "distill --teacher DIR --student {} --unlabeled FILE",
+}
+
+
 def _local_directory(path: str | Path) -> Path:
     directory = Path(path)
     if directory.is_dir():
@@ -344,6 +352,12 @@ def _local_directory(path: str | Path) -> Path:
     if directory.exists():
         raise CompressError(f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}")
     text = str(path)
+    for kind, making in _MAKING.items():
+        if text in recipe_names(kind):
+            raise CompressError(
+                f"{text} is the recipe of a {kind[:-1]}, not a model; make the model with "
+                f"'compress {making.format(text)} -o NEW' and give NEW"
+            )
     if text.count("/") > 1 or text.startswith((".", "/", "~")) or "\\" in text:
         raise CompressError(f"{path} does not exist; give a model directory or a Hugging Face name")
     from huggingface_hub import snapshot_download

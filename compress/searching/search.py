@@ -111,6 +111,7 @@ def search(
             "unlabeled": sorted(map(str, data.unlabeled.identity)),
             "dropped": rows.left_out,
             "threads": compute.threads,
+            "precision": compute.precision,
         },
         data=rows.described,
         seed=compute.seed,

@@ -77,7 +77,13 @@ class Stages:
             raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
         with alone(journal) if force else in_turn(journal, str(directory), shared=True):
             stages = cls(directory, force)
-            stages.done()  # a damaged journal shows before any work
+            try:
+                stages.done()  # a damaged journal shows before any work
+            except CompressError as error:
+                if not force:
+                    raise
+                logger.warning("%s; every stage is made again", error)
+                journal.unlink()
             yield stages
 
     def done(self) -> dict[str, StageEntry]:
@@ -259,6 +265,7 @@ def read_journal(path: Path) -> dict[str, StageEntry]:
         found = parse(_Journal, {"stages": read_json_table(path)}, source=str(path))
     except CompressError as error:
         raise CompressError(
-            f"{path} is damaged, so that nobody knows what its stages were made from ({error}); choose another -o"
+            f"{path} is damaged, so that nobody knows what its stages were made from ({error}); make them again with "
+            "--force, or choose another -o"
         ) from None
     return {**found.stages}

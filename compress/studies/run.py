@@ -164,8 +164,13 @@ class Study:
 
     @property
     def spent(self) -> dict[str, str]:
-        """What the budget adds to the inputs of a stage."""
-        return {"budget": self.settings.budget} if self.settings.budget else {}
+        """What the budget and the precision add to the inputs of a stage."""
+        return self.precision | ({"budget": self.settings.budget} if self.settings.budget else {})
+
+    @property
+    def precision(self) -> dict[str, str]:
+        """What the precision of trainings, where one is asked for, adds to their inputs."""
+        return {} if self.compute.precision == "auto" else {"precision": self.compute.precision}
 
     def teacher(self) -> tuple[ModelDir, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
@@ -196,6 +201,7 @@ class Study:
                 "training": asdict(training),
                 "data": self.rows.described(),
                 "seed": self.recipe.seed,
+                **self.precision,
             },
             partial(finetune, base, training=training, **self._training(self.labelled, self.recipe.seed)),
         )

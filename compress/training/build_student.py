@@ -20,6 +20,7 @@ from compress.progress import Progress, silent
 from compress.recipes import StudentRecipe, needs_of
 from compress.training.attached_losses import attach_losses, detach_loss_modules
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
+from compress.training.loss_modules import input_embeddings
 from compress.training.masked_lm import Masker
 from compress.training.phases import prepared
 from compress.training.step_plan import step_ranges
@@ -63,7 +64,7 @@ def build_student(
         with progress("Learning the vocabulary", None):
             learned = learn_vocabulary(tokenizer, texts(), recipe.vocabulary.size)
         if any("mixed" in phase.needs for phase in recipe.phases):
-            mixer = Mixer(tokenizer, learned, started.get_input_embeddings().num_embeddings, seed)
+            mixer = Mixer(tokenizer, learned, input_embeddings(started).num_embeddings, seed)
         started, tokenizer = re_embed(started, tokenizer, learned), learned
     plugin = plugins.find("architectures", recipe.architecture.name)
     built = plugin.function(started, tokenizer, texts(), **recipe.architecture.options)

@@ -194,6 +194,7 @@ def distill(
             "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
             "dropped": left_out,
             "rows": data.rows,
+            "precision": compute.precision,
         },
         data=described,
         seed=compute.seed,

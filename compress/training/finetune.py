@@ -76,7 +76,7 @@ def finetune(
         "finetune",
         output,
         parents={"encoder": encoder},
-        settings={"training": asdict(training), "metric": metric},
+        settings={"training": asdict(training), "metric": metric, "precision": compute.precision},
         data=checked.described(),
         seed=compute.seed,
         force=force,

@@ -17,6 +17,7 @@ from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data.examples import Example, row_key, texts_of
 from compress.errors import CompressError
+from compress.training.loss_modules import input_embeddings
 
 SPECIALS = ("pad", "unk", "cls", "sep", "mask")
 ALPHABET = 1000  # letters; rarer ones are unknown
@@ -93,7 +94,7 @@ def re_embed(
     A token that the teacher has too keeps its vector; another gets the mean of the teacher's tokens for its letters.
     """
     copied = copy.deepcopy(teacher)
-    vectors = teacher.get_input_embeddings().weight.detach()  # type: ignore[operator]
+    vectors = input_embeddings(teacher).weight.detach()
     theirs = tokenizer.get_vocab()
     rows = torch.empty(len(learned), vectors.shape[1])
     for piece, index in learned.get_vocab().items():

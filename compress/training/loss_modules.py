@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from compress.errors import CompressError
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.models.modeling.families import stock_type
 
@@ -23,8 +24,21 @@ def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, proj
 
 
 def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
-    """Return the input embeddings ``[V, E]``."""
-    return cast(nn.Embedding, model.get_input_embeddings())
+    """Return the input embeddings ``[V, E]``.
+
+    Raises:
+        CompressError: the model has no table of them, as CANINE, which hashes characters.
+    """
+    try:
+        found = model.get_input_embeddings()
+    except NotImplementedError:
+        found = None
+    if not isinstance(found, nn.Embedding):
+        raise CompressError(
+            f"{type(model).__name__} has no table of embeddings of its tokens (torch.nn.Embedding), from which this "
+            "student starts; use a teacher of another model type"
+        )
+    return found
 
 
 def head_activation(model: PreTrainedModel) -> nn.Module:

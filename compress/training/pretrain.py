@@ -106,7 +106,11 @@ def pretrain(
         "pretrain",
         output,
         parents={"encoder": source},
-        settings={"recipe": deciding(recipe), "unlabeled": [unlabeled.name, fingerprint.sha256()]},
+        settings={
+            "recipe": deciding(recipe),
+            "unlabeled": [unlabeled.name, fingerprint.sha256()],
+            "precision": compute.precision,
+        },
         seed=compute.seed,
         force=force,
     ) as stage:

@@ -54,6 +54,7 @@ from compress.searching.space import Family
 from compress.training import finetune
 from tests.fuzzing.kinds import Use, kinds
 from tests.fuzzing.mutations import change_file, replace_file
+from tests.fuzzing.work_folders import RESUMED, damaged_work
 from tests.support import torch_as_it_is
 from tests.support.forked_workers import start
 from tests.support.tiny import bilstm, classifier, write
@@ -271,7 +272,10 @@ class Case:
         (use,) = draw.choices(USES, [use.weight for use in USES])
         words = use.words.split()
         shutil.copytree(inputs, folder)
-        kind = draw.choices(("input", "output", "option"), (8, 1 if "out" in words else 0, 1))[0]
+        kinds = ("input", "output", "option", "work")
+        kind = draw.choices(kinds, (8, 1 if "out" in words else 0, 1, 2 * (use.command in RESUMED)))[0]
+        if kind == "work":
+            return words, damaged_work(words, folder, draw)
         if kind == "option":
             option, value = odd_option(words[0], draw)
             return [*words, f"{option}={value}"], f"{option}: value"
@@ -315,6 +319,8 @@ class Run:
         (folder / "temporary").mkdir(parents=True)
         self.words, self.change = case.prepare(inputs, folder / "work")
         self.before = snapshot(folder / "work")
+        if self.change.startswith("work "):  # which is gone on with, or made again
+            self.before = {name: kind for name, kind in self.before.items() if not name.startswith(("out", ".out"))}
         self.begin = time.monotonic()
         self.process = os.fork()
         if self.process == 0:

@@ -514,3 +514,22 @@ def test_setfit_model_is_named_with_its_use_as_a_teacher(name: str, teacher: Pat
     with pytest.raises(CompressError, match="is a SetFit model, .* 'compress labels import TABLE"):
         ModelDir.open(tmp_path / "model")
     assert ModelDir.open(tmp_path / "model", classifier=False).path == tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("minilm-l6", "compress finetune --teacher minilm-l6 --train FILE --validation FILE -o NEW"),
+        ("cnn", "compress distill --teacher DIR --student cnn --unlabeled FILE -o NEW"),
+    ],
+)
+def test_the_name_of_a_recipe_is_no_model(name: str, command: str) -> None:
+    with pytest.raises(CompressError) as raised:
+        ModelDir.open(name)
+    assert f"make the model with '{command}' and give NEW" in str(raised.value)
+
+
+def test_a_directory_called_as_a_recipe_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "cnn", classifier("bert"))
+    monkeypatch.chdir(tmp_path)
+    assert ModelDir.open("cnn").labels == ("negative", "positive")

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.errors import CompressError
 from compress.files import faults_of, regular_file
 from compress.training.augmentation import check_share
+from compress.training.loss_modules import input_embeddings
 
 # A word -> words like it.
 Neighbours = Callable[[str], tuple[str, ...]]
@@ -128,7 +129,7 @@ def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
     Raises:
         CompressError: the tokenizer has no words of one token, or the embeddings are not those of its tokens.
     """
-    embeddings = model.get_input_embeddings().weight.detach().float().cpu().numpy()  # type: ignore[operator]
+    embeddings = input_embeddings(model).weight.detach().float().cpu().numpy()
     if len(embeddings) < len(tokenizer):
         raise CompressError(
             f"augmentation: a {model.config.model_type!r} model has {len(embeddings)} embeddings for the "
