@@ -73,8 +73,8 @@ precision = click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
     default="auto",
-    show_default=True,
-    help="In which trainings compute; auto is the recipe's, or bfloat16 where that is faster and the model allows it.",
+    metavar="NAME",
+    help="Of trainings: float32, bfloat16, or auto, the recipe's: bfloat16 where it is faster and the model allows it.",
 )
 report_to = click.option(
     "--report-to",

@@ -79,4 +79,5 @@ def attention(
         if attn_mask is not None:
             least = torch.finfo(scores.dtype).min  # with minus infinity a row without any would be no numbers
             scores = scores.masked_fill(~attn_mask, least) if attn_mask.dtype == torch.bool else scores + attn_mask
-        return dropout(scores.softmax(dim=-1), dropout_p) @ values
+        # A mask in float32, as T5's position bias, has made the scores so too.
+        return dropout(scores.softmax(dim=-1).to(values.dtype), dropout_p) @ values

@@ -46,11 +46,12 @@ from compress.training.teacher_signal import (
     first_states_fit,
     write_first_states,
 )
-from compress.training.tokenized_dataset import batch_of, collator, mapped_rows, shortest_first, truncated_rows
+from compress.training.tokenized_dataset import collator, mapped_rows, shortest_first, truncated_rows
 from compress.training.tokenized_rows import write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
 from compress.training.training_data import Selection, TrainingPlan
 
+TRIED_ROWS = 4  # by which the precision is settled
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
 # rows and mask the same tokens, and a recipe of many would see little of the text.
@@ -110,9 +111,9 @@ def fit(
     count_stream(length, len(read), cut)
     if texts:  # else all is finished
         live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)
-        few = collator(tokenizer.pad_token_id or 0, run.task)([*rows[min(texts)].select(range(1))])
-        batch = batch_of({name: tensor.to(run.compute.device) for name, tensor in few.items()})
-        run = settle_precision(run, model, [*filter(None, live)], batch)
+        first = [row for row, _ in zip(rows[min(texts)], range(TRIED_ROWS), strict=False)]
+        few = collator(tokenizer.pad_token_id or 0, run.task)(first)
+        run = settle_precision(run, model, [*filter(None, live)], few)
     if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
             prepare_to_send(network)

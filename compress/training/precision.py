@@ -1,35 +1,38 @@
 """The precision of a training: the one that is wanted, if its networks compute in it, else float32."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError, first_line, interruptions, system_fault
 from compress.inference.compute import autocast
-from compress.models.batch import Batch
 from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.models.resumption import cached_json
 from compress.progress import logger
+from compress.training.cpu_steps import fast_steps
 from compress.training.teacher_signal import ActivationRecorder
+from compress.training.tokenized_dataset import batch_of
 from compress.training.trainer import TrainingRun
 
 PRECISION_NAME = "precision.json"
 
 
 def settle_precision(
-    run: TrainingRun, student: PreTrainedModel, teachers: Sequence[PreTrainedModel], batch: Batch
+    run: TrainingRun, student: PreTrainedModel, teachers: Sequence[PreTrainedModel], tensors: Mapping[str, Tensor]
 ) -> TrainingRun:
     """Return a run in the precision in which it was begun, for a trial of speed may say another one at another time.
 
     At the first start, networks that fail in bfloat16 on a few rows are trained in float32, and a warning says so. Some
-    families mix it with float32 (T5), or mask with numbers that it does not hold (DeBERTa).
+    families mask with numbers that it does not hold (DeBERTa), or mix it with float32 (XMOD).
 
     Args:
         teachers: those that run in every step.
-        batch: a few rows, on the device.
+        tensors: a few rows, as :func:`compress.training.tokenized_dataset.collator` joins them.
 
     Raises:
         CompressError: bfloat16 was asked for and fails, or the code of a network fails in float32 too.
@@ -39,7 +42,7 @@ def settle_precision(
         """Say which network cannot compute a step; in float32 only where the code of transformers raises an error."""
         for network in (student, *teachers):
             try:
-                _step(network, batch, run.compute.device, precision, learns=network is student)
+                _step(network, tensors, run.compute.device, precision, learns=network is student)
             except CompressError:
                 raise
             except Exception as error:
@@ -69,13 +72,21 @@ def settle_precision(
     )
 
 
-def _step(network: PreTrainedModel, batch: Batch, device: str, precision: str, *, learns: bool) -> None:
+def _step(
+    network: PreTrainedModel, tensors: Mapping[str, Tensor], device: str, precision: str, *, learns: bool
+) -> None:
     """Compute what a step of training computes; weights and random numbers stay as they are."""
     network.to(device)  # type: ignore[arg-type]
     network.train(learns)
-    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(learns), autocast(device, precision):
-        _, outputs = ActivationRecorder(network, frozenset())(batch)
-        total = outputs.logits.float().sum()
+    rows = batch_of({name: tensor.to(device) for name, tensor in tensors.items()})
+    with (
+        fast_steps(device) as around_forward,
+        torch.random.fork_rng(devices=[]),
+        torch.set_grad_enabled(learns),
+        autocast(device, precision),
+        around_forward if learns else nullcontext(),
+    ):
+        total = ActivationRecorder(network, frozenset())(rows)[0].float().sum()
     if total.requires_grad:
         total.backward()
     network.zero_grad()
