@@ -38,6 +38,11 @@ class Compute:
     report_to: str | None = None
     precision: Precision | Literal["auto"] = "auto"
 
+    @property
+    def asked(self) -> dict[str, str]:
+        """What a request for a training says of the precision: nothing where it is left to the recipe."""
+        return {} if self.precision == "auto" else {"precision": self.precision}
+
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise CompressError(f"--precision {self.precision} is not known; use one of {', '.join(PRECISIONS)}")

@@ -102,7 +102,7 @@ def prune(
         **({"vocabulary": content_sha256(data.vocabulary)} if data.vocabulary is not None else {}),
         "labels": [directory.manifest.files for directory in labels],
         "metric": rows.evaluation.metric.name,
-        "precision": compute.precision,
+        **compute.asked,
         **({"threads": compute.threads} if pruning.speedup else {}),
     }
     with (

@@ -111,7 +111,7 @@ def search(
             "unlabeled": sorted(map(str, data.unlabeled.identity)),
             "dropped": rows.left_out,
             "threads": compute.threads,
-            "precision": compute.precision,
+            **compute.asked,
         },
         data=rows.described,
         seed=compute.seed,

@@ -165,12 +165,7 @@ class Study:
     @property
     def spent(self) -> dict[str, str]:
         """What the budget and the precision add to the inputs of a stage."""
-        return self.precision | ({"budget": self.settings.budget} if self.settings.budget else {})
-
-    @property
-    def precision(self) -> dict[str, str]:
-        """What the precision of trainings, where one is asked for, adds to their inputs."""
-        return {} if self.compute.precision == "auto" else {"precision": self.compute.precision}
+        return self.compute.asked | ({"budget": self.settings.budget} if self.settings.budget else {})
 
     def teacher(self) -> tuple[ModelDir, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
@@ -201,7 +196,7 @@ class Study:
                 "training": asdict(training),
                 "data": self.rows.described(),
                 "seed": self.recipe.seed,
-                **self.precision,
+                **self.compute.asked,
             },
             partial(finetune, base, training=training, **self._training(self.labelled, self.recipe.seed)),
         )

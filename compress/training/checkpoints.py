@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from compress.models.resumption import is_whole
+from transformers import TrainerState
+from transformers.trainer_utils import rotate_checkpoints
+
+from compress.models.resumption import is_whole, seal
 
 
 def was_last(checkpoint: Path) -> bool:
@@ -20,6 +23,12 @@ def last_whole_checkpoint(directory: Path) -> Path | None:
     whole = {step_of(path): path for path in directory.glob("checkpoint-*") if is_whole(path)}
     newest_first = (whole[step] for step in sorted(whole, reverse=True))
     return next((path for path in newest_first if _best_step(path) in {None, *whole}), None)
+
+
+def finish_checkpoint(directory: Path, state: TrainerState) -> None:
+    """Note the hashes of the checkpoint that was just written, then delete older ones but for the best."""
+    seal(directory / f"checkpoint-{state.global_step}")
+    rotate_checkpoints(str(directory), save_total_limit=2, best_model_checkpoint=state.best_model_checkpoint)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -194,7 +194,7 @@ def distill(
             "unlabeled": sorted(map(str, unlabeled.identity)) if unlabeled else None,
             "dropped": left_out,
             "rows": data.rows,
-            "precision": compute.precision,
+            **compute.asked,
         },
         data=described,
         seed=compute.seed,

@@ -76,7 +76,7 @@ def finetune(
         "finetune",
         output,
         parents={"encoder": encoder},
-        settings={"training": asdict(training), "metric": metric, "precision": compute.precision},
+        settings={"training": asdict(training), "metric": metric, **compute.asked},
         data=checked.described(),
         seed=compute.seed,
         force=force,

@@ -109,7 +109,7 @@ def pretrain(
         settings={
             "recipe": deciding(recipe),
             "unlabeled": [unlabeled.name, fingerprint.sha256()],
-            "precision": compute.precision,
+            **compute.asked,
         },
         seed=compute.seed,
         force=force,

@@ -27,22 +27,20 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import rotate_checkpoints
 
 from compress.errors import CompressError
-from compress.evaluation.metrics import evaluate, find_metric, score
+from compress.evaluation.metrics import evaluate
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
-from compress.models.resumption import seal
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.training.attached_losses import attach_losses, detach_loss_modules
 from compress.training.batches import EpochSampler, ProcessBatches, average_gradients, shares
-from compress.training.checkpoints import last_whole_checkpoint, step_of, was_last
+from compress.training.checkpoints import finish_checkpoint, last_whole_checkpoint, step_of, was_last
 from compress.training.cpu_steps import fast_steps
 from compress.training.masked_lm import Masker
 from compress.training.metrics_log import POINTS, MetricsLog
@@ -54,7 +52,7 @@ from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSi
 from compress.training.tokenized_dataset import batch_of, lengths_of
 from compress.training.tokenized_rows import NO_LABEL
 from compress.training.trackers import reporting
-from compress.training.training_data import Selection
+from compress.training.training_data import Selection, score_without_learning
 
 
 @dataclass(frozen=True)
@@ -136,19 +134,6 @@ def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float
         words = labels != NO_LABEL
         logits, labels = logits[words], labels[words]
     return {"score": evaluate(logits, labels, task=task, metric=metric)}
-
-
-def score_without_learning(labels: np.ndarray, classes: int, *, task: str, metric: str | None) -> float:
-    """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.
-
-    It is minus infinity for scores, and where all labels are of one class, so that this is right.
-    """
-    labels = labels[labels != NO_LABEL]
-    if task == "regression" or len(np.unique(labels)) == 1:
-        return -math.inf
-    chosen = find_metric(metric, task=task, classes=classes)
-    constant = (np.full_like(labels, label) for label in (np.bincount(labels).argmax(), classes - 1))
-    return max(score(predicted, labels, metric=chosen, classes=classes) for predicted in constant)
 
 
 class DistillationTrainer(Trainer):
@@ -291,9 +276,7 @@ class DistillationTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         processes.total(torch.zeros(1, device=self.args.device))  # each has written its part
         if self.args.should_save:
-            seal(self.folder / f"checkpoint-{self.state.global_step}")
-            best = self.state.best_model_checkpoint
-            rotate_checkpoints(str(self.folder), save_total_limit=2, best_model_checkpoint=best)
+            finish_checkpoint(self.folder, self.state)
 
     def _load_best_model(self) -> None:
         """Load it from the folder as it is called now: the state has its name of the start that wrote it."""

@@ -15,7 +15,7 @@ from compress.data import Example, TextSource, among, row_key
 from compress.data.text_source import is_spread
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
-from compress.evaluation.metrics import find_metric, predictions
+from compress.evaluation.metrics import find_metric, predictions, score
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import Shards
 from compress.training.learned_vocabulary import Mixer
@@ -223,3 +223,16 @@ def agreement_rows(pool: LabelledPool, task: str) -> Selection:
     rows = [TrainingRow(example, None, label) for example, label in zip(examples, predicted, strict=True)]
     teacher = "labels" if any(not directory.teacher_sha256 for directory in pool.labels) else "teacher"
     return Selection(rows, f"held-out pool (agreement with the {teacher})", None)
+
+
+def score_without_learning(labels: np.ndarray, classes: int, *, task: str, metric: str | None) -> float:
+    """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.
+
+    It is minus infinity for scores, and where all labels are of one class, so that this is right.
+    """
+    labels = labels[labels != NO_LABEL]
+    if task == "regression" or len(np.unique(labels)) == 1:
+        return -math.inf
+    chosen = find_metric(metric, task=task, classes=classes)
+    constant = (np.full_like(labels, label) for label in (np.bincount(labels).argmax(), classes - 1))
+    return max(score(predicted, labels, metric=chosen, classes=classes) for predicted in constant)

@@ -15,9 +15,9 @@ from compress.training.trainer import DistillationTrainer
 from tests.support.training_data import TRANSFORMER, stop_at
 from tests.training.test_phases import in_phases, state, taught
 
-PHASES = Phase((Choice("first-cosine"),), name="inside"), Phase((Choice("kl"),))
-RECIPE = in_phases(*PHASES, recipe=TRANSFORMER, epochs=3.0, evaluations=4)
-STOPPED_AT = 5  # steps of the second phase, of which checkpoints lie there
+PHASES = Phase((Choice("first-cosine"),), name="inside"), Phase((Choice("kl"), Choice("first-cosine")))
+RECIPE = in_phases(*PHASES, recipe=TRANSFORMER, epochs=6.0, evaluations=4)
+STOPPED_AT = 14  # steps of the second phase, of which checkpoints lie there
 
 
 @pytest.fixture(scope="module")
@@ -34,20 +34,19 @@ def work(teacher: Path, labels: LabelDir, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    ("damaged", "content"),
     [
-        "*/checkpoint-*/optimizer.pt",
-        "*/checkpoint-*/trainer_state.json",
-        "*/checkpoint-*/model.safetensors",
-        "*/checkpoint-*/rng_state.pth",
-        "*/outcome.json",
-        "*/student.safetensors",
-        "prepared/*.arrow",
-        "prepared/precision.json",
-        "*.npy",
+        ("*/checkpoint-*/optimizer.pt", b"null"),
+        ("*/checkpoint-*/trainer_state.json", b"null"),
+        ("*/checkpoint-*/model.safetensors", b""),
+        ("*/checkpoint-*/rng_state.pth", b""),
+        ("*/outcome.json", b"[]"),
+        ("*/student.safetensors", b"null"),
+        ("prepared/*.arrow", b""),
+        ("prepared/precision.json", b""),
+        ("*.npy", b"\x93NUMPY"),
     ],
 )
-@pytest.mark.parametrize("content", [b"", b"null"])
 def test_a_damaged_file_costs_no_more_than_its_part(
     damaged: str,
     content: bytes,
@@ -106,7 +105,7 @@ def test_an_error_at_the_first_step_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(DistillationTrainer, "training_step", failing)
         with pytest.raises(RuntimeError, match="at the first step"):
-            taught(teacher, tmp_path / "student", RECIPE, labels)
+            taught(teacher, tmp_path / "student", in_phases(Phase((Choice("kl"),))), labels)
     assert not any(tmp_path.iterdir())
 
 
