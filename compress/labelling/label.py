@@ -17,7 +17,7 @@ from compress.data import ContentFingerprint, Example, TextSource, among, conten
 from compress.data.examples import batched
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.data.truncation import count_stream, counting
-from compress.errors import CompressError
+from compress.errors import CompressError, first_line, interruptions, system_fault
 from compress.escaping.uris import is_uri
 from compress.exporting.export import export, has_exporter
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
@@ -370,7 +370,12 @@ def _faster_plan(
     half = replace(plan, runtime="torch", precision="bfloat16")
     with using_threads(plan.threads):
         runs = {one.precision: start_runtime(one, model, scratch) for one in (plan, half)}
-        better, reason = compare_precisions(runs, rows, tokenizer, max_length=plan.max_length, task=model.task)
+        try:
+            better, reason = compare_precisions(runs, rows, tokenizer, max_length=plan.max_length, task=model.task)
+        except (CompressError, RuntimeError) as error:  # in bfloat16, if not in both, which labelling says
+            if interruptions or system_fault(error):
+                raise
+            better, reason = False, f"it fails in bfloat16 ({first_line(error)})"
     return replace(half if better else plan, reason=reason)
 
 

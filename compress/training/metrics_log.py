@@ -3,7 +3,6 @@
 They are written while it trains, and lie in ``metrics.jsonl`` of the directory that it makes.
 """
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,12 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from compress.errors import CompressError
 from compress.inference import processes
 from compress.models.manifest import METRICS_NAME
 from compress.models.output_dir import write_json_lines
+from compress.models.training_log import read_training
+from compress.progress import logger
 from compress.recipes import Choice
 
 POINTS = 100  # lines of one training, beside those of its evaluations
@@ -90,12 +92,13 @@ def _rounded(value: float) -> float | None:
 def join_logs(folders: Mapping[str, Path], output: Path) -> None:
     """Join the lines of a training's parts, each with the name of its part where there are several.
 
-    A part that an earlier version had finished has none.
+    A damaged log is said and left out: it is no reason to train again.
     """
     lines: list[dict[str, Any]] = []
     for name, folder in folders.items():
         part = {"phase": name} if len(folders) > 1 else {}
-        log = folder / METRICS_NAME
-        written = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
-        lines += [{**part, **json.loads(line)} for line in written]
+        try:
+            lines += [{**part, **line} for line in read_training(folder).lines]
+        except CompressError as error:
+            logger.warning("%s", error)
     write_json_lines(output / METRICS_NAME, lines)

@@ -56,10 +56,11 @@ def settle_precision(
         if wanted != "float32" and (reason := fault_in(wanted)):
             if run.compute.precision != "auto":
                 raise CompressError(f"--precision {wanted}: {reason}; give float32, or leave the option out")
-            logger.warning("computing in float32: %s", reason)
             wanted = "float32"
         if wanted == "float32" and (fault := fault_in(wanted)):
             raise CompressError(f"{fault}; correct its config.json, or use a model of another type")
+        if reason:
+            logger.warning("computing in float32: %s", reason)
         return {"precision": wanted, "reason": reason}
 
     settled = cached_json(run.folder / WORK_FOLDER / PREPARED / PRECISION_NAME, choose)

@@ -11,7 +11,7 @@ from compress.cli import execute
 from tests.fuzzing.mutations import ODD, change_bytes
 
 RESUMED = frozenset({"finetune", "distill", "prune", "label", "search", "run", "pretrain"})
-MOST_FILES = 60  # that a command makes whole before it is stopped
+MOMENTS = (2, 3, 4, 5, 6, 8, 11, 15, 20, 30, 45)  # how many files a command makes whole before it is stopped
 
 
 def damaged_work(words: list[str], folder: Path, draw: Random) -> str:
@@ -19,7 +19,7 @@ def damaged_work(words: list[str], folder: Path, draw: Random) -> str:
 
     A command that ends before is left as it is.
     """
-    moment = draw.randrange(2, MOST_FILES)
+    moment = draw.choice(MOMENTS)
     _begin(words, folder, moment)
     output = folder / words[words.index("-o") + 1]
     places = [output.with_name(f".{output.name}.partial"), output]  # a study lies at its place from the start
