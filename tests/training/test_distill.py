@@ -21,6 +21,7 @@ from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
+from compress.models.resumption import seal
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
 from compress.training import distill as distill_module
 from compress.training import tokenized_rows, training_data
@@ -251,7 +252,7 @@ def test_a_large_pool_is_tokenised_in_parts_with_the_same_rows(
         monkeypatch.setattr(module, "PART_ROWS", 50)
     in_parts = data.tokenized(tmp_path / "parts.arrow", "all", tokenizer(), **given)
     names_of_parts = [f"parts-{number:04d}.arrow" for number in range(4)]
-    assert names(tmp_path) == {"whole.arrow", "parts.arrow", *names_of_parts}
+    assert {path.name for path in tmp_path.glob("*.arrow")} == {"whole.arrow", "parts.arrow", *names_of_parts}
     assert in_parts.features == whole.features and in_parts[:] == whole[:]
     assert in_parts["row"] == list(range(len(whole)))
     first, last = (tmp_path / name for name in (names_of_parts[0], names_of_parts[-1]))
@@ -269,7 +270,7 @@ def test_a_directory_of_which_all_rows_are_left_out_gives_no_part(
         monkeypatch.setattr(module, "PART_ROWS", 50)
     given = {"max_length": 16, "task": "classification"}
     rows = TrainingData(pool, Gold()).tokenized(tmp_path / "rows.arrow", "all", tokenizer(), **given)
-    assert rows["row"] == list(range(90)) and names(tmp_path) == {"rows-0000.arrow", "rows-0001.arrow"}
+    assert rows["row"] == list(range(90)) and len([*tmp_path.glob("rows-*.arrow")]) == 2
 
 
 def test_a_student_learns_from_so_many_rows(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
@@ -457,7 +458,9 @@ def test_a_resumed_training_ends_with_the_same_weights(
 def test_a_checkpoint_that_was_cut_short_is_not_used(tmp_path: Path) -> None:
     for step in (4, 12, 8):
         (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}" if step < 12 else '{"glo')
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text('{"best_global_step": null}')
+        if step < 12:
+            seal(tmp_path / f"checkpoint-{step}")
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-8"
     assert names(tmp_path) == {"checkpoint-4", "checkpoint-8"}
     assert last_whole_checkpoint(tmp_path / "none") is None
