@@ -1,5 +1,6 @@
 """Pruning state: apply each removal, evaluate it, and save a checkpoint for timing."""
 
+import shutil
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -117,6 +118,7 @@ class PrunedState:
             )
         )
         self.checkpoints[removal] = self.folder / f"{len(self.steps) - 1}-{removal}"
+        shutil.rmtree(self.checkpoints[removal], ignore_errors=True)  # of an earlier start
         save_model(kept, self.tokenizer, self.checkpoints[removal])
 
     def save_without(self, masks: Masks, directory: Path) -> Path:

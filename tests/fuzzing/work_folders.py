@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ MOMENTS = (2, 3, 4, 5, 6, 8, 11, 15, 20, 30, 45)  # how many files a command mak
 def damaged_work(words: list[str], folder: Path, draw: Random) -> str:
     """Begin a command in a folder, stop it at a random moment, and damage a file that it left; return the change.
 
-    A command that ends before is left as it is.
+    What a command has finished before is deleted.
     """
     moment = draw.choice(MOMENTS)
     _begin(words, folder, moment)
@@ -25,7 +26,8 @@ def damaged_work(words: list[str], folder: Path, draw: Random) -> str:
     places = [output.with_name(f".{output.name}.partial"), output]  # a study lies at its place from the start
     left = [path for place in places for path in sorted(place.rglob("*")) if path.is_file() and path.name != ".lock"]
     if not left or (output / "compress.json").is_file():
-        return "work: none"
+        shutil.rmtree(output, ignore_errors=True)
+        return "work of nothing"
     path = draw.choice(left)
     content = path.read_bytes()
     way = draw.choice(("empty", "cut", "bytes", "value", "gone", "folder"))
@@ -39,7 +41,7 @@ def damaged_work(words: list[str], folder: Path, draw: Random) -> str:
         path.unlink()
         if way == "empty":
             path.touch()
-        elif way == "folder":
+        elif way == "folder" and ".work" in path.parts:
             path.mkdir()
     return f"work after {moment} files, {path.relative_to(folder)}: {way}"
 
