@@ -82,8 +82,8 @@ class Stages:
             except CompressError as error:
                 if not force:
                     raise
-                logger.warning("%s; every stage is made again", error)
-                journal.unlink()
+                kept = journal.rename(journal.with_name(f"{JOURNAL_NAME}.old"))
+                logger.warning("%s; it is %s now, and every stage is made again", error, kept)
             yield stages
 
     def done(self) -> dict[str, StageEntry]:

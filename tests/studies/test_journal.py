@@ -25,6 +25,16 @@ def test_a_damaged_journal_is_one_sentence(tmp_path: Path, text: str) -> None:
         pass
 
 
+def test_with_force_a_study_begins_again_beside_its_damaged_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / JOURNAL_NAME).write_text('{"a": ')
+    with Stages.open(tmp_path, True) as stages:
+        stages.make("a", {"of": "a"}, Path.mkdir)
+    assert (tmp_path / "study.json.old").read_text() == '{"a": ' and "study.json.old now" in caplog.text
+    assert opened(tmp_path) == {"a"}
+
+
 def test_two_parts_of_one_name_are_refused(tmp_path: Path) -> None:
     with Stages.open(tmp_path / "study", True) as stages:
         stages.make("a-int8", {"of": "a"}, Path.mkdir)
