@@ -174,7 +174,8 @@ def _begin(working: Path, target: Path, asked: str, force: bool, keep: bool) -> 
             )
         empty(working)
     (request_file.parent / PREPARED).mkdir(parents=True, exist_ok=True)
-    write_atomically(request_file, asked)
+    if not request_file.exists():
+        write_atomically(request_file, asked)
     if _has_progress(working):
         logger.info("going on where this command was stopped: %s", working)
 
