@@ -139,10 +139,10 @@ def test_json_lines_with_words_and_tags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"words": ["a", "b"], "tags": ["X"]}, "row 1 has 1 tags for 2 words"),
-        ({"words": "a b", "tags": ["X", "Y"]}, "row 1 needs a list of words and one of tags"),
-        ({"words": ["a", ""], "tags": ["X", "Y"]}, "row 1 needs a list of words"),
-        ({"words": ["a"], "tags": [3]}, "row 1 needs a list of words"),
+        ({"words": ["a", "b"], "tags": ["X"]}, "line 1 has 1 tags for 2 words"),
+        ({"words": "a b", "tags": ["X", "Y"]}, "line 1 has text .*, and needs a list of words"),
+        ({"words": ["a", ""], "tags": ["X", "Y"]}, "line 1 has a list of 2 .*, and needs a list of words"),
+        ({"words": ["a"], "tags": [{}]}, "line 1 has a list of 1 .*, and needs a list of words"),
     ],
 )
 def test_json_lines_with_a_wrong_row(tmp_path: Path, row: dict[str, Any], message: str) -> None:

@@ -89,14 +89,23 @@ _PATHS = {"FILE", "DIR", "PATH", "LOCK", "RESULTS"}
 _NOT_READ = {"output", "json_file", "junit", "update_baseline", "roots"}
 
 Names = dict[str, Any]  # the columns and the format of data files, as open_source takes them
-COLUMNS = ("text_column", "text_pair_column", "label_column", "format")  # the parameters that they come from
+COLUMNS = ("text_column", "text_pair_column", "label_column", "label_map", "format")  # the parameters that they come from
 
 
 _TEXTS = (
-    click.option("--text-column", metavar="NAME", help="Column of the text; a number from 0 without a header."),
+    click.option(
+        "--text-column",
+        metavar="NAME",
+        help="Column of the text; a number from 0 without a header, or a path such as data.text in an object.",
+    ),
     click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair."),
 )
 _LABEL = click.option("--label-column", metavar="NAME", help="Column of the label or score.")
+_LABEL_MAP = click.option(
+    "--label-map",
+    metavar="FILE",
+    help='JSON or TOML table of the labels in the data and the classes that they mean: {"0": "negative", ...}.',
+)
 _FORMAT = click.option(
     "--format", type=click.Choice(FORMATS), metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."
 )
@@ -104,7 +113,7 @@ _FORMAT = click.option(
 
 def columns(function: Function) -> Function:
     """Name the columns of the data files, where they cannot be guessed; passes them on as ``columns``."""
-    return _gathered(function, "columns", dict, (*_TEXTS, _LABEL, _FORMAT))
+    return _gathered(function, "columns", dict, (*_TEXTS, _LABEL, _LABEL_MAP, _FORMAT))
 
 
 def checks(function: Function) -> Function:
@@ -218,7 +227,7 @@ def open_pool(
     ``.txt`` has no columns to choose, unless it is a table of tabs. Rows without text count if ``keep_empty``.
     """
     sources = []
-    named = {key: value for key, value in columns.items() if key != "label_column" or not beside}
+    named = {key: value for key, value in columns.items() if not (key.startswith("label_") and beside)}
     plain = {path for path in paths if without_secrets(path).removesuffix(".gz").endswith(".txt")}
     for path in paths:
         apart = path in plain and (beside or len(plain) < len({*paths}))

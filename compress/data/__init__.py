@@ -14,11 +14,11 @@ from compress.data.examples import (
 )
 from compress.data.grouped_split import grouped_split
 from compress.data.label_encoding import (
+    LabelIndex,
     check_classes,
     encode_gold,
     infer_labels,
     infer_task,
-    label_index,
     sort_labels,
 )
 from compress.data.overlap import check_roles
@@ -30,6 +30,7 @@ __all__ = [
     "Example",
     "ExampleSource",
     "FileSource",
+    "LabelIndex",
     "LabelledData",
     "Overlap",
     "TextSource",
@@ -44,7 +45,6 @@ __all__ = [
     "infer_labels",
     "infer_task",
     "join_sources",
-    "label_index",
     "open_source",
     "read_examples",
     "row_key",

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from compress.data.cells import Cell, StructureError, inner_fields, label_of, text_of
 from compress.data.examples import Columns
 from compress.data.label_encoding import NUMBER
 from compress.errors import CompressError, did_you_mean, some_of
 
-Cells = Sequence["str | None"]
+Cells = Sequence[Cell]
 
 TEXT_PAIRS = (
     ("sentence1", "sentence2"),
@@ -42,6 +43,11 @@ TEXT_COLUMNS = (
     "title",
     "phrase",
     "input",
+    "data.text",  # Label Studio
+    "fields.text",  # Argilla, and its first version
+    "inputs.text",
+    "words",
+    "tokens",
 )
 LABELS = (
     "label",
@@ -62,7 +68,14 @@ LABELS = (
     "stars",
     "coarse_label",
     "output",
+    "annotations.result.value.choices",  # Label Studio
+    "responses.label.value",  # Argilla, and its first version
+    "annotation",
+    "cats",  # spaCy
+    "tags",
+    "ner_tags",
 )
+WORDS = ("words", "tokens")  # lists, each word with a tag
 _IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}
 _USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXT_COLUMNS) | set(LABELS)
 _IDENTIFIER = re.compile(r"(?!\d)[\w#][\w#./ -]{0,39}")
@@ -132,7 +145,7 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     It does when it holds a name the user asked for or two usual ones. Else all its cells must look like names, and one
     is usual and rare below, or stands above numbers or few repeated values among which it does not occur.
     """
-    first = [(cell or "").strip() for cell in rows[0]]
+    first = [text_of(cell).strip() for cell in rows[0]]
     names = [cell for cell in first if cell]  # the index that pandas writes has none
     if any(name in names for name in wanted if name and not name.isdigit()):
         return True
@@ -144,14 +157,14 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
         return False
     body = rows[1:]
     if known:  # unless many rows have it again, such as the class "question"
-        below = [(row[known[0]] or "").strip() for row in body if known[0] < len(row)]
+        below = [text_of(row[known[0]]).strip() for row in body if known[0] < len(row)]
         return below.count(first[known[0]]) <= len(below) / 10
     for position, cell in enumerate(first):
         if not cell:
             continue
-        values = [row[position] for row in body if position < len(row)]
+        values = [text_of(row[position]) for row in body if position < len(row)]
         few = len(values) >= 8 and len(set(values)) <= len(values) / 4
-        if values and (all(NUMBER.fullmatch(value or "") for value in values) or (few and cell not in values)):
+        if values and (all(NUMBER.fullmatch(value) for value in values) or (few and cell not in values)):
             return len(first) > 1
     return False
 
@@ -179,28 +192,39 @@ def choose_columns(
     for option, name in (("text", asked.text), ("text-pair", asked.text_pair), ("label", asked.label)):
         if name and name not in names:
             kind = "" if named else " (no header: columns are counted from 0)"
+            inner = [known for known in names if known.startswith(f"{name}.")]
             raise CompressError(
-                f"{source} has no column {name!r}; it has {some_of(names)}{kind}: "
+                f"{source} has no column {name!r}; it has {some_of(inner or names)}{kind}: "
                 f"name one of them with --{option}-column.{did_you_mean(name, names)}"
             )
-    text, pair = asked.text, asked.text_pair
+    text, pair, label = asked.text, asked.text_pair, asked.label
+    if not text and named and (words := _words_by_name(names)) is not None:
+        tags = _tags_of(names, sample, words)
+        if labelled and label is None and len(tags) > 1:
+            if "tags" not in tags:
+                raise CompressError(
+                    f"{source} has the words {words!r} with several kinds of tags, {some_of(tags)}: name one with "
+                    "--label-column."
+                )
+            tags = ["tags"]
+        if tags and (label is None or label in tags):
+            text, label = words, label or (tags[0] if labelled else None)
     if not text:
         guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, asked, named)
         if guessed is None:
             raise CompressError(
                 f"{source} has the columns {some_of(names)}, none of which is clearly the text: "
-                f"name one with --text-column."
+                f"name one with --text-column{_such_as(names, sample)}."
             )
         text, pair = guessed[0], pair or guessed[1]
     _refuse_twice(names, (text, pair), source)
-    label = asked.label
     if label is None and labelled:
         used = {text, pair}
         label = (_label_by_name(names, used) if named else None) or _label_by_content(names, sample, used, named)
         if label is None:
             raise CompressError(
                 f"{source} has the columns {some_of(names)}, none of which is clearly the label that is "
-                "needed here: name one with --label-column."
+                f"needed here: name one with --label-column{_such_as(names, sample)}."
             )
     _refuse_twice(names, (label,), source)
     chosen = [name for name in (text, pair, label) if name is not None]
@@ -216,6 +240,42 @@ def _refuse_twice(names: Sequence[str], chosen: Iterable[str | None], source: st
     twice = next((name for name in chosen if name is not None and names.count(name) > 1), None)
     if twice is not None:
         raise CompressError(f"{source} has two columns {twice!r}: rename one of them.")
+
+
+def _such_as(names: Sequence[str], sample: Sequence[Cells]) -> str:
+    """Name what lists of the first row hold, as chat records and annotations have it."""
+    inner = [path for name, value in zip(names, sample[0], strict=False) for path in inner_fields(name, value)]
+    return f", also a part of one: {some_of(inner)}" if inner else ""
+
+
+def _words_by_name(names: Sequence[str]) -> str | None:
+    return next((name for usual_name in WORDS for name in names if usual(name) == usual_name), None)
+
+
+def _tags_of(names: Sequence[str], sample: Sequence[Cells], words: str) -> list[str]:
+    """Return the columns that have a list of as many items as there are words, in all sampled rows with words."""
+    place = names.index(words)
+    rows = [row for row in sample if isinstance(row[place], list)]
+    return [
+        name
+        for position, name in enumerate(names)
+        if position != place and rows and all(_size(row[position]) == _size(row[place]) for row in rows)
+    ]
+
+
+def _size(value: Cell) -> int:
+    return len(value) if isinstance(value, list) else -1
+
+
+def are_tagged(names: Sequence[str], sample: Sequence[Cells], columns: Columns, labelled: bool) -> bool:
+    """Tell whether the text is lists of words, and the label, where one is needed, lists of their tags."""
+    texts = [row[names.index(columns.text)] for row in sample]
+    worded = usual(columns.text) in WORDS
+    if not labelled or columns.label is None:
+        return worded and any(isinstance(text, list) for text in texts)
+    labels = [row[names.index(columns.label)] for row in sample]
+    listed = all(isinstance(text, list) for text in texts) and any(_size(text) > 1 for text in texts)
+    return (worded or listed) and all(isinstance(label, list) for label in labels)
 
 
 def _texts_by_name(names: Sequence[str]) -> tuple[str, str | None] | None:
@@ -243,7 +303,12 @@ class _Profile:
     fractions: bool
 
 
-def _profile(name: str, values: list[str]) -> _Profile:
+def _profile(name: str, cells: Sequence[Cell]) -> _Profile | None:
+    """Return None for a column of lists or objects that are neither texts nor labels."""
+    try:
+        values = [text_of(label_of(cell) if isinstance(cell, list) and len(cell) == 1 else cell) for cell in cells]
+    except StructureError:
+        return None
     filled = [value for value in values if value.strip()]
     rows = max(1, len(values))
     numeric = bool(filled) and all(NUMBER.fullmatch(value) for value in filled)
@@ -258,11 +323,12 @@ def _profile(name: str, values: list[str]) -> _Profile:
 
 
 def _profiles(names: Sequence[str], sample: Sequence[Cells], used: set[str | None]) -> list[_Profile]:
-    return [
-        _profile(name, [(row[position] or "") if position < len(row) else "" for row in sample])
+    found = (
+        _profile(name, [row[position] if position < len(row) else None for row in sample])
         for position, name in enumerate(names)
         if name not in used
-    ]
+    )
+    return [profile for profile in found if profile is not None]
 
 
 def _texts_by_content(

@@ -6,7 +6,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
@@ -14,9 +14,23 @@ if TYPE_CHECKING:
 
 _PAIR_SEPARATOR = "\x1f"
 _NO_BREAK_SPACE = "\u00a0"
+# What Unicode says to ignore (Default_Ignorable_Code_Point): soft hyphens, zero-width characters, marks of direction.
+_IGNORED = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 _PIECES = re.compile(r"\s+|\S{1,1000}")  # normalising takes squared time where a text is combining marks
 Item = TypeVar("Item")
 Overlap: TypeAlias = Literal["few", "drop", "refuse"]  # see LabelledData
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the rows of a file share: its name, how it counts rows, and what its schema calls the classes, in order."""
+
+    name: str
+    unit: str = "row"  # or "line"
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +38,20 @@ class Example:
     """One row: a text or a pair of texts, and its label as written in the file (None when unlabelled).
 
     A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
-    labels of the words, one each; its ``label`` is None.
+    labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read.
     """
 
     text: str
     text_pair: str | None = None
     label: str | None = None
     tags: tuple[str, ...] | None = None
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    number: int = field(default=0, compare=False, repr=False)
+
+    @property
+    def where(self) -> str:
+        """The file of the row and its line or number there; empty for a row of no file."""
+        return f"{self.origin.name}, {self.origin.unit} {self.number}" if self.origin else ""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -60,8 +81,9 @@ def sentence(words: Iterable[str]) -> str:
 
 
 def normalise(text: str) -> str:
-    """Return the text as overlap sees it: NFKC, case folded, white space collapsed."""
+    """Return the text as overlap sees it: NFKC, case folded, invisible characters left out, white space collapsed."""
     if not text.isascii():
+        text = _IGNORED.sub("", text)
         text = "".join(unicodedata.normalize("NFKC", piece) for piece in _PIECES.findall(text))
     return " ".join(text.casefold().split())
 

@@ -1,18 +1,28 @@
 """Infer the task and the labels of examples, and encode labels as numbers."""
 
+import functools
+import json
 import math
 import re
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 
-from compress.data.examples import Example
+from compress.data.examples import Example, normalise
 from compress.errors import CompressError, did_you_mean, some_of
+from compress.files import printable_name, read_json_table, read_toml
 from compress.progress import logger
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)  # beyond it a Decimal is none
 _SHOWN_CHARACTERS = 40
+_UNNAMED = re.compile("LABEL_[0-9]+")  # what transformers calls classes that nobody named
+
+
+def class_identity(name: str) -> Decimal | str:
+    """Return what all spellings of a class share: numbers their value, names all but case, white space and the like."""
+    return Decimal(name) if NUMBER.fullmatch(name) else normalise(name)
 
 
 def encode_gold(
@@ -42,18 +52,20 @@ def infer_task(examples: Sequence[Example]) -> str:
 def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     """Return the class names in order, or None when the labels are scores to regress on.
 
-    Of rows to tag they are the tags, sorted as text. Labels are scores when all are numbers and one has a fraction, or
-    when they are integers with more than 50 different values of fewer than five rows each. Integer classes are sorted
-    as numbers, others as text.
+    Of rows to tag they are the tags. Labels are scores when all are numbers and one has a fraction, or when they are
+    integers with more than 50 different values of fewer than five rows each. Classes have the order of the file's
+    schema; without, integers are sorted as numbers, others as text.
 
     Raises:
         CompressError: two classes are one number, or one text, written in two ways, such as ``1`` and ``1.0``.
     """
-    if tags := {tag for example in examples for tag in example.tags or ()}:
-        return tuple(sorted(tags))
-    counts = Counter(example.label for example in examples if example.label is not None)
+    tags = Counter(tag for example in examples for tag in example.tags or ())
+    counts = tags or Counter(example.label for example in examples if example.label is not None)
+    known = {example.origin.classes for example in examples if example.origin is not None}
+    if len(known) == 1 and counts.keys() <= set(classes := next(iter(known))):
+        return tuple(name for name in classes if name in counts)
     numbers = [finite_number(label) for label in counts]
-    if numbers and all(number is not None for number in numbers):
+    if not tags and numbers and all(number is not None for number in numbers):
         has_fraction = any(number is not None and not number.is_integer() for number in numbers)
         if has_fraction or (len(counts) > 50 and counts.total() < 5 * len(counts)):
             return None
@@ -68,10 +80,11 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
     """
     names, known = sorted(labels), dict[Decimal | str, str]()
     for label in names:
-        other = known.setdefault(_identity(label), label)
+        other = known.setdefault(class_identity(label), label)
         if other != label:
             raise CompressError(
-                f"The labels {other!r} and {label!r} are one class written in two ways: write them alike in all files."
+                f"The labels {other!a} and {label!a} are one class written in two ways: write them alike in all files, "
+                "or, if they are two classes, name them apart."
             )
     return tuple(sorted(names, key=float) if all(finite_number(name) is not None for name in names) else names)
 
@@ -80,22 +93,14 @@ def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> No
     """Say which classes a new classifier gets, and warn of those that are in validation alone.
 
     Raises:
-        CompressError: two classes differ in case alone, or none of validation is in train: they are named in another
-            way, or of another task.
+        CompressError: no class of validation is in train: they are named in another way, or of another task.
     """
     counts, classes = (Counter(row.label for row in rows if row.label is not None) for rows in (train, validation))
     if counts and classes and not counts.keys() & classes.keys():
         raise CompressError(
             f"validation has the classes {some_of(sorted(classes))}, and train has {some_of(sorted(counts))}: write "
-            "them alike."
+            "them alike, or say what they mean with --label-map FILE."
         )
-    folded = dict[str, str]()
-    for label in sorted(counts | classes):
-        if (other := folded.setdefault(label.casefold(), label)) != label:
-            raise CompressError(
-                f"The labels {other!r} and {label!r} differ in case alone: write them alike in all files, or, if they "
-                "are two classes, name them apart."
-            )
     least_first = [f"{label!r:.{_SHOWN_CHARACTERS}} {rows:,}" for label, rows in reversed(counts.most_common())]
     logger.info("rows of each class of train: %s", some_of(least_first))
     if unseen := sorted(classes.keys() - counts.keys()):
@@ -114,22 +119,10 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
         CompressError: for a label outside the set, naming its value and row. An index is not accepted
             where any of the names is itself a number, because ``1`` would then mean two things.
     """
-    index = label_index(labels)
-    encoded = []
-    for row, example in enumerate(examples, start=1):
-        position = None if example.label is None else index.get(example.label)
-        if position is None:
-            raise _label_error(example, row, labels, name)
-        encoded.append(position)
+    index = LabelIndex(labels)
+    encoded = [index.of(example, example.label, row, name) for row, example in enumerate(examples, start=1)]
+    _say_once(name, index.order)
     return encoded
-
-
-def label_index(labels: Sequence[str]) -> dict[str, int]:
-    """Return the index of each name in ``labels``, and of each index as text where no name is a number."""
-    index = {label: position for position, label in enumerate(labels)}
-    if not any(NUMBER.fullmatch(label) for label in labels):
-        index |= {str(position): position for position in range(len(labels))}
-    return index
 
 
 def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[list[int]]:
@@ -138,7 +131,7 @@ def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str
     Raises:
         CompressError: a sentence without tags, with more or fewer tags than words, or with a tag outside the set.
     """
-    index = {label: position for position, label in enumerate(labels)}
+    index = LabelIndex(labels)
     encoded = []
     for row, example in enumerate(examples, start=1):
         if example.tags is None or len(example.tags) != len(example.words):
@@ -146,14 +139,119 @@ def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str
                 f"{_row(row, example, name)} has {len(example.tags or ())} tags for {len(example.words)} words, but "
                 "the model tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
             )
-        unknown = next((tag for tag in example.tags if tag not in index), None)
-        if unknown is not None:
-            raise CompressError(
-                f"{_row(row, example, name)} has the tag {unknown!r}, which the model does not know: allowed are "
-                f"{some_of(labels)}; correct the file or give data of the same tag set.{did_you_mean(unknown, labels)}"
-            )
-        encoded.append([index[tag] for tag in example.tags])
+        encoded.append([index.of(example, tag, row, name) for tag in example.tags])
+    _say_once(name, index.order)
     return encoded
+
+
+class LabelIndex:
+    """The numbers of a model's classes by their names, however these are written.
+
+    Integers are the order of the classes where no name is a number: ``1`` would then mean two things. Names of a
+    schema are its order where nobody named the classes of the model. Either is said once.
+    """
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.labels = labels
+        self.numbers = {label: number for number, label in enumerate(labels)}
+        spellings = Counter(map(class_identity, labels))
+        self._same = {key: n for n, label in enumerate(labels) if spellings[key := class_identity(label)] == 1}
+        self._counted = not any(NUMBER.fullmatch(label) for label in labels)
+        self._unnamed = all(_UNNAMED.fullmatch(label) for label in labels)
+        self.order = ""  # how an order was taken for names
+
+    def find(self, label: str, classes: Sequence[str] = ()) -> int:
+        """Return the number of a class, -1 for an unknown one; ``classes`` are those of the file's schema, in order."""
+        number = self.numbers.get(label)
+        if number is None:
+            number = self._same.get(class_identity(label))
+        if number is None and self._unnamed and len(classes) == len(self.labels) and label in classes:
+            self.order = f"the model's classes have no names, and are read as {some_of(classes)}"
+            return classes.index(label)
+        if number is None and self._counted:
+            value = finite_number(label)
+            if value is not None and value.is_integer() and 0 <= value < len(self.labels):
+                number = int(value)
+                if not self._unnamed and not self.order:
+                    names = some_of([f"{number} = {name}" for number, name in enumerate(self.labels)])
+                    self.order = f"its labels are numbers, read in the order of the model: {names}"
+        return -1 if number is None else number
+
+    def of(self, example: Example, label: str | None, row: int, name: str) -> int:
+        """Return the number of a label of an example, the ``row``-th of a set that messages call ``name``.
+
+        Raises:
+            CompressError: it has none, or one that is no class.
+        """
+        number = -1 if label is None else self.find(label, example.origin.classes if example.origin else ())
+        if number < 0:
+            raise self._error(example, label, row, name)
+        return number
+
+    def _error(self, example: Example, label: str | None, row: int, name: str) -> CompressError:
+        shown, what = some_of(self.labels), "tag" if example.tags else "label"
+        if label is None:
+            return CompressError(
+                f"{_row(row, example, name)} has no label, but one of {shown} is needed: remove the row or name "
+                "another column with --label-column."
+            )
+        index = " (or an index where no name is a number)" if what == "label" else ""
+        return CompressError(
+            f"{_row(row, example, name)} has the {what} {label!r}, which the model does not know: allowed are {shown}"
+            f"{index}; correct the file, name another column with --label-column, or say what its labels mean with "
+            f"--label-map FILE, such as {{{json.dumps(label)}: {json.dumps(self.labels[0])}, ...}}."
+            f"{did_you_mean(label, self.labels)}"
+        )
+
+
+@functools.lru_cache
+def _say_once(name: str, order: str) -> None:
+    """Say how labels were read, where nothing but their order tells; stages encode the same rows several times."""
+    if order:
+        logger.info("%s: %s; say otherwise with --label-map FILE", name, order)
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """The classes of the labels in a file, by :func:`class_identity`, and where that is said."""
+
+    name: str
+    classes: Mapping[Decimal | str, str]
+
+    @classmethod
+    def of(cls, given: str | Path | Mapping[str, str]) -> "LabelMap":
+        """Read a JSON or TOML file with a table of labels and classes, or take such a table.
+
+        Raises:
+            CompressError: it is none, or empty.
+        """
+        name = "the label map" if isinstance(given, Mapping) else printable_name(given)
+        if isinstance(given, Mapping):
+            table: Mapping[str, object] = given
+        else:
+            table = read_toml(Path(given)) if name.endswith(".toml") else read_json_table(Path(given))
+        if not table or not all(isinstance(value, str) and value for value in table.values()):
+            raise CompressError(
+                f'{name} needs the name of a class for each label, such as {{"0": "bad", "1": "good"}}.'
+            )
+        return cls(name, {class_identity(key): str(value) for key, value in table.items()})
+
+    def apply(self, row: Example, classes: Sequence[str]) -> Example:
+        """Return a row with the classes of its label or tags; ``classes`` are those of its file's schema, in order.
+
+        Raises:
+            CompressError: a label has none.
+        """
+        if row.label is not None:
+            return replace(row, label=self._class_of(row, row.label, classes))
+        return replace(row, tags=row.tags and tuple(self._class_of(row, tag, classes) for tag in row.tags))
+
+    def _class_of(self, row: Example, label: str, classes: Sequence[str]) -> str:
+        keys = [label, *([str(classes.index(label))] if label in classes else ())]
+        found = next((self.classes[key] for key in map(class_identity, keys) if key in self.classes), None)
+        if found is None:
+            raise CompressError(f"{row.where} has the label {label!r}, which {self.name} does not have: add it there.")
+        return found
 
 
 def encode_scores(examples: Iterable[Example], *, name: str) -> list[float]:
@@ -171,31 +269,10 @@ def encode_scores(examples: Iterable[Example], *, name: str) -> list[float]:
 
 
 def _row(number: int, example: Example, name: str) -> str:
-    """Name a row by the start of its text too, as rows without text are not counted, nor a header."""
+    """Name a row by its place in its file, or in the set where it is of none, and by the start of its text."""
     start = example.text[:_SHOWN_CHARACTERS]
-    return f"Row {number} of {name} ({start + ('...' if len(example.text) > len(start) else '')!r})"
-
-
-def _label_error(example: Example, row: int, labels: Sequence[str], name: str) -> CompressError:
-    shown, label = some_of(labels), example.label
-    if label is None:
-        return CompressError(
-            f"{_row(row, example, name)} has no label, but one of {shown} is needed: remove the row or name another "
-            "column with --label-column."
-        )
-    folded = {key: known for known in labels for key in (known.casefold(), _identity(known))}
-    same = folded.get(label.casefold()) or folded.get(_identity(label))
-    hint = f" Did you mean {same!r}?" if same else did_you_mean(label, labels)
-    return CompressError(
-        f"{_row(row, example, name)} has the label {label!r}, which the model does not know: allowed are {shown} "
-        f"(or an index where no name is a number); correct the file or name another column with "
-        f"--label-column.{hint}"
-    )
-
-
-def _identity(label: str) -> Decimal | str:
-    """Return what two labels share that differ in how they are written alone."""
-    return Decimal(label) if NUMBER.fullmatch(label) else unicodedata.normalize("NFKC", label)
+    where = example.where or f"Row {number} of {name}"
+    return f"{where} ({start + ('...' if len(example.text) > len(start) else '')!r})"
 
 
 def finite_number(text: str) -> float | None:

@@ -3,24 +3,25 @@
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from compress.data.column_inference import choose_columns
+from compress.data.cells import Cell, StructureError, inner_fields, label_of, text_of, words_of
+from compress.data.column_inference import Cells, are_tagged, choose_columns
 from compress.data.data_files import DataFile, find_files
-from compress.data.examples import Columns, Example, content_sha256
+from compress.data.examples import Columns, Example, Origin, content_sha256, sentence
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
-from compress.data.label_encoding import encode_scores, infer_labels
+from compress.data.label_encoding import LabelMap, encode_scores, infer_labels
 from compress.data.text_source import TextSource
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, some_of
 from compress.escaping.uris import without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 
 Item = TypeVar("Item")
-ValuedRow = tuple[Example, str, int, Sequence[str]]
+ValuedRow = tuple[Example, Sequence[str]]
 _MOST_COLUMNS = 10_000
 
 
@@ -39,6 +40,8 @@ class FileSource(TextSource):
         *,
         name: str,
         labelled: bool,
+        tagged: bool = False,
+        label_map: LabelMap | None = None,
         values: Sequence[str] = (),
         in_turn: bool = True,
     ) -> None:
@@ -48,6 +51,8 @@ class FileSource(TextSource):
         self.identity = frozenset(place for table in tables for place in table.identity)
         self.values = tuple(values)
         self._labelled = labelled
+        self._tagged = tagged
+        self._label_map = label_map
         self._tables = tables
         self._in_turn = in_turn
         self.keep_empty = False
@@ -57,7 +62,7 @@ class FileSource(TextSource):
         return (row[0] for row in self.with_values())
 
     def with_values(self) -> Iterator[ValuedRow]:
-        """Yield every row with the name of its file, its number there, and its cells in the columns ``values``."""
+        """Yield every row with its cells in the columns ``values``."""
         self._empty = 0
         streams = [self._rows(table) for table in self._tables]
         return _in_turn(streams) if self._in_turn else itertools.chain.from_iterable(streams)
@@ -70,28 +75,32 @@ class FileSource(TextSource):
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
         values_at = [index[name] for name in self.values]
         longest = text_limit_bytes()
+        renamed, classes = self._label_map, table.classes.get(columns.label or "", ())
+        origin = Origin(table.name, table.unit, () if renamed else classes)
+        number, at, cells = 0, text_at, cast(Cells, ())
         with faults_of(table.name, "examples"):
-            for number, cells in table.rows():
-                text = (cells[text_at] or "").strip()
-                pair = None if pair_at is None else (cells[pair_at] or "").strip()
-                if len(text) > longest or (pair and len(pair) > longest):
-                    raise too_long(f"{table.name}, row {number}", longest)
-                if not text or pair == "":
-                    self._empty += 1
-                    if not self.keep_empty:
-                        continue
-                if table.tagged:
-                    tags = None if label_at is None else tuple((cells[label_at] or "").split(" "))
-                    yield Example(text, tags=tags), table.name, number, ()
-                    continue
-                label = None if label_at is None else (cells[label_at] or "").strip()
-                if label == "":
-                    raise CompressError(
-                        f"{table.name}, row {number} has no label in column {columns.label!r}: remove the "
-                        "row or name another column with --label-column."
-                    )
-                values = [(cells[at] or "").strip() for at in values_at]
-                yield Example(text, pair, label), table.name, number, values
+            try:
+                for number, cells in table.rows():
+                    at = text_at
+                    text = sentence(words_of(cells[at])) if self._tagged else text_of(cells[at]).strip()
+                    pair = None if pair_at is None else text_of(cells[at := pair_at]).strip()
+                    if len(text) > longest or (pair and len(pair) > longest):
+                        raise too_long(f"{table.name}, {table.unit} {number}", longest)
+                    if not text or pair == "":
+                        self._empty += 1
+                        if not self.keep_empty:
+                            continue
+                    label, tags = None, None
+                    if label_at is not None and self._tagged:
+                        tags = words_of(cells[at := label_at])
+                    elif label_at is not None:
+                        label = (label_of(cells[at := label_at]) or "").strip()
+                    values = [(label_of(cells[at := one]) or "").strip() for one in values_at if not self._tagged]
+                    row = Example(text, pair, label, tags and tuple(tags), origin, number)
+                    _check_labels(row, columns.label)
+                    yield renamed.apply(row, classes) if renamed else row, values
+            except StructureError as error:
+                raise _structure_error(table, number, at, cells[at], columns, error) from None
 
     def describe(self) -> str:
         """Return one line to show: ``train.tsv: TSV without quoting, text = sentence, label = label``."""
@@ -107,6 +116,27 @@ class FileSource(TextSource):
             notes.update(table.notes)
         shown += [f"{note}: {count:,}" for note, count in notes.items() if count]
         return f"{self.name}: {', '.join(shown)}"
+
+
+def _check_labels(row: Example, column: str | None) -> None:
+    if row.label == "":
+        raise CompressError(
+            f"{row.where} has no label in column {column!r}: remove the row or name another column with --label-column."
+        )
+    if row.tags is not None and len(row.tags) != len(row.words):
+        raise CompressError(f"{row.where} has {len(row.tags)} tags for {len(row.words)} words: correct that row.")
+
+
+def _structure_error(
+    table: Table, number: int, at: int, value: Cell, columns: Columns, error: StructureError
+) -> CompressError:
+    name = table.columns[at]
+    option = {columns.text: "text", columns.text_pair: "text-pair"}.get(name, "label")
+    parts = [path for path in inner_fields(name, value) if not path.rpartition(".")[2].isdecimal()]
+    advice = (
+        f"a part of it with --{option}-column: {some_of(parts)}" if parts else f"another one with --{option}-column"
+    )
+    return CompressError(f"{table.name}, {table.unit} {number} has {error}, in column {name!r}: name {advice}.")
 
 
 class ExampleSource(TextSource):
@@ -166,6 +196,7 @@ def open_source(
     text_pair_column: str | None = None,
     label_column: str | None = None,
     format: str | None = None,
+    label_map: str | Path | Mapping[str, str] | None = None,
     values: Sequence[str] = (),
 ) -> FileSource:
     """Open a file, a pattern, a folder of Parquet files or a Hugging Face data set, and find its columns.
@@ -177,6 +208,7 @@ def open_source(
         labelled: whether every row must have a label; without, labels are not read.
         text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
         format: how the file is written, if it is not to be found out.
+        label_map: the class of each label in the file, or a JSON or TOML file that says it.
         values: further columns, which :meth:`FileSource.with_values` reads.
 
     Raises:
@@ -195,10 +227,12 @@ def open_source(
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
         raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
+    renamed = None if label_map is None else LabelMap.of(label_map)
     with faults_of(name, "examples"):
-        columns = _columns(tables[0], given, labelled)
+        columns, tagged = _columns(tables[0], given, labelled)
         _check_values(tables[0], columns, values)
-        return FileSource(tables, columns, name=name, labelled=labelled, values=values, in_turn=in_turn)
+    options: dict[str, Any] = {"tagged": tagged, "label_map": renamed, "values": values, "in_turn": in_turn}
+    return FileSource(tables, columns, name=name, labelled=labelled, **options)
 
 
 def _open_file(file: DataFile, **options: Any) -> Table:
@@ -211,13 +245,14 @@ def _open_file(file: DataFile, **options: Any) -> Table:
         return table
 
 
-def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
+def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, bool]:
+    """Return what the columns hold, and whether that is words with tags."""
     if table.fixed and given == Columns(""):
         if labelled and "label" not in table.columns:
             raise CompressError(
                 f"{table.name} holds texts without labels, but labels are needed here: give labelled data."
             )
-        return Columns("text", None, "label" if "label" in table.columns else None)
+        return Columns("text", None, "label" if "label" in table.columns else None), table.tagged
     if len(table.columns) > _MOST_COLUMNS:
         raise CompressError(
             f"{table.name} has {len(table.columns):,} columns, and at most {_MOST_COLUMNS:,} are read: leave some out."
@@ -225,7 +260,9 @@ def _columns(table: Table, given: Columns, labelled: bool) -> Columns:
     sample = table.sample()
     if not sample:
         raise CompressError(f"{table.name} is empty: it has a header but no rows.")
-    return choose_columns(table.columns, sample, named=table.named, labelled=labelled, source=table.name, given=given)
+    names = table.columns
+    columns = choose_columns(names, sample, named=table.named, labelled=labelled, source=table.name, given=given)
+    return columns, table.tagged or are_tagged(names, sample, columns, labelled)
 
 
 def _check_values(table: Table, columns: Columns, values: Sequence[str]) -> None:

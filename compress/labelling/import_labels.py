@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from compress.data import ContentFingerprint, FileSource, data_entry, label_index, sort_labels
+from compress.data import ContentFingerprint, FileSource, LabelIndex, data_entry, sort_labels
 from compress.data.examples import batched
 from compress.data.label_encoding import NUMBER
 from compress.data.sources import ValuedRow
@@ -114,9 +114,9 @@ def import_labels(
             for number, rows in enumerate(batched(_read(sources), SHARD_ROWS)):
                 logits, with_zeros = _as_logits(rows, values, classes)
                 zeros += with_zeros
-                examples = [example for example, *_ in rows]
+                examples = [example for example, _ in rows]
                 write_shard(stage.working, number, examples, logits, {"values": values.kind})
-                for example, _, _, cells in rows:
+                for example, cells in rows:
                     texts.add(example)
                     whole.add(replace(example, tags=tuple(cells)))
                 advance(len(rows))
@@ -153,19 +153,21 @@ def centred(logits: np.ndarray) -> np.ndarray:
 
 def _read(sources: Sequence[FileSource]) -> Iterator[ValuedRow]:
     for row in chain.from_iterable(source.with_values() for source in sources):
-        if row[0].tags is not None or not row[3]:
-            raise CompressError(f"{row[1]} holds words with tags, and imported labels are of whole texts; use others")
+        if row[0].tags is not None or not row[1]:
+            raise CompressError(
+                f"{row[0].where} holds words with tags, and imported labels are of whole texts; use others"
+            )
         yield row
 
 
 def _labels_of(sources: Sequence[FileSource]) -> tuple[str, ...]:
     """Return the names of the labels in the first of the values' columns, in order."""
     found = dict[str, None]()
-    for _, name, number, cells in _read(sources):
+    for row, cells in _read(sources):
         found.setdefault(cells[0])
         if not cells[0] or len(found) > MOST_CLASSES:
             what = "no label" if not cells[0] else f"the {len(found):,}th different label"
-            raise CompressError(f"{name}, row {number} has {what}: name the column of the labels with --label")
+            raise CompressError(f"{row.where} has {what}: name the column of the labels with --label")
     if len(found) == 1:
         raise CompressError(f"all labels are {next(iter(found))!r}; name all classes with --classes")
     return sort_labels(found)
@@ -192,7 +194,7 @@ def _from_columns(rows: Sequence[ValuedRow], values: LabelValues, classes: Seque
     if not right.all():
         row = int(np.argmin(right))
         raise CompressError(
-            f"{_place(rows[row])} has values that sum to {sums[row]:g}; probabilities sum to 1, and counts are whole "
+            f"{rows[row][0].where} has values that sum to {sums[row]:g}; probabilities sum to 1, and counts are whole "
             "numbers of which one is above 0: name a column for every class, or divide each row by its sum"
         )
     return np.asarray(found / sums[:, None])
@@ -200,18 +202,18 @@ def _from_columns(rows: Sequence[ValuedRow], values: LabelValues, classes: Seque
 
 def _from_labels(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
     """Return probabilities ``[N, C]``: the confidence, or 1, for the label, and the rest evenly for the others."""
-    index = label_index(classes)
-    labels = [index.get(cells[0], -1) for *_, cells in rows]
+    index = LabelIndex(classes)
+    labels = [index.find(cells[0]) for _, cells in rows]
     if -1 in labels:
         row = rows[labels.index(-1)]
         raise CompressError(
-            f"{_place(row)} has the label {row[3][0]!r}, which is none of {', '.join(classes[:10])}"
+            f"{row[0].where} has the label {row[1][0]!r}, which is none of {', '.join(classes[:10])}"
             f"{', ...' * (len(classes) > 10)}; correct it, or name all classes with --classes"
-            f"{did_you_mean(row[3][0], classes)}"
+            f"{did_you_mean(row[1][0], classes)}"
         )
     sure = np.ones(len(rows))
     if values.confidence:
-        cells = [(*row[:3], row[3][1:]) for row in rows]
+        cells = [(row, cells[1:]) for row, cells in rows]
         what = "a number from 0 to 1"
         sure = _numbers(cells, [values.confidence], lambda found: (found >= 0) & (found <= 1), what)[:, 0]
     probabilities = np.repeat((1 - sure)[:, None] / (len(classes) - 1), len(classes), axis=1)
@@ -229,11 +231,7 @@ def _numbers(
     if not right.all():
         row, column = np.argwhere(~right)[0]
         raise CompressError(
-            f"{_place(rows[row])} has {rows[row][3][column][:40]!r} in column {columns[column]!r}, and {what} is "
+            f"{rows[row][0].where} has {rows[row][1][column][:40]!r} in column {columns[column]!r}, and {what} is "
             "needed; correct or remove that row"
         )
     return found
-
-
-def _place(row: ValuedRow) -> str:
-    return f"{row[1]}, row {row[2]}"

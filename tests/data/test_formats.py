@@ -340,7 +340,7 @@ MISTAKES: list[tuple[str, bytes | None, dict[str, Any], str]] = [
     ("ragged.csv", b"text,label\na b,c\nd,e,f\n", {}, "line 3 has 3 cells"),
     ("open.csv", b'text,label\n"a b,c\nd,e\n', {}, "open.csv, line 3: unexpected end of data"),
     ("nolabel.tsv", b"index\tsentence\n0\tuneasy styles\n1\tfine film\n", {}, "clearly the label"),
-    ("missing.tsv", GOOD + b"no label here\t\n", {}, "row 6 has no label"),
+    ("missing.tsv", GOOD + b"no label here\t\n", {}, "missing.tsv, line 6 has no label"),
     ("huge.tsv", b"text\tlabel\na b\t1e99999999999999999999\nc d\t1e99999999999999999999\n", {}, "only one class"),
     ("one.tsv", b"text\tlabel\na b\tx\nc d\tx\n", {}, "only one class, 'x'"),
     ("notext.tsv", b"text\tlabel\n\tx\n\ty\n", {}, "no row with text"),

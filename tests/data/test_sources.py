@@ -90,6 +90,9 @@ def test_infer_labels(labels: list[str], expected: tuple[str, ...] | None) -> No
 
 def test_encode_labels_takes_names_or_indices() -> None:
     assert encode_labels(classes("pos", "neg", "1"), ["neg", "pos"], name="train") == [1, 0, 1]
+    assert encode_labels(classes("1", "2.0"), ["1.0", "2"], name="train") == [0, 1]
+    with pytest.raises(CompressError, match="label 'A', which"):
+        encode_labels(classes("A"), ["a b", "a\u200bB"], name="train")
     assert encode_labels(classes("1", "2"), ["1", "2"], name="train") == [0, 1]
     assert encode_scores(classes("0.5", "3"), name="train") == [0.5, 3.0]
 
@@ -98,7 +101,6 @@ def test_encode_labels_takes_names_or_indices() -> None:
     ("label", "known", "message"),
     [
         ("negativ", ["negative", "positive"], r"Row 2 of test \('[a-z ]*'\) has the label 'negativ'.*mean 'negative'"),
-        ("POSITIVE", ["positive", "negative"], "mean 'positive'"),
         ("2", ["negative", "positive"], "label '2'"),
         ("0", ["1", "2"], "label '0'"),
         ("-1", ["negative", "positive"], "label '-1'"),
@@ -389,7 +391,25 @@ def test_sst2_is_split_by_sentence(shared_data: Path) -> None:
     check_roles({"train": fitting, "validation": held_out}, overlap="refuse")
 
 
-@pytest.mark.parametrize("pair", [("1", "1.0"), ("0", "-0"), ("1", "01"), ("e\u0301", "\u00e9")])
+SPELLINGS = [
+    ("1", "1.0"),
+    ("0", "-0"),
+    ("1", "01"),
+    ("e\u0301", "\u00e9"),
+    ("good", "Good"),
+    ("good", "go\u200bod"),
+    ("good", "good\ufeff"),
+    ("very good", "very\u00a0 good"),
+    ("\uff27ood", "good"),
+]
+
+
+@pytest.mark.parametrize("pair", SPELLINGS)
+def test_spellings_of_a_class_are_the_class_of_a_model(pair: tuple[str, str]) -> None:
+    assert encode_labels(classes(*pair), ("other", pair[0]), name="train") == [1, 1]
+
+
+@pytest.mark.parametrize("pair", SPELLINGS)
 def test_one_class_written_in_two_ways_is_refused(pair: tuple[str, str]) -> None:
     with pytest.raises(CompressError, match="are one class written in two ways: write them alike"):
         infer_labels(classes(*pair, "x"))
@@ -401,8 +421,8 @@ def test_labels_that_only_look_alike_stay_classes() -> None:
 
 
 def test_a_number_is_no_index_where_names_are_numbers() -> None:
-    with pytest.raises(CompressError, match="label '1', which the model does not know.*Did you mean '1.0'"):
-        encode_labels(classes("1"), ("1.0", "2.0"), name="test")
+    with pytest.raises(CompressError, match="label '0', which the model does not know: allowed are 1.0, 2.0"):
+        encode_labels(classes("0"), ("1.0", "2.0"), name="test")
 
 
 def test_classes_are_counted_and_those_of_validation_alone_are_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -415,7 +435,5 @@ def test_classes_are_counted_and_those_of_validation_alone_are_named(caplog: pyt
 
 
 def test_validation_of_other_classes_is_refused() -> None:
-    with pytest.raises(CompressError, match="'Neg' and 'neg' differ in case alone.*name them apart"):
-        check_classes(classes("neg", "pos"), classes("Neg", "pos"))
     with pytest.raises(CompressError, match="validation has the classes neg, pos, and train has 0, 1: write them"):
         check_classes(classes("0", "1"), classes("pos", "neg"))

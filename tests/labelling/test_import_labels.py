@@ -179,27 +179,30 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"header": ("review", "text", "mixed", "good"), "values": LabelValues("probabilities", ("text", "good"))},
         "--text",
     ),
-    ({"rows": [["a", 0.5, "x", 0.5]]}, "v.csv, row 2 has 'x' in column 'mixed', and a number of 0 or more is needed"),
-    ({"rows": [["a", 0.5, "", 0.5]]}, "row 2 has '' in column 'mixed'"),
-    ({"rows": [VOTES[0], ["a", 0.5, "nan", 0.5]]}, "row 3 has 'nan' in column 'mixed'"),
-    ({"rows": [["a", 0.5, "inf", 0.5]]}, "row 2 has 'inf' in column 'mixed'"),
-    ({"rows": [["a", 0.5, "1_0", 0.5]]}, "row 2 has '1_0' in column 'mixed'"),
-    ({"rows": [["a", 0.5, -0.1, 0.6]]}, "row 2 has '-0.1' in column 'mixed'"),
-    ({"rows": [["a", 0, 0, 0]]}, "row 2 has values that sum to 0; probabilities sum to 1, and counts are whole"),
+    ({"rows": [["a", 0.5, "x", 0.5]]}, "v.csv, line 2 has 'x' in column 'mixed', and a number of 0 or more is needed"),
+    ({"rows": [["a", 0.5, "", 0.5]]}, "line 2 has '' in column 'mixed'"),
+    ({"rows": [VOTES[0], ["a", 0.5, "nan", 0.5]]}, "line 3 has 'nan' in column 'mixed'"),
+    ({"rows": [["a", 0.5, "inf", 0.5]]}, "line 2 has 'inf' in column 'mixed'"),
+    ({"rows": [["a", 0.5, "1_0", 0.5]]}, "line 2 has '1_0' in column 'mixed'"),
+    ({"rows": [["a", 0.5, -0.1, 0.6]]}, "line 2 has '-0.1' in column 'mixed'"),
+    ({"rows": [["a", 0, 0, 0]]}, "line 2 has values that sum to 0; probabilities sum to 1, and counts are whole"),
     ({"rows": [["a", 0.2, 0.2, 0.2]]}, "sum to 0.6; .* name a column for every class, or divide each row by its sum"),
-    ({"rows": [["a", "1e999", 0, 0]]}, "row 2 has '1e999'"),
+    ({"rows": [["a", "1e999", 0, 0]]}, "line 2 has '1e999'"),
     (
         {"rows": [["a", "1e200", 0, 0]], "values": LabelValues("logits", CLASSES)},
         "'1e200' .* a finite number is needed",
     ),
     ({"rows": [["", 1, 0, 0]]}, "v.csv holds no text"),
-    ({**LABELS, "rows": [["a", "yes", 1], ["b", "", 1]]}, "row 3 has no label: name the column .* with --label"),
+    ({**LABELS, "rows": [["a", "yes", 1], ["b", "", 1]]}, "line 3 has no label: name the column .* with --label"),
     ({**LABELS, "rows": [["a", "yes", 1], ["b", "yes", 1]]}, "all labels are 'yes'; name all classes with --classes"),
     ({**LABELS, "rows": [["a", "1", 1], ["b", "1.0", 1]]}, "are one class written in two ways"),
-    ({**SURE, "rows": [["a", "yes", 1], ["b", "no", 95]]}, "row 3 has '95' in column 'sure', and a number from 0 to 1"),
+    (
+        {**SURE, "rows": [["a", "yes", 1], ["b", "no", 95]]},
+        "line 3 has '95' in column 'sure', and a number from 0 to 1",
+    ),
     (
         {**LABELS, "rows": [["a", "ye", 1]], "values": LabelValues("labels", ("answer",), classes=("no", "yes"))},
-        r"row 2 has the label 'ye', which is none of no, yes; .* Did you mean 'yes'\?",
+        r"line 2 has the label 'ye', which is none of no, yes; .* Did you mean 'yes'\?",
     ),
 ]
 
@@ -233,7 +236,7 @@ def test_words_with_tags_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"words": ["a"], "tags": ["X"]}\n{"words": ["b"], "tags": ["Y"]}\n')
     with pytest.raises(CompressError, match="holds words with tags, and imported labels are of whole texts"):
-        imported(path, LabelValues("labels", ("label",)))
+        imported(path, LabelValues("labels", ("tags",)))
 
 
 # On the command line

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from compress.data.formats.json_parquet import SPLITS, cell
+from compress.data.cells import cell, class_names
+from compress.data.formats.json_parquet import SPLITS
 from compress.data.formats.table import Row, Table
 from compress.errors import CompressError, first_line
 
@@ -31,8 +32,7 @@ def read_hub(name: str, role: str) -> Table:
     """A data set on the Hugging Face hub, streamed.
 
     It is named ``owner/name``, ``owner/name/config`` or ``glue/sst2``, and ``:split`` may follow; without,
-    the role picks the split. Labels stay the integers that are stored, because every model fine-tuned on
-    the set has its classes in that order, whatever it calls them.
+    the role picks the split. Classes have the names that the set gives its integers.
     """
     repository, _, split = name.partition(":")
     parts = repository.split("/")
@@ -40,20 +40,19 @@ def read_hub(name: str, role: str) -> Table:
     stream = _load(name, attempts, role, split)
     with _unbroken(name):
         columns = tuple(stream.column_names or next(iter(stream), ()))
-    classes = {column for column, kind in (stream.features or {}).items() if hasattr(kind, "int2str")}
+    classes = dict(class_names(stream.features.to_dict() if stream.features else {}))
 
     def rows() -> Iterator[Row]:
         with _unbroken(name):
             records = iter(stream)
             first = list(itertools.islice(records, _LOOKED_AT))
             # The hub writes -1 where a label is withheld: a class of some rows, or a score of all of a test set.
-            withholds = {c for c in columns if c in classes or all(record.get(c) == -1 for record in first)}
+            withheld = {c: ("",) for c in columns if all(record.get(c) == -1 for record in first)} | classes
             for number, record in enumerate(itertools.chain(first, records), start=1):
-                values = ((column, record.get(column)) for column in columns)
-                yield number, tuple(None if value == -1 and c in withholds else cell(value) for c, value in values)
+                yield number, tuple(cell(record.get(column), withheld.get(column, ())) for column in columns)
 
     place = frozenset({f"hub:{repository}:{stream.split}"})
-    return Table(name, f"hub, split {stream.split}", columns, rows, identity=place)
+    return Table(name, f"hub, split {stream.split}", columns, rows, identity=place, classes=classes)
 
 
 @contextmanager

@@ -1,17 +1,15 @@
 """Formats that hold records: JSON Lines, JSON in its many shapes, Parquet, Hugging Face data sets."""
 
 import itertools
-import json
-import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from compress.data.column_inference import LABELS, TEXT_COLUMNS, usual
-from compress.data.examples import sentence
+from compress.data.cells import at, cell, class_names, field_names
+from compress.data.column_inference import LABELS, TEXT_COLUMNS, WORDS, usual
 from compress.data.formats.parquet_pages import batch_rows
 from compress.data.formats.table import (
     SAMPLE,
@@ -33,7 +31,8 @@ SPLITS = {
 }
 JSON_DATA_BYTES = 2**27  # of a file that is not read line by line; in memory it is up to 25 times as large
 _WRAPPERS = ("data", "examples", "rows", "items")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_PATHS = tuple(name for name in (*TEXT_COLUMNS, *LABELS) if "." in name or name == "cats")  # of annotation tools
+_LISTS = {*LABELS, *WORDS}  # columns of lists that are read for what they hold
 
 
 def split_of(name: str) -> str | None:
@@ -42,31 +41,7 @@ def split_of(name: str) -> str | None:
     return next((split for split, names in SPLITS.items() if words & set(names)), None)
 
 
-def cell(value: Any) -> str | None:
-    """Return a JSON or Parquet value as text: lists of segments or tokens joined, absent values None."""
-    if value is None or isinstance(value, str):
-        text = value
-    elif isinstance(value, float) and math.isnan(value):  # how pandas and polars write that there is none
-        text = None
-    elif isinstance(value, bool):
-        text = str(value).lower()
-    elif isinstance(value, list) and value and all(isinstance(part, Mapping) and "text" in part for part in value):
-        text = "".join(str(part["text"]) for part in value).strip()
-    elif isinstance(value, list) and all(isinstance(part, str) for part in value):
-        text = " ".join(value)
-    else:
-        text = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, Mapping)) else str(value)
-    return text if text is None else _whole(text)
-
-
-def _whole(text: str) -> str:
-    """Replace halves of characters, which JSON can spell; no tokenizer and no file can hold them."""
-    if _SURROGATE.search(text):
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def read_json_lines(lines: Lines) -> Table:
+def read_json_lines(lines: Lines, wanted: Sequence[str]) -> Table:
     """One JSON object (or array of cells, or string) a line."""
     name = lines.name
 
@@ -75,10 +50,10 @@ def read_json_lines(lines: Lines) -> Table:
             if line.strip():
                 yield number, parse_json(line, f"{name}, line {number}", halves=True)
 
-    return _records_table(name, "jsonl", records)
+    return _records_table(name, "jsonl", records, wanted)
 
 
-def read_json_file(lines: Lines, role: str) -> Table:
+def read_json_file(lines: Lines, role: str, wanted: Sequence[str]) -> Table:
     """A whole JSON file: rows, ids with rows, splits with rows, or labels with rows.
 
     Of a file with splits the role picks its own; keys such as ``oos_train`` belong to the split that
@@ -133,7 +108,7 @@ def read_json_file(lines: Lines, role: str) -> Table:
             f"{name} holds no rows: give a list of objects, or an object of ids, splits or labels with rows."
         )
     rows = content
-    table = _records_table(name, form, lambda: enumerate(rows, start=1))
+    table = _records_table(name, form, lambda: enumerate(rows, start=1), wanted)
     table.identity = frozenset({printable_name(f"{lines.path.resolve()}#{parts}")})
     return table
 
@@ -153,7 +128,7 @@ def _labelled(record: Any, label: str) -> dict[str, Any]:
     return {"text": record, "label": label}
 
 
-def _records_table(name: str, form: str, records: Any) -> Table:
+def _records_table(name: str, form: str, records: Any, wanted: Sequence[str]) -> Table:
     """Return records as a table: objects by key, arrays by position, strings as the only column."""
     first = [record for _, record in itertools.islice(records(), SAMPLE)]
     kinds = {type(record) for record in first}
@@ -162,56 +137,30 @@ def _records_table(name: str, form: str, records: Any) -> Table:
     if kinds == {str}:
         return Table(name, form, ("text",), lambda: ((n, (cell(x),)) for n, x in records()), fixed=True)
     if kinds == {list}:
-        width = min(len(record) for record in first)
-        columns: tuple[str, ...] = tuple(map(str, range(width)))
+        columns = tuple(map(str, range(min(len(record) for record in first))))
     else:
-        columns = tuple(dict.fromkeys(key for record in first for key in record))
-        if "words" in columns and ("tags" in columns or columns == ("words",)):
-            return _tagged_table(name, form, records, labelled="tags" in columns)
+        columns = field_names(first, (*wanted, *_PATHS))
+    unit = "line" if form == "jsonl" else "row"
 
     def rows() -> Iterator[Row]:
         for number, record in records():
             if kinds != {type(record)}:
-                raise CompressError(f"{name}, row {number} is not like the rows before it: correct that row.")
+                raise CompressError(f"{name}, {unit} {number} is not like those before it: correct it.")
             if isinstance(record, dict):
-                yield number, tuple(cell(record.get(column)) for column in columns)
+                yield number, tuple(cell(at(record, column)) for column in columns)
             elif len(record) < len(columns):
-                raise CompressError(f"{name}, row {number} has {len(record)} cells, but {len(columns)} are needed.")
+                raise CompressError(f"{name}, {unit} {number} has {len(record)} cells, but {len(columns)} are needed.")
             else:
                 yield number, tuple(cell(value) for value in record[: len(columns)])
 
     return Table(name, form, columns, rows, named=kinds == {dict})
 
 
-def _tagged_table(name: str, form: str, records: Any, *, labelled: bool) -> Table:
-    """Return records with a list ``words``, and a list ``tags`` where they are labelled, as sentences to tag."""
+def read_parquet(path: Path, wanted: Sequence[str]) -> Table:
+    """A Parquet file, read in batches; columns that hold neither text nor labels, such as images, are left out.
 
-    def rows() -> Iterator[Row]:
-        for number, record in records():
-            words, tags = _word_lists(record)
-            if not all(map(_is_word, (*words, *tags))):
-                raise CompressError(f"{name}, row {number} needs a list of words and one of tags: correct that row.")
-            if labelled and len(words) != len(tags):
-                raise CompressError(
-                    f"{name}, row {number} has {len(tags)} tags for {len(words)} words: correct that row."
-                )
-            yield number, (sentence(map(_whole, words)), sentence(map(_whole, tags)))[: 1 + labelled]
-
-    return Table(name, form, ("text", "label")[: 1 + labelled], rows, fixed=True, tagged=True)
-
-
-def _word_lists(record: Any) -> tuple[list[Any], list[Any]]:
-    """Return the words and the tags of a record; a list that holds no word where they are no lists."""
-    words, tags = (record.get("words"), record.get("tags", [])) if isinstance(record, dict) else (None, None)
-    return (words, tags) if isinstance(words, list) and isinstance(tags, list) else ([None], [])
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def read_parquet(path: Path) -> Table:
-    """A Parquet file, read in batches; columns that hold neither text nor labels, such as images, are left out."""
+    Files that the library ``datasets`` wrote name their classes in the schema.
+    """
     from pyarrow import parquet
 
     name = printable_name(path.name)
@@ -234,16 +183,53 @@ def read_parquet(path: Path) -> Table:
     first = next(file.iter_batches(batch_size=size, columns=binary), None) if binary else None
     read = zip(first.schema.names, first.columns, strict=True) if first else ()
     texts = {title for title, column in read if _decoded(column) is not None}
-    columns = tuple(field.name for field in file.schema_arrow if _holds_text(field.type) or field.name in texts)
-    if len(set(columns)) < len(columns):
+    schema = file.schema_arrow
+    described = parse_json((schema.metadata or {}).get(b"huggingface", b"{}").decode(), f"{name}, schema metadata")
+    classes = dict(class_names(described.get("info", {}).get("features")))
+    lists = (*wanted, *_PATHS, *classes, *(title for title in schema.names if usual(title) in _LISTS))
+    reads: dict[str, str] = {}  # by column, what pyarrow reads for it
+    for field in schema:
+        paths = [field.name] if field.name in texts else _paths(field.name, field.type)
+        reads |= {path: path for path in paths}
+        below = [path for path in lists if f"{path}.".startswith(f"{field.name}.")]
+        reads = {path: field.name for path in below if _reaches(field.type, path[len(field.name) + 1 :])} | reads
+    columns = tuple(reads)
+    if any(schema.names.count(root.partition(".")[0]) > 1 for root in reads.values()):
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
 
     def rows() -> Iterator[Row]:
-        batches = parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=list(columns))
-        return ((n, tuple(map(cell, record))) for n, record in enumerate(_records(name, batches), start=1))
+        batches = parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=sorted(set(reads.values())))
+        named = [(column, classes.get(column, ())) for column in columns]
+        for number, record in enumerate(_records(name, batches), start=1):
+            yield number, tuple(cell(at(record, column), names) for column, names in named)
 
     place = frozenset({printable_name(path.resolve())})
-    return Table(name, "parquet", columns, rows, identity=place, empty=empty)
+    return Table(name, "parquet", columns, rows, identity=place, empty=empty, classes=classes)
+
+
+def _paths(name: str, kind: Any) -> Iterator[str]:
+    """Yield the dotted paths of the values of a column that are text, labels or lists of words."""
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        for place in range(kind.num_fields):
+            yield from _paths(f"{name}.{kind.field(place).name}", kind.field(place).type)
+    elif _holds_text(kind):
+        yield name
+
+
+def _reaches(kind: Any, path: str) -> bool:
+    """Say whether a dotted path leads through a type, as :func:`compress.data.cells.at` goes, to anything but bytes."""
+    from pyarrow import types
+
+    for part in path.split(".") if path else ():
+        while _is_list(kind):
+            kind = kind.value_type
+        if not part.isdecimal():
+            if not types.is_struct(kind) or kind.get_field_index(part) < 0:
+                return False
+            kind = kind.field(part).type
+    return bool(_holds_text(kind) or _is_list(kind) or types.is_struct(kind))
 
 
 def _holds_text(kind: Any) -> bool:
@@ -252,10 +238,16 @@ def _holds_text(kind: Any) -> bool:
 
     if types.is_dictionary(kind):
         return _holds_text(kind.value_type)
-    if types.is_list(kind) or types.is_large_list(kind):
+    if _is_list(kind):
         return is_string(kind.value_type)
     tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
     return is_string(kind) or any(test(kind) for test in tests)
+
+
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(kind) or types.is_large_list(kind))
 
 
 def is_string(kind: Any) -> bool:
@@ -281,15 +273,17 @@ def _decoded(column: Any) -> Any:
         return None
 
 
-def _records(name: str, batches: Any) -> Iterator[tuple[Any, ...]]:
+def _records(name: str, batches: Any) -> Iterator[dict[str, Any]]:
     limit = text_limit_bytes()
     for batch in batches:
         columns = [*map(_decoded, batch.columns)]
-        if broken := [title for title, column in zip(batch.schema.names, columns, strict=True) if column is None]:
+        titles = batch.schema.names
+        if broken := [title for title, column in zip(titles, columns, strict=True) if column is None]:
             raise CompressError(f"{name} has bytes in its column {broken[0]!r} that are not UTF-8: write text there.")
         if batch.nbytes > limit and any(_longest_text(column) > limit for column in columns):
             raise too_long(f"a text of {name}", limit)
-        yield from zip(*(column.to_pylist() for column in columns), strict=True)
+        for values in zip(*(column.to_pylist() for column in columns), strict=True):
+            yield dict(zip(titles, values, strict=True))
 
 
 def _longest_text(column: Any) -> int:
@@ -297,5 +291,8 @@ def _longest_text(column: Any) -> int:
     from pyarrow import compute, types
 
     values = column.dictionary if types.is_dictionary(column.type) else column
-    values = values.flatten() if types.is_list(values.type) or types.is_large_list(values.type) else values
+    if types.is_struct(values.type):
+        return max(map(_longest_text, values.flatten()), default=0)
+    if _is_list(values.type):
+        return _longest_text(values.flatten())
     return compute.max(compute.binary_length(values)).as_py() or 0 if is_string(values.type) else 0

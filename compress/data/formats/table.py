@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
+from compress.data.cells import Classes
 from compress.data.column_inference import Cells
 from compress.errors import CompressError, system_fault
 from compress.files import printable_name, regular_file, text_limit_bytes, too_long
@@ -40,7 +41,9 @@ class Table:
     named: bool = True
     fixed: bool = False  # the format itself says what each column holds
     empty: bool = False  # a Parquet file without rows, as Spark writes some: of several files it is left out
-    tagged: bool = False  # texts are words with a space between them, and labels are their tags, likewise
+    tagged: bool = False  # texts are lists of words, and labels are lists of their tags
+    unit: str = "row"  # what rows are counted by: "line" where each starts on a line of its own
+    classes: Classes = field(default_factory=dict)  # of the columns for which a schema has them
     # What was read, files and the split inside them: two tables that share a part hold the same data.
     identity: frozenset[str] = frozenset()
     # What the last pass met and the user should know.
@@ -49,7 +52,7 @@ class Table:
     def sample(self) -> list[Cells]:
         """Return the first thousand rows' cells."""
         with closing(cast(Any, self.rows())) as rows:
-            return sampled((cells for _, cells in rows), lambda cells: sum(len(cell or "") for cell in cells))
+            return sampled((cells for _, cells in rows), lambda cells: sum(len(str(cell)) for cell in cells))
 
 
 def sampled(items: Iterable[Item], size: Callable[[Item], int]) -> list[Item]:

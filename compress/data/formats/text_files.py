@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from compress.data.column_inference import Dialect, csv_rows, has_header, sniff_dialect
-from compress.data.formats.conllu import read_conllu
+from compress.data.formats.conllu import CONLL, read_conll, read_conllu
 from compress.data.formats.json_parquet import JSON_DATA_BYTES, read_json_file, read_json_lines, read_parquet
 from compress.data.formats.label_first import LABEL_FIRST, read_label_first
 from compress.data.formats.plain_text import read_plain_text
@@ -29,8 +29,15 @@ FORMATS: Mapping[str, str] = {  # what a user types -> what it is called
     "label-first": "label first",
     "trees": "trees",
     "conllu": "CoNLL-U",
+    "conll": "CoNLL-2003",
 }
-_LINE_FORMATS = {"text": read_plain_text, "label-first": read_label_first, "trees": read_trees, "conllu": read_conllu}
+_LINE_FORMATS = {
+    "text": read_plain_text,
+    "label-first": read_label_first,
+    "trees": read_trees,
+    "conllu": read_conllu,
+    "conll": read_conll,
+}
 _EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
 
 csv.field_size_limit(2**31 - 1)  # rows are bounded where they are read; the default stops at 128 KiB a cell
@@ -51,10 +58,11 @@ def read_table(
     """
     if format is not None and format not in FORMATS:
         raise CompressError(f"There is no format {format!r}: use one of {', '.join(FORMATS)}.")
+    named = [name for name in wanted if name]
     with open_bytes(path) as stream, reading(path):
         magic = stream.read(4)
     if format == "parquet" or (format is None and magic == b"PAR1"):
-        return read_parquet(path)
+        return read_parquet(path, named)
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     may_be_json = (format or suffix.removeprefix(".")) in ("json", "")  # which may be a single line
     lines = Lines(path, max(JSON_DATA_BYTES, text_limit_bytes()) if may_be_json else None)
@@ -68,13 +76,14 @@ def read_table(
     if kind != "json" and len(head) == 1 and "\r" in head[0].strip():
         raise CompressError(f"{lines.name} ends its lines with CR alone: write it with LF or CRLF.")
     if kind in ("json", "jsonl"):
-        table = read_json_lines(lines) if kind == "jsonl" else read_json_file(lines, role)
+        table = read_json_lines(lines, named) if kind == "jsonl" else read_json_file(lines, role, named)
     elif kind in ("csv", "tsv", "tsv-unquoted", "table"):
-        table = _delimited(lines, head, suffix, kind, [name for name in wanted if name])
+        table = _delimited(lines, head, suffix, kind, named)
     else:
         table = _LINE_FORMATS[kind](lines, labelled)
     table.identity = table.identity or frozenset({printable_name(path.resolve())})
     table.notes = lines.notes
+    table.unit = "row" if kind == "json" else "line"
     return table
 
 
@@ -87,8 +96,10 @@ def _sniff_format(head: list[str], suffix: str) -> str:
         if suffix == ".json" or start in "[{":
             one_each = len(full) > 1 and all(line.strip()[0] + line.strip()[-1] == "{}" for line in full)
             return "jsonl" if one_each else "json"
-    if suffix == ".conllu":
-        return "conllu"
+    if suffix in (".conllu", ".conll"):
+        return suffix[1:]
+    if suffix != ".csv" and all(map(CONLL.fullmatch, full)):
+        return "conll"
     if suffix not in (".csv", ".tsv"):
         for kind, pattern in (("trees", TREE), ("label-first", LABEL_FIRST)):
             found = [pattern.fullmatch(line.rstrip("\n")) for line in full]
@@ -121,12 +132,13 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: li
                     raise too_long(f"{name}, the row with line {reader.line_num + 1}", longest)
                 yield line
 
-        reader = csv_rows(counted(), dialect)
+        reader, first = csv_rows(counted(), dialect), 1
         try:
             for cells in reader:
                 left = longest
                 if cells:
-                    yield reader.line_num, cells
+                    yield first, cells
+                first = reader.line_num + 1
         except csv.Error as error:
             other = " or say --format tsv-unquoted" if dialect.delimiter == "\t" else ""
             raise CompressError(
