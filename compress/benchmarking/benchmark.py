@@ -55,6 +55,7 @@ from compress.data import (
 from compress.data.tokenization import one_column, word_counts
 from compress.errors import CompressError
 from compress.evaluation import metrics
+from compress.evaluation.label_check import check_labels
 from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import core_count
@@ -270,12 +271,15 @@ def _measure(
 ) -> Iterator[tuple[WorkerRun, Fields]]:
     """Let loaded runs take turns, and yield their lines, without the fields that all lines of a benchmark share."""
     workloads = [workloads_of(run, settings) for run in runs]
+    reference = next(run for run in runs if run.entry.is_reference)
+    teacher = reference.entry.candidate.model
+    known = logits[reference.entry.title]
+    if known is not None and metric.task != "regression":
+        check_labels(metrics.predictions(known, teacher.task), rows.gold.astype(int), teacher.labels, rows.name)
     take_turns(runs, workloads, settings, seed=compute.seed, progress=progress)
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, compute.device, progress)
-    reference = next(run for run in runs if run.entry.is_reference)
-    teacher = reference.entry.candidate.model
     sentences = None  # of every word
     if teacher.task == "tagging":
         sentences = np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples))

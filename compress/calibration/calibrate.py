@@ -26,6 +26,7 @@ from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import BINS, calibration_error, calibration_interval
 from compress.evaluation.cluster_bootstrap import Array
+from compress.evaluation.label_check import check_labels
 from compress.evaluation.metrics import METRICS, bootstrap, interval, score
 from compress.evaluation.softmax import probabilities
 from compress.files import read_json_table
@@ -132,7 +133,7 @@ def calibrate(
         keep=False,
     ) as stage:
         logits = read(source, len(rows))
-        _check_labels(logits, gold, source.labels)
+        check_labels(logits.argmax(axis=1), gold, source.labels, "validation")
         with progress("Calibrating", None):
             found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
             chosen = best_calibration(found)
@@ -178,18 +179,6 @@ def calibrate(
 def calibration_verdict(model: ModelDir) -> Sequence[str]:
     """Return what was done to the probabilities of a calibrated model and what is accepted, a sentence each."""
     return verdict(read_json_table(model.path / FOLDER / CALIBRATION_NAME))
-
-
-def _check_labels(logits: Array, gold: Array, labels: Sequence[str]) -> None:
-    """Refuse rows whose labels mean something else: fewer are predicted right, for certain, than by drawing lots."""
-    right = (logits.argmax(axis=1) == gold).astype(int)
-    _, high = interval(right, np.ones_like(right), metric=METRICS["accuracy"], classes=2)
-    if high < 1 / len(labels):
-        raise CompressError(
-            f"the model predicts {100 * right.mean():.1f}% of the validation rows right, less than by chance with "
-            f"{len(labels):,} classes: their labels mean something else than {', '.join(labels[:3])}, ...; give other "
-            "rows with --validation"
-        )
 
 
 def _check_same(expected: Array, found: Array) -> None:

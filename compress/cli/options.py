@@ -89,7 +89,13 @@ _PATHS = {"FILE", "DIR", "PATH", "LOCK", "RESULTS"}
 _NOT_READ = {"output", "json_file", "junit", "update_baseline", "roots"}
 
 Names = dict[str, Any]  # the columns and the format of data files, as open_source takes them
-COLUMNS = ("text_column", "text_pair_column", "label_column", "label_map", "format")  # the parameters that they come from
+COLUMNS = (
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "label_map",
+    "format",
+)  # the parameters that they come from
 
 
 _TEXTS = (

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example, LabelledData, check_roles, encode_gold, row_key
 from compress.data.tokenization import maximum_length, one_column
+from compress.evaluation.label_check import check_labels
 from compress.evaluation.metrics import (
     Difference,
     Metric,
@@ -146,6 +147,12 @@ class MaskedEvaluation:
         temporary.replace(path)
         seal(path)
         return found
+
+    def check(self) -> None:
+        """Refuse rows whose labels mean something else than the classes of the model without masks."""
+        if self.rows.task != "regression":
+            names = list(self.model.config.id2label.values())
+            check_labels(self.predicted(), self._labels.astype(int), names, self.rows.split)
 
     def logits(self, masks: Masks | None = None, first: int | None = None) -> np.ndarray:
         """Return logits ``[N, C]``, not cached, of all rows or the first ones."""

@@ -101,6 +101,7 @@ def head_study(
     ):
         folder = stage.scratch
         evaluation = MaskedEvaluation(whole, tokenizer, rows.evaluation, folder / "judging")
+        evaluation.check()
         batches = rows.batches(tokenizer, device)
         heads = HeadEvaluations(evaluation, batches, compute.seed, Values(folder / "values.jsonl"), folder)
         counts = heads.counts

@@ -84,7 +84,9 @@ class PrunedState:
         rows = self.rows
         tokens = encode(self.tokenizer, rows.gold.examples, rows.max_length, task=rows.task)["input_ids"]
         self.median_length = int(np.median([len(ids) for ids in tokens]))
-        self.reference = self.evaluation("nothing").predicted()
+        unpruned = self.evaluation("nothing")
+        unpruned.check()
+        self.reference = unpruned.predicted()
         self.record("nothing", 0, 0)
 
     @property

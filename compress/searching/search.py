@@ -25,6 +25,7 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, find_metric
 from compress.inference.compute import Compute, resolve_device
+from compress.inference.gold_rows import check_gold
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
@@ -117,6 +118,7 @@ def search(
         seed=compute.seed,
         force=force,
     ) as stage:
+        check_gold(model, rows.validation, "validation", compute)
         labels = label_rows(model, stage.scratch, rows, compute, progress)
         timer, trainer = timer_and_trainer(model, stage.scratch, rows, labels, compute, progress)
         sampler = ShapeSampler(stage.scratch / SAMPLER_NAME, space_for(model.config), compute.seed)

@@ -22,6 +22,7 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
+from compress.inference.gold_rows import check_gold
 from compress.labelling.combine import combine_labels
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
@@ -181,6 +182,9 @@ def distill(
     if pretrained:
         load_body(tried, pretrained)  # refuses another shape
     del tried
+    if not foreign and not options.control:
+        for role, rows in (("train", train), ("validation", validation)):
+            check_gold(model, rows, role, compute)
     with Stage.begin(
         "distill",
         output,
