@@ -17,6 +17,12 @@ _NESTED_ROWS = 20  # rows whose objects are looked into for their fields
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+class Several(list[Any]):
+    """The items of a list where a dotted path does not say which of them it means; ``path`` leads to the list."""
+
+    path = ""
+
+
 class StructureError(ValueError):
     """A cell is a list or an object where a text or one label is needed; says what it is."""
 
@@ -92,17 +98,20 @@ def words_of(value: Cell) -> list[str]:
 def at(value: Any, path: str) -> Any:
     """Return what stands at a dotted path: names of fields, and places in lists from 0; None where nothing does.
 
-    A list of one item is stepped into. One of several is returned itself where the path does not say which of them.
+    A list of one item is stepped into; one of several is a :class:`Several` where the path does not say which of them.
     """
     if isinstance(value, Mapping) and path in value:
         return value[path]
-    for part in path.split("."):
+    parts = path.split(".")
+    for number, part in enumerate(parts):
         place = part.isdecimal() and len(part) < 10
         while isinstance(value, list) and len(value) == 1 and not place:
             (value,) = value
         if isinstance(value, list):
             if not place:
-                return value
+                several = Several(value)
+                several.path = ".".join(parts[:number])
+                return several
             value = value[int(part)] if int(part) < len(value) else None
         else:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -136,6 +145,7 @@ def _inner(name: str, value: Any, levels: int, lists: bool = False) -> Iterator[
 
 def inner_fields(name: str, value: Cell) -> list[str]:
     """Return the paths of what a structured cell holds, such as ``messages.0.content``; none of other cells."""
+    name = value.path if isinstance(value, Several) else name
     return [path for path in _inner(name, value, _MOST_LEVELS, lists=True) if path != name]
 
 
