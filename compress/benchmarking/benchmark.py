@@ -55,10 +55,10 @@ from compress.data import (
 from compress.data.tokenization import one_column, word_counts
 from compress.errors import CompressError
 from compress.evaluation import metrics
-from compress.evaluation.label_check import check_labels
 from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.cores import core_count
+from compress.inference.label_check import check_label_meaning
 from compress.inference.threads import free_cores
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
@@ -274,8 +274,8 @@ def _measure(
     reference = next(run for run in runs if run.entry.is_reference)
     teacher = reference.entry.candidate.model
     known = logits[reference.entry.title]
-    if known is not None and metric.task != "regression":
-        check_labels(metrics.predictions(known, teacher.task), rows.gold.astype(int), teacher.labels, rows.name)
+    if known is not None:
+        check_label_meaning(metrics.predictions(known, teacher.task), rows.gold, teacher.labels, rows.name)
     take_turns(runs, workloads, settings, seed=compute.seed, progress=progress)
     for run in runs:
         run.memory = run.worker.ask("memory")

@@ -26,11 +26,11 @@ from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import BINS, calibration_error, calibration_interval
 from compress.evaluation.cluster_bootstrap import Array
-from compress.evaluation.label_check import check_labels
 from compress.evaluation.metrics import METRICS, bootstrap, interval, score
 from compress.evaluation.softmax import probabilities
 from compress.files import read_json_table
 from compress.inference.compute import Compute
+from compress.inference.label_check import check_label_meaning
 from compress.inference.predict import Reader
 from compress.models.fitted_rows import check_unseen
 from compress.models.model_dir import ModelDir
@@ -133,7 +133,7 @@ def calibrate(
         keep=False,
     ) as stage:
         logits = read(source, len(rows))
-        check_labels(logits.argmax(axis=1), gold, source.labels, "validation")
+        check_label_meaning(logits.argmax(axis=1), gold, source.labels, "validation")
         with progress("Calibrating", None):
             found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
             chosen = best_calibration(found)

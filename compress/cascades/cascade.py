@@ -19,10 +19,10 @@ from compress.data import Example, LabelledData, check_roles, encode_gold
 from compress.data.tokenization import one_column
 from compress.errors import CompressError
 from compress.evaluation.cluster_bootstrap import Array
-from compress.evaluation.label_check import check_labels
 from compress.evaluation.metrics import Metric, find_metric, paired_difference, score
 from compress.files import read_json_table
 from compress.inference.compute import Compute, resolve_device
+from compress.inference.label_check import check_label_meaning
 from compress.inference.open_runtime import runtime_for
 from compress.inference.predict import Reader, load
 from compress.inference.side_by_side import time_side_by_side
@@ -104,7 +104,7 @@ def cascade(
             found = [_logits(member, own, compute, progress) for member in members]
             results = [MemberResult(name, logits, latencies[name]) for name, logits in zip(names, found, strict=True)]
             judges[role] = CascadeJudge(results, one_column(gold[role]).astype(int), metric)
-            check_labels(found[-1].argmax(axis=1), judges[role].gold, last.labels, role)
+            check_label_meaning(found[-1].argmax(axis=1), judges[role].gold, last.labels, role)
         judge = judges["validation"]
         with progress("Choosing thresholds", None):
             tried = list(plans(judge.models))

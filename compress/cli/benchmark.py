@@ -7,7 +7,7 @@ import click
 
 from compress.cli import Command, options
 from compress.cli.printing import show, tell
-from compress.data import Example, check_roles, open_source
+from compress.data import Example, check_roles
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.progress import Progress, logger
@@ -153,7 +153,7 @@ def command(
     options.keep_inputs(written.files)
     options.check_idle("--train FILE", fitted, *options.OVERLAP)
     options.check_idle("--competitor NAME", chosen["competitors"], "competitor_models")
-    source = open_source(data, role="test", labelled=True, **columns)
+    source = options.open_labelled(data, "test", columns)
     reads = bool(chosen["competitors"]) or not no_baselines
     train, texts = labelled_rows(fitted, columns) if reads else ([], fitted)
     if texts:

@@ -20,7 +20,7 @@ from compress.cli.values import Percent as Percent
 from compress.cli.values import Real as Real
 from compress.cli.values import Share as Share
 from compress.cli.values import Whole as Whole
-from compress.data import Example, LabelledData, TextSource, join_sources, open_source, read_examples
+from compress.data import Example, FileSource, LabelledData, TextSource, join_sources, open_source, read_examples
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, local_path, text_without_secrets, without_secrets
@@ -89,28 +89,18 @@ _PATHS = {"FILE", "DIR", "PATH", "LOCK", "RESULTS"}
 _NOT_READ = {"output", "json_file", "junit", "update_baseline", "roots"}
 
 Names = dict[str, Any]  # the columns and the format of data files, as open_source takes them
-COLUMNS = (
-    "text_column",
-    "text_pair_column",
-    "label_column",
-    "label_map",
-    "format",
-)  # the parameters that they come from
+COLUMNS = ("text_column", "text_pair_column", "label_column", "label_map", "format")  # their parameters
 
 
 _TEXTS = (
-    click.option(
-        "--text-column",
-        metavar="NAME",
-        help="Column of the text; a number from 0 without a header, or a path such as data.text in an object.",
-    ),
+    click.option("--text-column", metavar="NAME", help="Column of the text; from 0 without a header; or data.text."),
     click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair."),
 )
-_LABEL = click.option("--label-column", metavar="NAME", help="Column of the label or score.")
-_LABEL_MAP = click.option(
-    "--label-map",
-    metavar="FILE",
-    help='JSON or TOML table of the labels in the data and the classes that they mean: {"0": "negative", ...}.',
+_LABELS = (
+    click.option("--label-column", metavar="NAME", help="Column of the label or score."),
+    click.option(
+        "--label-map", metavar="FILE", help='What labels of the data mean: JSON such as {"0": "bad"}, or TOML.'
+    ),
 )
 _FORMAT = click.option(
     "--format", type=click.Choice(FORMATS), metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."
@@ -119,7 +109,7 @@ _FORMAT = click.option(
 
 def columns(function: Function) -> Function:
     """Name the columns of the data files, where they cannot be guessed; passes them on as ``columns``."""
-    return _gathered(function, "columns", dict, (*_TEXTS, _LABEL, _LABEL_MAP, _FORMAT))
+    return _gathered(function, "columns", dict, (*_TEXTS, *_LABELS, _FORMAT))
 
 
 def checks(function: Function) -> Function:
@@ -201,11 +191,19 @@ def set_up_messages(level: int) -> None:
     logger.propagate = False
 
 
+def open_labelled(path: str, role: str, columns: Names) -> FileSource:
+    """Open a labelled file, with its labels renamed as ``--label-map`` says."""
+    names = {**columns}
+    given = names.pop("label_map", None)
+    source = open_source(path, role=role, labelled=True, **names)
+    return source.rename_labels(given) if given else source
+
+
 def read_labelled(path: str | None, role: str, columns: Names) -> list[Example]:
     """Read a labelled file into memory and show how it was understood; no path gives no rows."""
     if path is None:
         return []
-    source = open_source(path, role=role, labelled=True, **columns)
+    source = open_labelled(path, role, columns)
     examples = read_examples(source)
     logger.info("%s: %s", role, source.describe())
     return examples
@@ -233,7 +231,8 @@ def open_pool(
     ``.txt`` has no columns to choose, unless it is a table of tabs. Rows without text count if ``keep_empty``.
     """
     sources = []
-    named = {key: value for key, value in columns.items() if not (key.startswith("label_") and beside)}
+    left_out = {"label_map", "label_column" if beside else ""}
+    named = {key: value for key, value in columns.items() if key not in left_out}
     plain = {path for path in paths if without_secrets(path).removesuffix(".gz").endswith(".txt")}
     for path in paths:
         apart = path in plain and (beside or len(plain) < len({*paths}))

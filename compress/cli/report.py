@@ -6,7 +6,6 @@ import click
 
 from compress.cli import Command, options
 from compress.cli.printing import tell
-from compress.data import open_source
 from compress.progress import Progress
 
 
@@ -63,6 +62,6 @@ def command(
 
     options.check_idle("--texts FILE", texts, *options.COLUMNS)
     options.check_idle("--price MACHINE=AMOUNT", prices, "currency")
-    sources = [open_source(path, role="test", labelled=True, **columns) for path in texts]
+    sources = [options.open_labelled(path, "test", columns) for path in texts]
     page = report(results, output, curves=curves, texts=sources, prices=PriceList(prices, currency), **settings)
     tell(str(page))

@@ -25,7 +25,7 @@ Overlap: TypeAlias = Literal["few", "drop", "refuse"]  # see LabelledData
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RowOrigin:
     """What the rows of a file share: its name, how it counts rows, and what its schema calls the classes, in order."""
 
     name: str
@@ -45,7 +45,7 @@ class Example:
     text_pair: str | None = None
     label: str | None = None
     tags: tuple[str, ...] | None = None
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    origin: RowOrigin | None = field(default=None, compare=False, repr=False)
     number: int = field(default=0, compare=False, repr=False)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from compress.data.cells import Cell, StructureError, inner_fields, label_of, text_of, words_of
 from compress.data.column_inference import Cells, are_tagged, choose_columns
 from compress.data.data_files import DataFile, find_files
-from compress.data.examples import Columns, Example, Origin, content_sha256, sentence
+from compress.data.examples import Columns, Example, RowOrigin, content_sha256, sentence
 from compress.data.formats.hub import is_hub_name, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
@@ -41,7 +41,6 @@ class FileSource(TextSource):
         name: str,
         labelled: bool,
         tagged: bool = False,
-        label_map: LabelMap | None = None,
         values: Sequence[str] = (),
         in_turn: bool = True,
     ) -> None:
@@ -52,7 +51,7 @@ class FileSource(TextSource):
         self.values = tuple(values)
         self._labelled = labelled
         self._tagged = tagged
-        self._label_map = label_map
+        self._label_map: LabelMap | None = None
         self._tables = tables
         self._in_turn = in_turn
         self.keep_empty = False
@@ -60,6 +59,11 @@ class FileSource(TextSource):
 
     def __iter__(self) -> Iterator[Example]:
         return (row[0] for row in self.with_values())
+
+    def rename_labels(self, given: str | Path | Mapping[str, str]) -> "FileSource":
+        """Give labels the classes that a table says, or a JSON or TOML file with one; return this source."""
+        self._label_map = LabelMap.of(given)
+        return self
 
     def with_values(self) -> Iterator[ValuedRow]:
         """Yield every row with its cells in the columns ``values``."""
@@ -76,7 +80,7 @@ class FileSource(TextSource):
         values_at = [index[name] for name in self.values]
         longest = text_limit_bytes()
         renamed, classes = self._label_map, table.classes.get(columns.label or "", ())
-        origin = Origin(table.name, table.unit, () if renamed else classes)
+        origin = RowOrigin(table.name, table.unit, () if renamed else classes)
         number, at, cells = 0, text_at, cast(Cells, ())
         with faults_of(table.name, "examples"):
             try:
@@ -196,7 +200,6 @@ def open_source(
     text_pair_column: str | None = None,
     label_column: str | None = None,
     format: str | None = None,
-    label_map: str | Path | Mapping[str, str] | None = None,
     values: Sequence[str] = (),
 ) -> FileSource:
     """Open a file, a pattern, a folder of Parquet files or a Hugging Face data set, and find its columns.
@@ -208,7 +211,6 @@ def open_source(
         labelled: whether every row must have a label; without, labels are not read.
         text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
         format: how the file is written, if it is not to be found out.
-        label_map: the class of each label in the file, or a JSON or TOML file that says it.
         values: further columns, which :meth:`FileSource.with_values` reads.
 
     Raises:
@@ -227,11 +229,10 @@ def open_source(
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
         raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
-    renamed = None if label_map is None else LabelMap.of(label_map)
     with faults_of(name, "examples"):
         columns, tagged = _columns(tables[0], given, labelled)
         _check_values(tables[0], columns, values)
-    options: dict[str, Any] = {"tagged": tagged, "label_map": renamed, "values": values, "in_turn": in_turn}
+    options: dict[str, Any] = {"tagged": tagged, "values": values, "in_turn": in_turn}
     return FileSource(tables, columns, name=name, labelled=labelled, **options)
 
 

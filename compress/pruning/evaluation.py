@@ -12,7 +12,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example, LabelledData, check_roles, encode_gold, row_key
 from compress.data.tokenization import maximum_length, one_column
-from compress.evaluation.label_check import check_labels
 from compress.evaluation.metrics import (
     Difference,
     Metric,
@@ -23,6 +22,7 @@ from compress.evaluation.metrics import (
     score,
 )
 from compress.inference.batching import TorchRun, logits_of
+from compress.inference.label_check import check_label_meaning
 from compress.inference.padding import exact_batches
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
@@ -150,9 +150,7 @@ class MaskedEvaluation:
 
     def check(self) -> None:
         """Refuse rows whose labels mean something else than the classes of the model without masks."""
-        if self.rows.task != "regression":
-            names = list(self.model.config.id2label.values())
-            check_labels(self.predicted(), self._labels.astype(int), names, self.rows.split)
+        check_label_meaning(self.predicted(), self._labels, list(self.model.config.id2label.values()), self.rows.split)
 
     def logits(self, masks: Masks | None = None, first: int | None = None) -> np.ndarray:
         """Return logits ``[N, C]``, not cached, of all rows or the first ones."""

@@ -12,9 +12,9 @@ import numpy as np
 from compress.data.examples import Example
 from compress.data.tokenization import encode, maximum_length
 from compress.errors import CompressError
-from compress.evaluation.label_check import check_labels
 from compress.evaluation.metrics import Metric, agreement, predictions, score
 from compress.inference.batching import logits_of
+from compress.inference.label_check import check_label_meaning
 from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
@@ -80,8 +80,7 @@ class Judge:
         reference = self.logits("fp32", rows, advance)
         classes = reference.shape[1]
         fp32 = predictions(reference, self.task)
-        if self.task != "regression":
-            check_labels(fp32, gold, self.labels, "validation")
+        check_label_meaning(fp32, gold, self.labels, "validation")
         expected = score(fp32, gold, metric=metric, classes=classes)
         try:
             logits = self.logits("int8", rows, advance)

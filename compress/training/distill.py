@@ -22,7 +22,7 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.gold_rows import check_gold
+from compress.inference.label_check import check_gold
 from compress.labelling.combine import combine_labels
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels

@@ -28,8 +28,9 @@ def write_parquet(path: Path, table: dict[str, Any], **features: Any) -> Path:
     return path
 
 
-def labelled(path: Path, **options: Any) -> list[Example]:
-    return read_examples(open_source(path, role="train", labelled=True, **options))
+def labelled(path: Path, label_map: Any = None, **options: Any) -> list[Example]:
+    source = open_source(path, role="train", labelled=True, **options)
+    return read_examples(source.rename_labels(label_map) if label_map else source)
 
 
 def pairs(rows: list[Example]) -> list[tuple[str, str | None]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compress.errors import CompressError
-from compress.evaluation.label_check import check_labels
+from compress.inference.label_check import check_label_meaning
 
 GOLD = np.arange(300) % 3
 NAMES = ("bad", "good", "none")
@@ -17,13 +17,13 @@ def noisy(predicted: np.ndarray) -> np.ndarray:
 
 def test_labels_of_other_classes_are_refused() -> None:
     with pytest.raises(CompressError, match=r"predicts 10\.0% of test right, less than by chance with 3 .*label-map"):
-        check_labels(noisy((GOLD + 2) % 3), GOLD, NAMES, "test")
+        check_label_meaning(noisy((GOLD + 2) % 3), GOLD, NAMES, "test")
 
 
 def test_another_order_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    check_labels(noisy(GOLD), GOLD, NAMES, "test")
+    check_label_meaning(noisy(GOLD), GOLD, NAMES, "test")
     assert not caplog.messages
-    check_labels(noisy(np.array([1, 0, 2])[GOLD]), GOLD, NAMES, "test")
+    check_label_meaning(noisy(np.array([1, 0, 2])[GOLD]), GOLD, NAMES, "test")
     assert caplog.messages == [
         "the model predicts 33.3% of test right; if bad is good, good is bad, it would be 90.0%: --label-map FILE "
         "says it"
@@ -33,12 +33,12 @@ def test_another_order_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("share", [1, 3, 30])
 def test_a_model_that_always_says_the_same_is_not_refused(share: int) -> None:
     gold = (np.arange(300) % share == 0).astype(int)
-    check_labels(np.ones(300, int) * (share > 1), 1 - gold, ("no", "yes"), "test")
+    check_label_meaning(np.ones(300, int) * (share > 1), 1 - gold, ("no", "yes"), "test")
 
 
 def test_few_rows_are_not_certain() -> None:
-    check_labels(np.array([1, 1, 0]), np.array([0, 0, 1]), ("no", "yes"), "test")
+    check_label_meaning(np.array([1, 1, 0]), np.array([0, 0, 1]), ("no", "yes"), "test")
 
 
 def test_words_without_an_answer_are_wrong() -> None:
-    check_labels(np.array([-1] * 50 + [0, 1] * 50), np.array([0] * 50 + [0, 1] * 50), ("no", "yes"), "test")
+    check_label_meaning(np.array([-1] * 50 + [0, 1] * 50), np.array([0] * 50 + [0, 1] * 50), ("no", "yes"), "test")
