@@ -98,9 +98,7 @@ _TEXTS = (
 )
 _LABELS = (
     click.option("--label-column", metavar="NAME", help="Column of the label or score."),
-    click.option(
-        "--label-map", metavar="FILE", help='What labels of the data mean: JSON such as {"0": "bad"}, or TOML.'
-    ),
+    click.option("--label-map", metavar="FILE", help='What labels of data mean: {"0": "bad", ...} in JSON or TOML.'),
 )
 _FORMAT = click.option(
     "--format", type=click.Choice(FORMATS), metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."

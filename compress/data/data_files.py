@@ -64,6 +64,11 @@ def _parts(folder: Path) -> list[Path]:
     names = [os.path.relpath(os.path.join(*one), folder) for one in itertools.islice(places, MOST_LISTED + 1)]
     if len(names) > MOST_LISTED:
         raise CompressError(f"{printable_name(folder)} holds more than {MOST_LISTED:,} files: name a folder in it.")
+    if {"state.json", "dataset_dict.json"} & set(names):
+        raise CompressError(
+            f"{printable_name(folder)} was written by save_to_disk of the library datasets: write each split as Parquet, "
+            "by datasets.load_from_disk(...).to_parquet('train.parquet')."
+        )
     parts = [folder / name for name in parquet_parts(printable_name(folder), names)]
     for part in parts:
         if not part.resolve().is_relative_to(root):

@@ -382,6 +382,14 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         labelled(tmp_path)
 
 
+def test_a_data_set_saved_to_disk_is_refused_by_name(tmp_path: Path) -> None:
+    import datasets
+
+    datasets.Dataset.from_dict({"text": ["a", "b"]}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(CompressError, match=r"saved was written by save_to_disk.*load_from_disk.*to_parquet"):
+        labelled(tmp_path / "saved")
+
+
 def test_files_beside_must_have_the_same_length(tmp_path: Path) -> None:
     (tmp_path / "val_text.txt").write_text("a fine film\ndull\n")
     (tmp_path / "val_labels.txt").write_text("1\n")
@@ -396,7 +404,11 @@ def test_a_version_is_no_suffix_of_a_file() -> None:
 def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import datasets
 
-    kinds = {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(2), "tone": datasets.Value("int64")}
+    kinds = {
+        "sentence": datasets.Value("string"),
+        "label": datasets.ClassLabel(names=["poor", "great"]),
+        "tone": datasets.Value("int64"),
+    }
     files = {split: str(tmp_path / f"{split}.parquet") for split in ("train", "validation", "hidden")}
     for split, path in files.items():
         rows = {
@@ -416,7 +428,7 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr("compress.data.formats.hub.hub_is_reachable", lambda: True)
     source = open_source("glue/sst2", role="validation", labelled=True)
-    assert list(source) == [Example("fine", None, "1"), Example("dull", None, "0")]
+    assert list(source) == [Example("fine", None, "great"), Example("dull", None, "poor")]
     assert source.describe() == "glue/sst2: hub, split validation, text = sentence, label = label"
     scores = open_source("glue/sst2", role="validation", labelled=True, label_column="tone")
     assert [example.label for example in scores] == ["1", "-1"]
