@@ -43,6 +43,11 @@ COLUMNS: dict[str, Any] = {
     "bytes": pa.array([b"\xff", b"a", b"b", None] * 2),
     "lists": pa.array([["a", "b"], [], None, [None]] * 2),
     "tables": pa.array([{"a": 1}, None, {"a": 2}, {"a": 3}] * 2),
+    "objects": pa.array(
+        [{"text": "a b", "label": [1]}, None, {"text": None, "label": []}, {"text": "", "label": [1, 2]}] * 2
+    ),
+    "segments": pa.array([[{"text": "a"}, {"text": "b"}], [{"text": None}], [], None] * 2),
+    "tags": pa.array([[0, 1], [], None, [None]] * 2),
     "times": pa.array([1, 2] * 4, pa.timestamp("ns")),
     "classes": pa.array(["a", "b", "a", None] * 2).dictionary_encode(),
     "texts": pa.array(["a b", None, "", "c d"] * 2),

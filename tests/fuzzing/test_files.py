@@ -88,6 +88,13 @@ DATA: dict[str, bytes] = {
     "a.txt.gz": gzip.compress("".join(f"{text}\n" for text, _ in ROWS).encode(), mtime=0),
     "x.all": b"1 a fine film\n0 dull\n",
     "trees.txt": b"(3 (2 a) (4 (3 fine) (2 film)))\n(1 (2 so) (0 dull))\n",
+    "nested.jsonl": as_json_lines([{"data": record, "label": [record["label"]]} for record in RECORDS]),
+    "tokens.jsonl": as_json_lines([{"tokens": row["words"], "ner_tags": [0] * len(row["words"])} for row in TAGGED]),
+    "studio.json": json.dumps(
+        [{"data": row, "annotations": [{"result": [{"value": {"choices": [row["label"]]}}]}]} for row in RECORDS]
+    ).encode(),
+    "cats.jsonl": as_json_lines([{"text": "a b", "cats": {"x": 1, "y": 0}}, {"text": "c", "cats": {"x": 0, "y": 1}}]),
+    "a.conll": b"-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\n\nYes UH O\n",
     "a.conllu": b"1\tWe\t_\tX\n2\tgo\t_\tY\n\n1\tYes\t_\tX\n",
 }
 
@@ -125,6 +132,37 @@ def test_columns_of_parquet(tmp_path: Path, text: str, label: str) -> None:
     path = tmp_path / "a.parquet"
     parquet({"text": COLUMNS[text], "label": COLUMNS[label]}, path)
     read_data(path)
+
+
+def test_features_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("data") / "a.parquet"
+    classes = {"names": ["bad", "good"], "_type": "ClassLabel"}
+    features = {"label": classes, "tags": {"feature": classes, "_type": "List"}, "inner": {"label": [classes]}}
+    table = pa.table({"text": ["a b", "c", "d"], "label": [0, 1, -1], "tags": [[0, 1], [1], []]})
+
+    @SETTINGS
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        described = json.dumps(change_value({"info": {"features": features}}, draw)).encode()
+        changed = change_bytes(described, draw) if draw.random() < 0.3 else described
+        pq.write_table(table.replace_schema_metadata({"huggingface": changed}), path)
+        read_data(path)
+
+    check()
+
+
+def test_values_of_a_label_map(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "a.jsonl").write_bytes(DATA["a.jsonl"])
+    source = open_source(folder / "a.jsonl", role="train", labelled=True)
+
+    @SETTINGS
+    @given(RANDOM)
+    def check(draw: Random) -> None:
+        (folder / "map.json").write_text(json.dumps(change_value({"good": "1", "bad": "0"}, draw)))
+        only_sentences(lambda: list(source.rename_labels(folder / "map.json")))
+
+    check()
 
 
 def test_bytes_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> None:
