@@ -198,17 +198,11 @@ def choose_columns(
                 f"name one of them with --{option}-column.{did_you_mean(name, names)}"
             )
     text, pair, label = asked.text, asked.text_pair, asked.label
-    if not text and named and (words := _words_by_name(names)) is not None:
+    words = next((name for known in WORDS for name in names if usual(name) == known), None)
+    if not text and named and words is not None:
         tags = _tags_of(names, sample, words)
-        if labelled and label is None and len(tags) > 1:
-            if "tags" not in tags:
-                raise CompressError(
-                    f"{source} has the words {words!r} with several kinds of tags, {some_of(tags)}: name one with "
-                    "--label-column."
-                )
-            tags = ["tags"]
         if tags and (label is None or label in tags):
-            text, label = words, label or (tags[0] if labelled else None)
+            text, label = words, label or (tags[0] if labelled and len(tags) == 1 else None)
     if not text:
         guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, asked, named)
         if guessed is None:
@@ -246,10 +240,6 @@ def _such_as(names: Sequence[str], sample: Sequence[Cells]) -> str:
     """Name what lists of the first row hold, as chat records and annotations have it."""
     inner = [path for name, value in zip(names, sample[0], strict=False) for path in inner_fields(name, value)]
     return f", also a part of one: {some_of(inner)}" if inner else ""
-
-
-def _words_by_name(names: Sequence[str]) -> str | None:
-    return next((name for usual_name in WORDS for name in names if usual(name) == usual_name), None)
 
 
 def _tags_of(names: Sequence[str], sample: Sequence[Cells], words: str) -> list[str]:

@@ -66,7 +66,7 @@ def _parts(folder: Path) -> list[Path]:
         raise CompressError(f"{printable_name(folder)} holds more than {MOST_LISTED:,} files: name a folder in it.")
     if {"state.json", "dataset_dict.json"} & set(names):
         raise CompressError(
-            f"{printable_name(folder)} was written by save_to_disk of the library datasets: write its splits as Parquet, "
+            f"{printable_name(folder)} was written by save_to_disk of the library datasets: write splits as Parquet, "
             "by datasets.load_from_disk(...).to_parquet('train.parquet')."
         )
     parts = [folder / name for name in parquet_parts(printable_name(folder), names)]

@@ -96,11 +96,11 @@ class FileSource(TextSource):
                             continue
                     label, tags = None, None
                     if label_at is not None and self._tagged:
-                        tags = words_of(cells[at := label_at])
+                        tags = tuple(words_of(cells[at := label_at]))
                     elif label_at is not None:
                         label = (label_of(cells[at := label_at]) or "").strip()
                     values = [(label_of(cells[at := one]) or "").strip() for one in values_at if not self._tagged]
-                    row = Example(text, pair, label, tags and tuple(tags), origin, number)
+                    row = Example(text, pair, label, tags, origin, number)
                     _check_labels(row, columns.label)
                     yield renamed.apply(row, classes) if renamed else row, values
             except StructureError as error:

@@ -186,10 +186,13 @@ def test_tags_that_are_numbers_are_the_order_of_the_model(tmp_path: Path) -> Non
 
 
 def test_several_kinds_of_tags_are_told_apart(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "a.parquet", {**SENTENCES, "pos_tags": [["N", "V"], ["N"]]})
-    with pytest.raises(CompressError, match="several kinds of tags, ner_tags, pos_tags: name one with --label-column"):
-        labelled(path)
+    kinds = {"pos_tags": [["N", "V"], ["N"]], "chunk_tags": [["NP", "VP"], ["NP"]]}
+    path = write_parquet(tmp_path / "a.parquet", {**SENTENCES, **kinds})
+    assert [row.tags for row in labelled(path)] == [("1", "0"), ("2",)], "ner_tags is a usual name"
     assert [row.tags for row in labelled(path, label_column="pos_tags")] == [("N", "V"), ("N",)]
+    path = write_parquet(tmp_path / "a.parquet", {"tokens": SENTENCES["tokens"], **kinds})
+    with pytest.raises(CompressError, match="none of which is clearly the label"):
+        labelled(path)
 
 
 CONLL = "-DOCSTART- -X- -X- O\n\nNew NNP B-NP B-LOC\nYork NNP I-NP I-LOC\nsleeps VBZ B-VP O\n\nAda NNP B-NP B-PER\n"
