@@ -121,7 +121,7 @@ def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: s
     """
     index = LabelIndex(labels)
     encoded = [index.of(example, example.label, row, name) for row, example in enumerate(examples, start=1)]
-    _say_once(name, index.order)
+    _say_once(index.order)
     return encoded
 
 
@@ -140,7 +140,7 @@ def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str
                 "the model tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
             )
         encoded.append([index.of(example, tag, row, name) for tag in example.tags])
-    _say_once(name, index.order)
+    _say_once(index.order)
     return encoded
 
 
@@ -174,7 +174,7 @@ class LabelIndex:
                 number = int(value)
                 if not self._unnamed and not self.order:
                     names = some_of([f"{number} = {name}" for number, name in enumerate(self.labels)])
-                    self.order = f"its labels are numbers, read in the order of the model: {names}"
+                    self.order = f"labels that are numbers are read in the order of the model: {names}"
         return -1 if number is None else number
 
     def of(self, example: Example, label: str | None, row: int, name: str) -> int:
@@ -205,10 +205,10 @@ class LabelIndex:
 
 
 @functools.lru_cache
-def _say_once(name: str, order: str) -> None:
+def _say_once(order: str) -> None:
     """Say how labels were read, where nothing but their order tells; stages encode the same rows several times."""
     if order:
-        logger.info("%s: %s; say otherwise with --label-map FILE", name, order)
+        logger.info("%s; say otherwise with --label-map FILE", order)
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,8 @@ class MaskedEvaluation:
 
     def check(self) -> None:
         """Refuse rows whose labels mean something else than the classes of the model without masks."""
-        check_label_meaning(
-            self.predicted(), self._labels, [*(self.model.config.id2label or {}).values()], self.rows.split
-        )
+        names = [*(self.model.config.id2label or {}).values()]
+        check_label_meaning(self.predicted(), self._labels, names, self.rows.split)
 
     def logits(self, masks: Masks | None = None, first: int | None = None) -> np.ndarray:
         """Return logits ``[N, C]``, not cached, of all rows or the first ones."""

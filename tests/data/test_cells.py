@@ -57,7 +57,7 @@ def test_names_of_a_schema_are_the_order_where_a_model_has_no_names(
     path = write_parquet(tmp_path / "a.parquet", {"text": TEXTS, "label": [0, 1]}, label=CLASSES)
     assert encode_gold(labelled(path), ("LABEL_0", "LABEL_1"), task="classification", name="set one") == [0, 1]
     assert caplog.messages == [
-        "set one: the model's classes have no names, and are read as good, bad; say otherwise with --label-map FILE"
+        "the model's classes have no names, and are read as good, bad; say otherwise with --label-map FILE"
     ]
 
 
@@ -65,9 +65,9 @@ def test_numbers_without_names_keep_the_order_of_the_model_and_that_is_said(capl
     caplog.set_level("INFO", "compress")
     rows = [Example("a", None, "1"), Example("b", None, "0")]
     for _ in range(2):
-        assert encode_gold(rows, ("bad", "good"), task="classification", name="set two") == [1, 0]
+        assert encode_gold(rows, ("dire", "fine"), task="classification", name="test") == [1, 0]
     assert caplog.messages == [
-        "set two: its labels are numbers, read in the order of the model: 0 = bad, 1 = good; say otherwise with "
+        "labels that are numbers are read in the order of the model: 0 = dire, 1 = fine; say otherwise with "
         "--label-map FILE"
     ]
 
