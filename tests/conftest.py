@@ -42,8 +42,7 @@ SLOW = frozenset(
     benchmarks/test_gpu_window benchmarks/test_importance_parity calibration/test_calibrate cascades/test_cascade
     cli/test_cli cli/test_extremes cli/test_kinds_of_teachers cli/test_label_meaning cli/test_startup
     exporting/test_export fuzzing/test_commands gating/test_action inference/test_runtimes labelling/test_label
-    labelling/test_ray
-    models/modeling/test_pruned pruning/test_criteria pruning/test_head_study pruning/test_prune
+    labelling/test_ray models/modeling/test_pruned pruning/test_criteria pruning/test_head_study pruning/test_prune
     pruning/test_prune_errors pruning/test_prune_heads pruning/test_prune_layers pruning/test_prune_neurons
     pruning/test_prune_recovery pruning/test_prune_report pruning/test_prune_resume pruning/test_prune_targets
     quantization/test_hessian_sensitivity quantization/test_quantize quantization/test_quantizers reporting/test_page
@@ -51,10 +50,10 @@ SLOW = frozenset(
     studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary test_docs
     test_labels_page test_nothing_is_sent test_orphans test_packaging test_progress test_shared test_tagging
     training/architectures/test_families training/architectures/test_initialization training/losses/test_losses_train
-    training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation training/test_damaged_work
-    training/test_distill training/test_finetune training/test_learned_vocabulary training/test_phases training/test_precision
-    training/test_pretrain training/test_processes training/test_row_adamw training/test_teaching_labels
-    training/test_trackers
+    training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation
+    training/test_damaged_work training/test_distill training/test_finetune training/test_learned_vocabulary
+    training/test_phases training/test_precision training/test_pretrain training/test_processes
+    training/test_row_adamw training/test_teaching_labels training/test_trackers
     """.split()
 )
 
