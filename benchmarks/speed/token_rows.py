@@ -52,7 +52,7 @@ def main() -> None:
     for directory, batch_size in itertools.product(arguments.model, arguments.batch_size or [1, 32]):
         with tempfile.TemporaryDirectory() as folder:
             graphs = write_graphs(ModelDir.open(directory), Path(folder))
-            runner = TokenRunner.open(Path(directory), 0, ())
+            runner = TokenRunner.open(ModelDir.open(directory), 0, ())
             starts = range(0, len(texts) - batch_size + 1, batch_size)
             batches = [runner.prepare(texts[start : start + batch_size]) for start in starts]
             samples: dict[tuple[str, str], list[list[float]]] = {key: [] for key in graphs}
