@@ -39,7 +39,7 @@ def quality_fields(
     labels: Sequence[str],
     sentences: np.ndarray | None = None,
 ) -> dict[str, Fields]:
-    """Return all quality fields but ``predictions`` and ``gold`` of every model, by its title.
+    """Return the quality fields that follow from logits and gold labels, of every model by its title.
 
     Args:
         logits: logits or log-probabilities ``[N, C]`` by title, ``[N, 1]`` for regression; None for random weights,

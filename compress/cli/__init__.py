@@ -34,7 +34,7 @@ from compress.inference import processes
 COMMANDS = {
     "finetune": "Fine-tune a teacher from a pretrained encoder and labelled text.",
     "label": "Run the teacher once over unlabelled text and keep its logits.",
-    "labels": "Make labels from a table, or join those of several commands.",
+    "labels": "Make labels from a table, join those of several commands, or finish those of one that was stopped.",
     "pretrain": "Pre-train a student on unlabelled text, once for many tasks.",
     "distill": "Train a student to match its teacher.",
     "heads": "Study the importance of a model's attention heads.",

@@ -81,9 +81,12 @@ def sentence(words: Iterable[str]) -> str:
 
 
 def normalise(text: str) -> str:
-    """Return the text as overlap sees it: NFKC, case folded, invisible characters left out, white space collapsed."""
+    """Return the text as overlap sees it: NFKC, case folded, white space collapsed, and without invisible characters.
+
+    A text of nothing else keeps them.
+    """
     if not text.isascii():
-        text = _IGNORED.sub("", text)
+        text = _IGNORED.sub("", text) or text
         text = "".join(unicodedata.normalize("NFKC", piece) for piece in _PIECES.findall(text))
     return " ".join(text.casefold().split())
 

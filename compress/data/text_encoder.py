@@ -68,7 +68,8 @@ class TextEncoder:
             self._added = re.compile("|".join(added) or "(?!)")
             backend.no_truncation()
             backend.no_padding()
-            self._layouts = {False: _layout(backend.encode("a")), True: _layout(backend.encode("a", "a"))}
+            with faults_of(self._name, "a tokenizer"):
+                self._layouts = {False: _layout(backend.encode("a")), True: _layout(backend.encode("a", "a"))}
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> TokenRows:
         """Return the tokens of texts, or of pairs."""

@@ -37,7 +37,7 @@ def close_labels(output: str | Path) -> LabelDir:
         raise CompressError(
             f"there are no unfinished labels of {given}; name the output of a 'compress label' that was stopped"
         )
-    with writing(given, read_json_table(draft.with_name(REQUEST_NAME))) as working:
+    with writing(given, read_json_table(draft.parent.with_name(REQUEST_NAME))) as working:
         close_shards(working)
     return LabelDir.open(given)
 

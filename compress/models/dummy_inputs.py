@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8, seed: int = 0) -> dict[str, Tensor]:
     """Return random token ids and the mask ``[B, T]``; no token is padding."""
     generator = torch.Generator().manual_seed(seed)
-    embeddings: Any = model.get_input_embeddings()
-    vocabulary: int = getattr(model.config, "tokenizer_size", None) or len(embeddings.weight)
+    vocabulary: int = getattr(model.config, "tokenizer_size", None) or _embedded_ids(model)
     lowest = min(5, vocabulary - 1)  # 0 to 4 are padding and the other special tokens of every family
     input_ids = torch.randint(lowest, vocabulary, (batch_size, length), generator=generator)
     if getattr(model.config, "pairs", "") == "siamese":  # two texts, of different lengths
@@ -20,3 +19,12 @@ def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8,
         input_ids[:, -1] = model.config.eos_token_id
     device = next(model.parameters()).device
     return {"input_ids": input_ids.to(device), "attention_mask": torch.ones_like(input_ids, device=device)}
+
+
+def _embedded_ids(model: PreTrainedModel) -> int:
+    """Return how many ids a model has embeddings for; of CANINE, which reads code points, those of ASCII."""
+    try:
+        embeddings: Any = model.get_input_embeddings()
+    except NotImplementedError:
+        return 128
+    return len(embeddings.weight)

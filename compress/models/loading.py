@@ -4,13 +4,14 @@ Nothing is fetched, no code of the directory runs, and weights are read from saf
 without memory first: what its config asks for is compared with the weights that are there.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compress.data.stored_tokenizer import make_safe
+from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, make_safe
 from compress.errors import CompressError
-from compress.files import faults_of
+from compress.files import faults_of, read_json_table
 from compress.models.model_files import (
     CONFIG_NAME,
     check_config_size,
@@ -168,8 +169,49 @@ def load_tokenizer(directory: Path, **options: Any) -> Any:
     """
     from transformers import AutoTokenizer
 
+    definition = directory / TOKENIZER_NAME
+    model = read_json_table(definition).get("model") if definition.is_file() else None
+    if isinstance(model, dict) and any(isinstance(model.get(key), str) for key in ("vocab", "merges")):
+        raise CompressError(f"{definition} names a file in place of its vocabulary, which is not read; copy it again")
     with faults_of(directory, "a tokenizer", "copy the tokenizer's files again"):
         tokenizer = AutoTokenizer.from_pretrained(directory, **options, **_TRUSTED)
         if hasattr(tokenizer, "backend_tokenizer"):
             make_safe(tokenizer.backend_tokenizer, directory)
     return tokenizer
+
+
+def check_opened_tokenizer(tokenizer: AnyTokenizer, directory: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a tokenizer that batches cannot be made with, or whose ids the model has no embeddings for."""
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise CompressError(
+            f"{directory} has a tokenizer in Python alone ({type(tokenizer).__name__}); save it as tokenizer.json, "
+            "which the package tokenizers reads"
+        )
+    if tokenizer.pad_token_id is None:
+        raise CompressError(
+            f"the tokenizer of {directory} has no padding token, so that texts of several lengths make no batch; "
+            "set pad_token in its tokenizer_config.json and pad_token_id in its config.json"
+        )
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, int | float) or not 1 <= longest < math.inf:
+        raise CompressError(
+            f"the tokenizer of {directory} has model_max_length = {str(longest)[:40]!r}; give a number of tokens "
+            "in its tokenizer_config.json"
+        )
+    with faults_of(directory, "a tokenizer", "copy the tokenizer's files again"):
+        tokenizer.backend_tokenizer.encode("a word \N{CUNEIFORM SIGN A}")  # which hardly any vocabulary has
+        added = tokenizer.backend_tokenizer.num_special_tokens_to_add(False)
+    from compress.data.tokenization import maximum_length
+
+    if (longest := maximum_length(tokenizer, config)) <= added:
+        raise CompressError(
+            f"{directory} reads {longest} tokens (model_max_length in its tokenizer_config.json), and {added} are "
+            "special ones, so that none is left for a text; correct that"
+        )
+    ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
+    embeddings = config.get("tokenizer_size", config.get("vocab_size"))
+    if embeddings is not None and max(ids, default=0) >= embeddings:
+        raise CompressError(
+            f"the tokenizer of {directory} knows the id {max(ids)}, and the model has {embeddings} embeddings; "
+            "copy the tokenizer that belongs to these weights"
+        )

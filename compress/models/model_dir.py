@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
-from compress.data.tokenization import maximum_length
 from compress.errors import CompressError, some_of
-from compress.files import faults_of, printable_name
+from compress.files import printable_name
 from compress.models.graph_files import check_graph, found_graphs, graph_file, graph_with_data
 from compress.models.manifest import (
     MANIFEST_NAME,
@@ -256,57 +255,25 @@ class ModelDir:
 
     def load_tokenizer(self, *, words: bool = False) -> "PreTrainedTokenizerFast":
         """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
-        from compress.models.loading import load_tokenizer
+        from compress.models.loading import check_opened_tokenizer, load_tokenizer
 
         if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
             raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
         tokenizer = load_tokenizer(self.path)
         if words and getattr(tokenizer, "add_prefix_space", None) is False:  # RoBERTa's pieces begin with the space
             tokenizer = load_tokenizer(self.path, add_prefix_space=True)
-        self._check_tokenizer(tokenizer)
+        check_opened_tokenizer(tokenizer, self.path, self.config)
         return cast("PreTrainedTokenizerFast", tokenizer)
 
     def open_tokenizer(self) -> AnyTokenizer:
         """Open the tokenizer for inference: without transformers where the model runs without it."""
         if not self.is_onnx or not (self.path / TOKENIZER_NAME).is_file():
             return self.load_tokenizer()
-        tokenizer = PlainTokenizer.read(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
-        self._check_tokenizer(tokenizer)
-        return tokenizer
+        from compress.models.loading import check_opened_tokenizer
 
-    def _check_tokenizer(self, tokenizer: AnyTokenizer) -> None:
-        """Refuse a tokenizer that batches cannot be made with, or whose ids the model has no embeddings for."""
-        if not hasattr(tokenizer, "backend_tokenizer"):
-            raise CompressError(
-                f"{self.path} has a tokenizer in Python alone ({type(tokenizer).__name__}); save it as tokenizer.json, "
-                "which the package tokenizers reads"
-            )
-        if tokenizer.pad_token_id is None:
-            raise CompressError(
-                f"the tokenizer of {self.path} has no padding token, so that texts of several lengths make no batch; "
-                "set pad_token in its tokenizer_config.json and pad_token_id in its config.json"
-            )
-        longest = tokenizer.model_max_length
-        if not isinstance(longest, int | float) or not 1 <= longest < math.inf:
-            raise CompressError(
-                f"the tokenizer of {self.path} has model_max_length = {str(longest)[:40]!r}; give a number of tokens "
-                "in its tokenizer_config.json"
-            )
-        with faults_of(self.path, "a tokenizer", "copy the tokenizer's files again"):
-            tokenizer.backend_tokenizer.encode("a word \N{CUNEIFORM SIGN A}")  # which hardly any vocabulary has
-            added = tokenizer.backend_tokenizer.num_special_tokens_to_add(False)
-        if (longest := maximum_length(tokenizer, self.config)) <= added:
-            raise CompressError(
-                f"{self.path} reads {longest} tokens (model_max_length in its tokenizer_config.json), and {added} are "
-                "special ones, so that none is left for a text; correct that"
-            )
-        ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
-        embeddings = self.config.get("tokenizer_size", self.config.get("vocab_size"))
-        if embeddings is not None and max(ids, default=0) >= embeddings:
-            raise CompressError(
-                f"the tokenizer of {self.path} knows the id {max(ids)}, and the model has {embeddings} embeddings; "
-                "copy the tokenizer that belongs to these weights"
-            )
+        tokenizer = PlainTokenizer.read(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
+        check_opened_tokenizer(tokenizer, self.path, self.config)
+        return tokenizer
 
 
 def _sigmoid_of_logits(model: Any, inputs: Any, outputs: Any) -> Any:

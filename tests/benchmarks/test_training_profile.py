@@ -26,7 +26,7 @@ def test_every_part_of_a_real_training_is_found(
     profile: Any, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validation = tmp_path / "validation.tsv"
-    validation.write_text("text\tlabel\n" + "a good film\t1\na bad film\t0\n" * 4)
+    validation.write_text("text\tlabel\n" + "a good film\t1\na good film\t0\n" * 4)
     pool_file(texts := tmp_path / "texts.txt")
     given: dict[str, object] = {"--teacher": teacher, "--unlabeled": texts, "--validation": validation}
     given |= {"--student": "distilbert-half", "--precision": "float32", "--steps": 3, "--batch-size": 4}

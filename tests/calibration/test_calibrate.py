@@ -323,6 +323,6 @@ def test_labels_of_something_else_are_refused(teacher: ModelDir, tmp_path: Path)
     found = load(teacher, compute=CPU).predict(rows)
     other = dict(zip(LABELS, reversed(LABELS), strict=True))
     wrong = [Example(row.text, None, other[one["label"]]) for row, one in zip(rows, found, strict=True)]
-    with pytest.raises(CompressError, match="0.0% of the validation rows right, less than by chance with 2 classes"):
+    with pytest.raises(CompressError, match="predicts 0.0% of validation right, less than by chance with 2 classes"):
         calibrate(teacher, tmp_path / "out", data=LabelledData((), wrong), compute=CPU)
     assert not [*tmp_path.iterdir()]

@@ -21,8 +21,8 @@ LONG = 1_000_000
 WITHOUT_TOKENS = ("\u200b\u200d", "\x01\x02", "\ufeff\u2060", "\u200b\u200b", "\x04", "\u200e\u200f", "\x05", "\x06")
 LABELS = (
     "a\nb",
-    "a b",
-    "a\tb",
+    "c d",
+    "e\tf",
     "\U0001f600 joy",
     "\u202e\u0645\u0631\u062d\u0628\u0627",
     "<b>&x",
@@ -173,7 +173,7 @@ def test_labels_of_any_text_go_from_training_to_the_verdict(desk: Desk, capsys: 
 
 @pytest.mark.parametrize("name", ["finetune", "distill", "prune", "quantize", "benchmark"])
 def test_a_class_written_in_two_ways_is_refused(name: str, desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the file that names the classes, and in one beside a model that knows them."""
+    """In the files that name the classes; beside a model that knows them, another spelling is the model's class."""
     model = tiny.write(desk.folder / "numbered", tiny.classifier("bert", labels=("0", "1")))
     rows = [Example(f"zebra {number}", None, label) for number, label in enumerate(("1", "0", "1.0", "0"))]
     given = {option: model for option in ("teacher", "model") if f"--{option}" in desk.command(name)}
@@ -184,8 +184,11 @@ def test_a_class_written_in_two_ways_is_refused(name: str, desk: Desk, capsys: p
     labelled_file(one, rows)
     labelled_file(other, rows[1:3])
     refuses(desk.command(name, **given, **train, **{data: one}), "'1' and '1.0' are one class", capsys)
-    told = "'1' and '1.0' are one class" if name == "finetune" else "label '1.0', which the model does not know"
-    refuses(desk.command(name, **given, **train, **{data: other}), told, capsys)
+    command = desk.command(name, **given, **train, **{data: other})
+    if name == "finetune":
+        refuses(command, "'1' and '1.0' are one class", capsys)
+    else:
+        works(desk, command, capsys)
 
 
 def test_labels_of_a_model_differ(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,7 +108,7 @@ class Fake:
         number = self.hired
         actor = SimpleNamespace(number=number)
         actor.start = SimpleNamespace(remote=lambda: self._call(number, None))
-        actor.logits = SimpleNamespace(remote=lambda rows: self._call(number, int(rows[0].text)))
+        actor.answers = SimpleNamespace(remote=lambda rows: self._call(number, int(rows[0].text)))
         return actor
 
     def _call(self, worker: int, shard: int | None) -> Call:
@@ -126,7 +126,7 @@ class Fake:
         if call.worker in self.dead or self.dies(call.worker, call.shard):
             self.dead.add(call.worker)
             raise self.RayActorError("the actor died\nfor a reason")
-        return None if call.shard is None else np.full((1, 2), call.shard)
+        return None if call.shard is None else (np.full((1, 2), call.shard), 0)
 
     def kill(self, actor: Any) -> None:
         self.dead.add(actor.number)
@@ -142,7 +142,7 @@ def hand_out(ray: Fake, count: int, shards: int = 20) -> dict[int, np.ndarray]:
     advanced: list[int] = []
     answers = list(Crew(ray, ray.hire, count).label(stream, advanced.append))
     assert len(answers) == sum(advanced) == shards
-    return {number: logits for number, _, logits in answers}
+    return {number: logits for number, _, logits, _ in answers}
 
 
 def test_every_shard_is_labelled_once_and_few_are_under_way() -> None:

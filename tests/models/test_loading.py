@@ -74,3 +74,13 @@ def test_sequence_to_sequence_classifier_without_padding_token(kind: str, tmp_pa
     path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token_id": None}))
     with pytest.raises(CompressError, match="pad_token_id has to be defined"):
         load(tmp_path)
+
+
+def test_a_tokenizer_reads_no_vocabulary_of_another_place(tmp_path: Path) -> None:
+    directory = edited(tmp_path)
+    (tmp_path / "secret.txt").write_text("\n".join(["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "secret"]))
+    definition = json.loads((directory / "tokenizer.json").read_text())
+    definition["model"]["vocab"] = str(tmp_path / "secret.txt")
+    (directory / "tokenizer.json").write_text(json.dumps(definition))
+    with pytest.raises(CompressError, match="tokenizer.json names a file in place of its vocabulary"):
+        ModelDir.open(directory).load_tokenizer()

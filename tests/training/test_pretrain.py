@@ -31,7 +31,7 @@ from compress.training.loss_modules import VocabularyHead
 from compress.training.masked_lm import check_form, masked_lm
 from compress.training.pretrain import HEAD_ONLY, general_part, pretrain
 from compress.training.trainer import DistillationTrainer
-from tests.support.tiny import bilstm, classifier, tokenizer, write
+from tests.support.tiny import bilstm, classifier, onnx_directory, tokenizer, write
 from tests.support.training_data import (
     TRAINING,
     distilled,
@@ -339,12 +339,8 @@ def test_phases_of_a_task_are_not_run(phase: Phase) -> None:
 
 
 def test_what_cannot_be_read_is_refused(encoder: Path, tmp_path: Path) -> None:
-    exported = tmp_path / "exported"
-    exported.mkdir()
-    (exported / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
-    (exported / "model.onnx").write_bytes(b"")
     with pytest.raises(CompressError, match="ONNX model, which cannot be trained"):
-        trained(exported, STUDENT, tmp_path / "out", tmp_path)
+        trained(onnx_directory("bert").path, STUDENT, tmp_path / "out", tmp_path)
     with pytest.raises(CompressError, match="too few different ones to hold some out"):
         few = pool_file(tmp_path / "few.txt", [Example("a film")])
         trained(encoder, STUDENT, tmp_path / "out", tmp_path, unlabeled=few)

@@ -25,7 +25,7 @@ from compress.models.modeling import input_names
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers, heads_per_layer
 from compress.training.architectures._projection import Directions, centred_basis, leading_directions, token_vectors
-from tests.support.tiny import LABELS, LAYERS, classifier, examples, pruned, tokenizer, write
+from tests.support.tiny import LABELS, LAYERS, classifier, examples, onnx_directory, pruned, tokenizer, write
 from tests.training.architectures.test_initialization import build, logits
 
 PLAIN = ["bert", "electra", "mpnet", "roberta", "xlm-roberta", "distilbert", "albert"]
@@ -302,9 +302,8 @@ def test_an_incomplete_onnx_or_absent_checkpoint_is_refused(tmp_path: Path) -> N
         build("checkpoint", classifier("bert"), model=str(directory))
     with pytest.raises(CompressError, match="does not exist"):
         build("checkpoint", classifier("bert"), model=str(tmp_path / "nowhere"))
-    (directory / "model.onnx").touch()
     with pytest.raises(CompressError, match="is an ONNX model, which cannot be trained"):
-        build("checkpoint", classifier("bert"), model=str(directory))
+        build("checkpoint", classifier("bert"), model=str(onnx_directory("bert").path))
 
 
 @pytest.mark.parametrize(
