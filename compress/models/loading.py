@@ -85,6 +85,7 @@ def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
     # How a network answers and saves memory, and not what it answers: others are read by position, and need texts of
     # certain lengths.
     config.return_dict = True
+    config.output_attentions = config.output_hidden_states = False
     if getattr(config, "chunk_size_feed_forward", 0):
         config.chunk_size_feed_forward = 0
     return config
