@@ -76,7 +76,7 @@ def label_of(value: Cell) -> str | None:
     while isinstance(found, list) and len(found) == 1:
         (found,) = found
     shares = list(found.values()) if isinstance(found, Mapping) else []
-    if sum(one == 1 for one in shares) == 1 == len(shares) - sum(one == 0 for one in shares):
+    if len(shares) > 1 and sum(one == 1 for one in shares) == 1 == len(shares) - sum(one == 0 for one in shares):
         found = next(name for name, share in found.items() if share)
     if isinstance(found, (list, Mapping)) and found:
         raise StructureError(f"{_shown(found)}, and a text has one label here")

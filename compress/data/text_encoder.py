@@ -9,6 +9,7 @@ through the ``tokenizers`` library, as does all text of other tokenizers.
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -57,6 +58,7 @@ class TextEncoder:
 
     def __init__(self, backend: "Tokenizer", *, segments: bool, truncation_side: str, name: str = "") -> None:
         self._backend = backend
+        self._one_at_a_time = threading.Lock()  # how the library cuts texts is a setting of the whole tokenizer
         self._name = name or "the tokenizer"
         self._segments = segments
         self._truncation_side = truncation_side
@@ -90,9 +92,10 @@ class TextEncoder:
         """Return the ids of whole texts without the special tokens around them: int64 ``[T]`` a text."""
         found = [self._ids(text) if self._words is not None else None for text in texts]
         others = [index for index, ids in enumerate(found) if ids is None]
-        self._backend.no_padding()
-        self._backend.no_truncation()
-        encodings = self._read([texts[index] for index in others], add_special_tokens=False)
+        with self._one_at_a_time:
+            self._backend.no_padding()
+            self._backend.no_truncation()
+            encodings = self._read([texts[index] for index in others], add_special_tokens=False)
         rows = dict(zip(others, encodings, strict=True))
         return [
             np.array(rows[index].ids, dtype=np.int64) if ids is None else np.frombuffer(ids, np.int64)
@@ -108,11 +111,12 @@ class TextEncoder:
             inputs: texts, or pairs as tuples; with ``words`` lists of words, each of which is tokenised by itself.
             max_length: tokens a row is cut to.
         """
-        self._backend.no_padding()
-        self._backend.no_truncation()
-        needed = [self._needed_of_row(row, max_length, words) for row in inputs]
-        self._backend.enable_truncation(max_length, direction=self._truncation_side)
-        encodings = self._read(needed, words)
+        with self._one_at_a_time:
+            self._backend.no_padding()
+            self._backend.no_truncation()
+            needed = [self._needed_of_row(row, max_length, words) for row in inputs]
+            self._backend.enable_truncation(max_length, direction=self._truncation_side)
+            encodings = self._read(needed, words)
         cut = [number for number, one in enumerate(encodings) if len(one) >= max_length and one.overflowing]
         return self._token_rows([_arrays(encoding) for encoding in encodings], cut), encodings
 

@@ -184,11 +184,13 @@ class Remote:
         """Return what fsspec tells how far each copy is: it ends one that is too long, too slow or fills the disk."""
         from fsspec.callbacks import Callback
 
-        begun, sizes, place = time.monotonic(), {path: size for path, size, _ in files}, files[0][2].parent
+        sizes, place = {path: size for path, size, _ in files}, files[0][2].parent
         room = shutil.disk_usage(place).free - _KEPT_FREE_BYTES
 
         class Copies(Callback):  # type: ignore[misc]
             def branched(own, source: str, target: str, **_: Any) -> Any:
+                begun = time.monotonic()  # of this file: some systems copy one after the other
+
                 def check(size: int | None, copied: int) -> None:
                     expected = sizes.get(source, None) or size
                     limit = min(room, expected or _UNANNOUNCED_BYTES)

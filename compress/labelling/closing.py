@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compress.data import ContentFingerprint, data_entry
-from compress.data.truncation import Truncation
+from compress.data.truncation import READS_NO_MORE, Truncation
 from compress.errors import CompressError
 from compress.files import read_json_table
 from compress.labelling.label_dir import LabelDir
@@ -16,6 +16,7 @@ from compress.labelling.shards import count_truncated, link_or_copy, read_shard,
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.output_dir import ENDED_EARLY, PARTIAL, PREPARED, WORK_FOLDER, finish, places_of, writing
 from compress.models.output_safety import REQUEST_NAME
+from compress.progress import logger
 
 DRAFT_NAME = "draft.json"  # in the work folder: the manifest, as far as it is known before the end
 
@@ -43,7 +44,7 @@ def close_labels(output: str | Path) -> LabelDir:
 
 
 def close_shards(working: Path) -> None:
-    """Give the shards in a working directory consecutive numbers, and write their manifest.
+    """Give the shards in a working directory consecutive numbers, write their manifest, and say how many were cut.
 
     Raises:
         CompressError: there is no whole shard.
@@ -68,6 +69,8 @@ def close_shards(working: Path) -> None:
     count_truncated(truncation, working.glob("shard-*.json"), draft.notes["max_length"])
     notes = {**draft.notes, ENDED_EARLY: file_sha256(work / REQUEST_NAME), **truncation.notes()}
     finish(working, replace(draft, data=data, notes=notes))
+    if said := truncation.sentence(READS_NO_MORE):
+        logger.info("%s", said)
 
 
 def take_up(labels: LabelDir, working: Path) -> None:

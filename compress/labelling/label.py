@@ -204,6 +204,7 @@ def label(
         if not force and (Path(place) / MANIFEST_NAME).is_file():
             earlier = LabelDir.open(place)
             take_up(earlier, stage.working)
+            logger.info("going on from %s that are labelled", earlier.described_rows)
             keep(prepared / PLAN_NAME, {name: earlier.manifest.notes.get(name) for name in Plan.__dataclass_fields__})
         kept = cached_json(prepared / PLAN_NAME, lambda: asdict(make_plan()))
         plan = parse(Plan, kept, source=str(prepared / PLAN_NAME))

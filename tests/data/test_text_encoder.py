@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,18 @@ def test_rows_are_cut_on_the_side_of_the_tokenizer() -> None:
     tokens = tokenizer("bert")
     tokens.truncation_side = "left"
     assert encoded(tokens, ["the film is good"], None, 4) == expected(tokens, ["the film is good"], None, 4)
+
+
+def test_threads_share_an_encoder() -> None:
+    """Texts beyond ASCII go through the library, whose truncation is a setting of the whole tokenizer."""
+    encoder, texts, interval = shared_encoder(tokenizer("bert")), ["é good film " * 30] * 8, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: encoder(texts, None, 16), range(300)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert {len(row) for rows in found for row in rows["input_ids"]} == {16}
 
 
 def test_only_so_many_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

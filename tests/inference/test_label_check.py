@@ -32,8 +32,8 @@ def test_another_order_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("share", [1, 3, 30])
 def test_a_model_that_always_says_the_same_is_not_refused(share: int) -> None:
-    gold = (np.arange(300) % share == 0).astype(int)
-    check_label_meaning(np.ones(300, int) * (share > 1), 1 - gold, ("no", "yes"), "test")
+    gold = (np.arange(300) % share == 0).astype(int)  # a model that says yes is right on 100%, 33% and 3%
+    check_label_meaning(np.ones(300, int), gold, ("no", "yes"), "test")
 
 
 def test_few_rows_are_not_certain() -> None:
@@ -41,4 +41,6 @@ def test_few_rows_are_not_certain() -> None:
 
 
 def test_words_without_an_answer_are_wrong() -> None:
-    check_label_meaning(np.array([-1] * 50 + [0, 1] * 50), np.array([0] * 50 + [0, 1] * 50), ("no", "yes"), "test")
+    predicted = np.array([-1] * 60 + [0] * 20)
+    with pytest.raises(CompressError, match=r"predicts 25\.0% of test right"):
+        check_label_meaning(predicted, np.zeros(80, int), ("no", "yes"), "test")

@@ -6,6 +6,7 @@ import json
 import resource
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,14 @@ def test_graph_that_needs_all_memory_is_refused(change: Change, runtime: str, tm
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(CompressError, match=r"model.onnx needs more than \d+ MB for 8 tokens"):
         open_runtime(directory, runtime, threads=1)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_threads_that_open_graphs_leave_no_limit() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    directory = onnx_directory("bert").path
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: open_runtime(directory, threads=1), range(12)))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 

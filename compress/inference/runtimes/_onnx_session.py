@@ -25,6 +25,8 @@ LIMIT_SECONDS = 30.0
 _SLOWEST_DISK_BYTES_PER_SECOND = 2e7
 # Weights are in the file, in the graph that is read of it, packed for the kernels, and as float32 where they are int4.
 _COPIES, _ROOM_BYTES, _THREAD_BYTES = 16, 2**29, 2**25
+# The limit of memory is one of the whole process: what another thread has set is not to be put back.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Unopened(CompressError):
@@ -59,9 +61,10 @@ def open_session(path: Path, threads: int, providers: Sequence[Any] = (_CPU,)) -
         run_options.terminate = True
 
     timer = threading.Timer(seconds, stop)
-    timer.start()
     session = None
+    _ONE_AT_A_TIME.acquire()
     try:
+        timer.start()
         with contextlib.nullcontext() if len(providers) > 1 else _no_more_memory_than(room_bytes):
             session = onnxruntime.InferenceSession(str(path), options, providers=[*providers])
             ids = np.ones((1, FIRST_TOKENS), np.int64)
@@ -78,6 +81,7 @@ def open_session(path: Path, threads: int, providers: Sequence[Any] = (_CPU,)) -
             raise Unopened(f"ONNX Runtime cannot open {path}: {first_line(error)}") from error
     finally:
         timer.cancel()
+        _ONE_AT_A_TIME.release()
     return session
 
 
