@@ -60,7 +60,7 @@ from compress.recipes.training import LEAST_MAX_LENGTH
     "with the rest. [default: none]",
 )
 @options.output_or_uri
-@options.columns
+@options.pool_columns
 @options.placing
 @options.force
 @options.verbosity

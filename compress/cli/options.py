@@ -110,6 +110,11 @@ def columns(function: Function) -> Function:
     return _gathered(function, "columns", dict, (*_TEXTS, *_LABELS, _FORMAT))
 
 
+def pool_columns(function: Function) -> Function:
+    """Name the columns of files whose labels, if any, are not read; passes them on as ``columns``."""
+    return _gathered(function, "columns", dict, (*_TEXTS, _LABELS[0], _FORMAT))
+
+
 def checks(function: Function) -> Function:
     """What becomes of overlap, and ``--metric``, which :func:`labelled_data` takes; passes them on as ``checks``."""
     return _gathered(function, "checks", _checks, (*_overlap, metric))

@@ -21,7 +21,7 @@ CHUNK_ROWS = 2048
 @click.option("--data", metavar="FILE", help="Texts to classify, instead of TEXT.")
 @click.option("--probabilities", is_flag=True, help="Print the probabilities of all labels of a classifier.")
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@options.columns
+@options.pool_columns
 @options.placing
 @options.verbosity
 def command(

@@ -22,7 +22,7 @@ from compress.errors import CompressError
     help="Passes over the text. Default: the part of the recipe's for these phases.",
 )
 @options.output
-@options.columns
+@options.pool_columns
 @options.training
 @options.verbosity
 def command(
