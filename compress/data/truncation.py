@@ -27,11 +27,14 @@ class Truncation:
 
     def __init__(self) -> None:
         self._rows = defaultdict[int, dict[Example, bool]](dict)
+        self._latest: dict[Example, bool] = {}
         self._read, self._cut = Counter[int](), Counter[int]()
 
     def add(self, max_length: int, examples: Sequence[Example], cut: Collection[int]) -> None:
         """Count rows in memory; ``cut`` are the numbers of those that were cut."""
-        self._rows[max_length] |= {example: number in cut for number, example in enumerate(examples)}
+        found = {example: number in cut for number, example in enumerate(examples)}
+        self._rows[max_length] |= found
+        self._latest |= found
 
     def add_counts(self, max_length: int, rows: int, cut: int) -> None:
         """Count rows of a stream."""
@@ -39,8 +42,8 @@ class Truncation:
         self._cut[max_length] += cut
 
     def has_cut(self, example: Example) -> bool:
-        """Tell whether a row in memory was cut, at any length."""
-        return any(rows.get(example, False) for rows in self._rows.values())
+        """Tell whether a row in memory was cut when it was last read: of a cascade, by the member that answers."""
+        return self._latest.get(example, False)
 
     def entries(self) -> list[dict[str, int]]:
         """Return ``{"max_length", "rows", "truncated"}`` for each length at which rows were cut."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compress.data import Example
 from compress.data.tokenization import encode
-from compress.data.truncation import counting
+from compress.data.truncation import Truncation, counting
 from tests.support.tiny import tokenizer
 
 ROWS = [Example("good film"), Example("good film " * 9), Example("good", "film " * 9), Example("dull")]
@@ -47,3 +47,14 @@ def test_a_sentence_whose_words_were_cut_off_counts() -> None:
         encode(tokenizer("bert"), ROWS[:2], 8, task="tagging")
         encode(tokenizer("bert"), [Example("")], 8, task="tagging")
     assert truncation.entries() == [{"max_length": 8, "rows": 3, "truncated": 1}]
+
+
+def test_a_row_is_cut_as_it_was_last_read() -> None:
+    """As in a cascade, whose second member reads more of the text."""
+    long, short, truncation = Example("long"), Example("short"), Truncation()
+    truncation.add(16, [long, short], {0})
+    truncation.add(16, [long], {0})
+    assert truncation.entries() == [{"max_length": 16, "rows": 2, "truncated": 1}]
+    assert truncation.has_cut(long) and not truncation.has_cut(short)
+    truncation.add(512, [long], set())
+    assert not truncation.has_cut(long)
