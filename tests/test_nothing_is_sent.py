@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,11 +11,17 @@ from typing import Any
 
 import pytest
 
-import compress
 from tests.support import REPOSITORY, tiny
 from tests.support.no_network import WATCHED, forbid_network
 
-VARIABLES = tuple(compress._SILENCED)
+VARIABLES = {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_ERROR_REPORTING": "false",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 COMMANDS = """
 import compress
 from compress.cli import main
@@ -70,6 +77,11 @@ def test_the_watch_ends_a_process_that_connects() -> None:
     attempt = "import socket; {0}.socketpair(); {0}.create_connection(('127.0.0.1', 9), 1)".format("socket")
     done = subprocess.run([sys.executable, "-c", attempt], preexec_fn=forbid_network, capture_output=True)
     assert done.returncode < 0
+
+
+def test_what_libraries_report_by_is_off(tmp_path: Path) -> None:
+    script = f"import compress, json, os; print(json.dumps({{name: os.environ.get(name) for name in {[*VARIABLES]}}}))"
+    assert json.loads(run_python(script, tmp_path, tmp_path).stdout) == VARIABLES
 
 
 @pytest.mark.parametrize(("given", "kept"), [(None, "1"), ("", "1"), ("0", "0")])
