@@ -109,11 +109,10 @@ def fit(
     read = max(rows.values(), key=len)
     cut = truncated_rows(read)
     count_stream(length, len(read), cut)
-    if texts:  # else all is finished
-        live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)
-        first = [row for row, _ in zip(rows[min(texts)], range(TRIED_ROWS), strict=False)]
-        few = collator(tokenizer.pad_token_id or 0, run.task)(first)
-        run = settle_precision(run, model, [*filter(None, live)], few)
+    live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)
+    first = [row for row, _ in zip(rows[min(texts)], range(TRIED_ROWS), strict=False)]
+    few = collator(tokenizer.pad_token_id or 0, run.task)(first)
+    run = settle_precision(run, model, [*filter(None, live)], few)
     if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
             prepare_to_send(network)

@@ -72,9 +72,9 @@ def quantize(
     if embeddings != "float32":
         _quantize_tables(model, embeddings)
     kept = layers_to_keep(model, keep_fp32)
-    last = None if last_layer else _last_layer(model)
-    graph = IntegerGraph(model, per_channel, bits=7 if reduce_range else 8)
     producers = {output: node for node in model.graph.node for output in node.output}
+    last = None if last_layer else _last_layer(model, producers)
+    graph = IntegerGraph(model, per_channel, bits=7 if reduce_range else 8)
     rounded: dict[str, Rounded] = {}  # query, key and value read the same input
     for node in model.graph.node:
         if layer_of(node) in kept or node is last or node.name.startswith(SMALL_PRODUCT):
@@ -251,10 +251,9 @@ def _with_casts(nodes: list[onnx.NodeProto], integers: set[str]) -> list[onnx.No
     return found
 
 
-def _last_layer(model: onnx.ModelProto) -> onnx.NodeProto:
+def _last_layer(model: onnx.ModelProto, producers: dict[str, onnx.NodeProto]) -> onnx.NodeProto:
     """Return the product that gives the logits."""
-    producers = {output: node for node in model.graph.node for output in node.output}
-    node: onnx.NodeProto = producers[model.graph.output[0].name]
+    node = producers[model.graph.output[0].name]
     while node.op_type not in {"MatMul", "Gemm"}:
         node = producers[node.input[0]]
     return node
