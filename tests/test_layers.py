@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -111,13 +110,21 @@ def test_the_list_names_exactly_the_packages_there_are() -> None:
     assert sorted(name for layer in LAYERS for name in layer) == sorted({package(module) for module in SOURCES})
 
 
-def test_no_module_is_longer_than_400_lines() -> None:
-    long = {name: n for name, path in SOURCES.items() if (n := len(path.read_text("utf-8").splitlines())) > 400}
-    assert not long
+MOST_STATEMENTS = 26_489  # raised only by a commit that says in its message what the growth buys
+MOST_RAISES = 774
 
 
-def test_at_most_six_modules_lie_loose() -> None:
-    assert len(list(PACKAGE.glob("*.py"))) <= 6
+def count(kind: type[ast.AST]) -> int:
+    sources = (path.read_text("utf-8") for path in SOURCES.values())
+    return sum(isinstance(node, kind) for source in sources for node in ast.walk(ast.parse(source)))
+
+
+def test_the_package_stays_within_its_budget_of_statements() -> None:
+    assert count(ast.stmt) <= MOST_STATEMENTS
+
+
+def test_the_package_stays_within_its_budget_of_refusals() -> None:
+    assert count(ast.Raise) <= MOST_RAISES
 
 
 def definitions(module: str) -> Iterator[ast.FunctionDef | ast.ClassDef]:
@@ -190,7 +197,3 @@ def test_imports_are_read_as_python_reads_them(source: str, importer: str, expec
 )
 def test_the_rule_itself(importer: str, imported: str, expected: bool) -> None:
     assert allowed(importer, imported) is expected
-
-
-def test_the_median_module_has_at_most_130_lines() -> None:
-    assert median(len(path.read_text("utf-8").splitlines()) for path in SOURCES.values()) <= 130
