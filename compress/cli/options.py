@@ -20,7 +20,7 @@ from compress.cli.values import Percent as Percent
 from compress.cli.values import Real as Real
 from compress.cli.values import Share as Share
 from compress.cli.values import Whole as Whole
-from compress.data import Example, FileSource, LabelledData, TextSource, join_sources, open_source, read_examples
+from compress.data import Example, LabelledData, TextSource, load_labelled_data, load_rows, open_rows, open_text
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, local_path, text_without_secrets, without_secrets
@@ -194,60 +194,20 @@ def set_up_messages(level: int) -> None:
     logger.propagate = False
 
 
-def open_labelled(path: str, role: str, columns: Names) -> FileSource:
-    """Open a labelled file, with its labels renamed as ``--label-map`` says."""
-    names = {**columns}
-    given = names.pop("label_map", None)
-    source = open_source(path, role=role, labelled=True, **names)
-    return source.rename_labels(given) if given else source
+def open_labelled(path: str, role: str, columns: Names) -> TextSource:
+    return open_rows(path, role=role, **columns)
 
 
 def read_labelled(path: str | None, role: str, columns: Names) -> list[Example]:
-    """Read a labelled file into memory and show how it was understood; no path gives no rows."""
-    if path is None:
-        return []
-    source = open_labelled(path, role, columns)
-    examples = read_examples(source)
-    logger.info("%s: %s", role, source.describe())
-    return examples
+    return load_rows(path, role=role, **columns)
 
 
 def labelled_data(train: str | None, validation: str | None, columns: Names, **checks: Any) -> LabelledData:
-    """Read the labelled files of a stage."""
-    return LabelledData(
-        read_labelled(train, "train", columns), read_labelled(validation, "validation", columns), **checks
-    )
+    return load_labelled_data(train, validation, columns, **checks)
 
 
-def open_pool(
-    paths: Sequence[str],
-    columns: Names,
-    *,
-    rows: int | None = None,
-    beside: object = None,
-    keep_empty: bool = False,
-    role: str | None = "unlabeled",
-) -> TextSource:
-    """Open files for their text alone, as one stream, cut to ``rows`` spread evenly; say how if there is a role.
-
-    ``beside`` labelled files columns and format are theirs: an unlabelled one needs no label. Beside other files a
-    ``.txt`` has no columns to choose, unless it is a table of tabs. Rows without text count if ``keep_empty``.
-    """
-    sources = []
-    left_out = {"label_map", "label_column" if beside else ""}
-    named = {key: value for key, value in columns.items() if key not in left_out}
-    plain = {path for path in paths if without_secrets(path).removesuffix(".gz").endswith(".txt")}
-    for path in paths:
-        apart = path in plain and (beside or len(plain) < len({*paths}))
-        source = open_source(path, role="unlabeled", labelled=False, **({} if apart else named))
-        if apart and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
-            source = open_source(path, role="unlabeled", labelled=False, **{**named, "format": None})
-        source.keep_empty = keep_empty
-        sources.append(source)
-        if role:
-            logger.info("%s: %s", role, source.describe())
-    pool = join_sources(sources)
-    return pool.sample(rows) if rows else pool
+def open_pool(paths: Sequence[str], columns: Names, **options: Any) -> TextSource:
+    return open_text(*paths, **options, **columns)
 
 
 def output(function: Function) -> Function:

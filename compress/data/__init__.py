@@ -13,6 +13,7 @@ from compress.data.examples import (
     row_keys,
 )
 from compress.data.grouped_split import grouped_split
+from compress.data.inputs import load_labelled_data, load_rows, open_rows, open_text
 from compress.data.label_encoding import (
     LabelIndex,
     check_classes,
@@ -45,8 +46,12 @@ __all__ = [
     "infer_labels",
     "infer_task",
     "join_sources",
+    "open_rows",
     "open_source",
+    "open_text",
     "read_examples",
+    "load_labelled_data",
+    "load_rows",
     "row_key",
     "row_keys",
     "sort_labels",

@@ -234,7 +234,7 @@ class LabelMap:
             raise CompressError(
                 f'{name} needs the name of a class for each label, such as {{"0": "bad", "1": "good"}}.'
             )
-        return cls(name, {class_identity(key): str(value) for key, value in table.items()})
+        return cls(name, {class_identity(str(key)): str(value) for key, value in table.items()})
 
     def apply(self, row: Example, classes: Sequence[str]) -> Example:
         """Return a row with the classes of its label or tags; ``classes`` are those of its file's schema, in order.

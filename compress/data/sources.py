@@ -1,4 +1,4 @@
-"""Open files and hub data sets as streams of labelled or unlabelled examples."""
+"""Open files, hub data sets and Python objects as streams of labelled or unlabelled examples."""
 
 import itertools
 import os
@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 from compress.data.cells import Cell, StructureError, inner_fields, label_of, text_of, words_of
 from compress.data.column_inference import Cells, are_tagged, choose_columns
 from compress.data.data_files import DataFile, find_files
-from compress.data.examples import Columns, Example, RowOrigin, content_sha256, sentence
+from compress.data.examples import Columns, Example, RowOrigin, content_sha256, sentence, without_label
 from compress.data.formats.hub import is_hub_name, read_hub
+from compress.data.formats.python_values import value_table
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
 from compress.data.label_encoding import LabelMap, encode_scores, infer_labels
@@ -144,15 +145,16 @@ def _structure_error(
 
 
 class ExampleSource(TextSource):
-    """Examples in memory as a source, without their labels."""
+    """Examples in memory as a source, without their labels unless it is ``labelled``."""
 
-    def __init__(self, examples: Sequence[Example], name: str) -> None:
+    def __init__(self, examples: Sequence[Example], name: str, *, labelled: bool = False) -> None:
         self.examples = examples
         self.name = name
+        self.labelled = labelled
         self.identity = frozenset({content_sha256(examples)})
 
     def __iter__(self) -> Iterator[Example]:
-        return (Example(example.text, example.text_pair) for example in self.examples)
+        return iter(self.examples) if self.labelled else map(without_label, self.examples)
 
     def describe(self) -> str:
         return f"{self.name}: {len(self.examples):,} rows"
@@ -192,7 +194,7 @@ def _in_turn(streams: list[Iterator[Item]]) -> Iterator[Item]:
 
 
 def open_source(
-    path: str | Path,
+    data: Any,
     *,
     role: str,
     labelled: bool,
@@ -202,11 +204,12 @@ def open_source(
     format: str | None = None,
     values: Sequence[str] = (),
 ) -> FileSource:
-    """Open a file, a pattern, a folder of Parquet files or a Hugging Face data set, and find its columns.
+    """Open whatever holds rows, and find its columns.
 
     Args:
-        path: what the user typed: a path, a pattern such as ``sentiment.dev.*``, a URI of either such as
-            ``s3://bucket/part-*.parquet``, or the name of a data set.
+        data: a path, a pattern such as ``sentiment.dev.*``, a folder of Parquet files, a URI of any of them such as
+            ``s3://bucket/part-*.parquet``, or the name of a data set of the Hugging Face hub; or a list of texts, of
+            pairs or of dicts, a data set of the library ``datasets``, or a frame of pandas, polars or Arrow.
         role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that holds several.
         labelled: whether every row must have a label; without, labels are not read.
         text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
@@ -214,18 +217,22 @@ def open_source(
         values: further columns, which :meth:`FileSource.with_values` reads.
 
     Raises:
-        CompressError: for anything about the file that the user can put right.
+        CompressError: for anything about the data that the user can put right.
     """
     given = Columns(text_column or "", text_pair_column, label_column)
-    wanted = (text_column, text_pair_column, label_column, *values)
-    typed = without_secrets(str(path))
-    if not os.path.lexists(path) and is_hub_name(str(path)):
-        tables, in_turn = [read_hub(str(path), role)], True
+    wanted = [name for name in (text_column, text_pair_column, label_column, *values) if name]
+    in_turn = True
+    if not isinstance(data, str | Path):
+        tables = [value_table(data, role=role, labelled=labelled, wanted=wanted)]
+    elif not os.path.lexists(data) and is_hub_name(str(data)):
+        tables = [read_hub(str(data), role)]
     else:
-        files, in_turn = find_files(str(path))
+        files, in_turn = find_files(str(data))
         tables = [_open_file(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
         tables = [table for table in tables if not table.empty] or tables[:1]
-    name = tables[0].name if len(tables) == 1 else printable_name(f"{Path(typed).name} ({len(tables)} files)")
+    name = tables[0].name
+    if len(tables) > 1:
+        name = printable_name(f"{Path(without_secrets(str(data))).name} ({len(tables)} files)")
     odd = next((table for table in tables if table.columns != tables[0].columns), None)
     if odd is not None:
         raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")

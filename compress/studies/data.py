@@ -48,7 +48,7 @@ class StudyRows:
         return describe_rows({"train": self.train, "validation": self.validation})
 
 
-def open_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> StudyRows:
+def open_study_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> StudyRows:
     """Open the sets of a study and check that no row plays two roles."""
     data = recipe.data
     if data.corpus:

@@ -32,7 +32,7 @@ from compress.recipes import (
 from compress.recipes.controls import control_key
 from compress.reporting.charts.pruning_curve import CURVE_NAME
 from compress.reporting.report import report
-from compress.studies.data import StudyRows, open_rows
+from compress.studies.data import StudyRows, open_study_rows
 from compress.studies.journal import Stages
 from compress.studies.plan import (
     PlannedStudent,
@@ -109,7 +109,7 @@ def _make(
     """Make what a study names, measure it with what was made before, and write the report."""
     logger.info("%s", announcement(recipe, students, settings))
     with stages.making():
-        rows = open_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
+        rows = open_study_rows(recipe, stages, Path(settings.data_root) if settings.data_root else None)
         work = Study(recipe, stages, rows, settings, compute, progress, control_names(students))
         opened, models = work.teacher()
         labels = [work.labels(opened)]

@@ -25,7 +25,7 @@ from compress.models.output_dir import finish, writing
 from compress.models.output_lock import alone
 from compress.progress import silent
 from compress.studies import run as run_module
-from compress.studies.data import open_rows
+from compress.studies.data import open_study_rows
 from compress.studies.journal import Stages
 from compress.studies.plan import StudySettings, command, control_names, planned_students
 from compress.studies.run import run
@@ -397,7 +397,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages(case.out, force=False)
-    rows = open_rows(recipe, stages, case.data)
+    rows = open_study_rows(recipe, stages, case.data)
     settings = StudySettings(teacher=case.models / "tiny-bert")
     study = run_module.Study(recipe, stages, rows, settings, Compute("cpu", 1), silent)
     said = command("compress run tiny", recipe, settings, ["small"])
@@ -424,7 +424,7 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     stages = Stages(case.out, force=False)
     study = run_module.Study(
-        recipe, stages, open_rows(recipe, stages, case.data), StudySettings(), Compute("cpu", 1), silent
+        recipe, stages, open_study_rows(recipe, stages, case.data), StudySettings(), Compute("cpu", 1), silent
     )
     teacher = ModelDir.open(case.models / "tiny-bert")
     shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]
@@ -481,7 +481,7 @@ def test_two_students_of_one_name_are_refused(case: Case) -> None:
 def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:
     case.rewrite('validation = { set = "tiny", split = "validation" }', "validation_slice = { share_of_train = 0.2 }")
     recipe = recipes.load_recipe("benchmarks", str(case.recipe))
-    rows = open_rows(recipe, None, case.data)
+    rows = open_study_rows(recipe, None, case.data)
     assert len(rows.train) + len(rows.validation) == 40 and len(rows.validation) > 0
     assert not {row.text for row in rows.train} & {row.text for row in rows.validation}
 
@@ -489,7 +489,7 @@ def test_validation_may_be_a_slice_of_train_in_whole_groups(case: Case) -> None:
 def test_rows_that_one_role_leaves_are_another_roles(case: Case) -> None:
     case.rewrite('train = { set = "tiny", split = "train" }', 'train = { set = "tiny", split = "train", rows = 27 }')
     case.rewrite('test = { set = "tiny", split = "test" }', 'test = { set = "tiny", split = "train", beyond = 27 }')
-    rows = open_rows(recipes.load_recipe("benchmarks", str(case.recipe)), None, case.data)
+    rows = open_study_rows(recipes.load_recipe("benchmarks", str(case.recipe)), None, case.data)
     train, test = ({row.text for row in role} for role in (rows.train, rows.test))
     assert len(train) == 27 and len(test) == 13 and not train & test
     with pytest.raises(CompressError, match="beyond = -1 must be at least 0"):

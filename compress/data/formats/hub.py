@@ -38,6 +38,13 @@ def read_hub(name: str, role: str) -> Table:
     parts = repository.split("/")
     attempts = [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
     stream = _load(name, attempts, role, split)
+    table = streamed_table(name, f"hub, split {stream.split}", stream)
+    table.identity = frozenset({f"hub:{repository}:{stream.split}"})
+    return table
+
+
+def streamed_table(name: str, form: str, stream: Any) -> Table:
+    """Return an ``IterableDataset`` of the library ``datasets`` as a table."""
     with _unbroken(name):
         columns = tuple(stream.column_names or next(iter(stream), ()))
     classes = dict(class_names(stream.features.to_dict() if stream.features else {}))
@@ -51,8 +58,7 @@ def read_hub(name: str, role: str) -> Table:
             for number, record in enumerate(itertools.chain(first, records), start=1):
                 yield number, tuple(cell(record.get(column), withheld.get(column, ())) for column in columns)
 
-    place = frozenset({f"hub:{repository}:{stream.split}"})
-    return Table(name, f"hub, split {stream.split}", columns, rows, identity=place, classes=classes)
+    return Table(name, form, columns, rows, classes=classes)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import itertools
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,7 +50,7 @@ def read_json_lines(lines: Lines, wanted: Sequence[str]) -> Table:
             if line.strip():
                 yield number, parse_json(line, f"{name}, line {number}", halves=True)
 
-    return _records_table(name, "jsonl", records, wanted)
+    return records_table(name, "jsonl", records, wanted)
 
 
 def read_json_file(lines: Lines, role: str, wanted: Sequence[str]) -> Table:
@@ -108,7 +108,7 @@ def read_json_file(lines: Lines, role: str, wanted: Sequence[str]) -> Table:
             f"{name} holds no rows: give a list of objects, or an object of ids, splits or labels with rows."
         )
     rows = content
-    table = _records_table(name, form, lambda: enumerate(rows, start=1), wanted)
+    table = records_table(name, form, lambda: enumerate(rows, start=1), wanted)
     table.identity = frozenset({printable_name(f"{lines.path.resolve()}#{parts}")})
     return table
 
@@ -128,7 +128,7 @@ def _labelled(record: Any, label: str) -> dict[str, Any]:
     return {"text": record, "label": label}
 
 
-def _records_table(name: str, form: str, records: Any, wanted: Sequence[str]) -> Table:
+def records_table(name: str, form: str, records: Any, wanted: Sequence[str]) -> Table:
     """Return records as a table: objects by key, arrays by position, strings as the only column."""
     first = [record for _, record in itertools.islice(records(), SAMPLE)]
     kinds = {type(record) for record in first}
@@ -178,12 +178,28 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> Table:
     file = parquet.ParquetFile(stream)
     empty = file.metadata.num_rows == 0
     size = 1 if empty else batch_rows(name, stream, file.metadata, path.stat().st_size)
+
+    def read(columns: Sequence[str]) -> Iterator[Any]:
+        yield from parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=columns)
+
+    table = arrow_table(name, "parquet", file.schema_arrow, read, wanted)
+    table.identity = frozenset({printable_name(path.resolve())})
+    table.empty = empty
+    return table
+
+
+def arrow_table(
+    name: str, form: str, schema: Any, read: Callable[[Sequence[str]], Iterator[Any]], wanted: Sequence[str]
+) -> Table:
+    """Return Arrow data as a table: ``read`` yields the record batches of some of its columns.
+
+    Columns that hold neither text nor labels, such as images, are left out.
+    """
     # Some writers, such as Hive, store strings as bytes.
-    binary = [field.name for field in file.schema_arrow if _is_binary(field.type)]
-    first = next(file.iter_batches(batch_size=size, columns=binary), None) if binary else None
-    read = zip(first.schema.names, first.columns, strict=True) if first else ()
-    texts = {title for title, column in read if _decoded(column) is not None}
-    schema = file.schema_arrow
+    binary = [field.name for field in schema if _is_binary(field.type)]
+    first = next(read(binary), None) if binary else None
+    pairs = zip(first.schema.names, first.columns, strict=True) if first else ()
+    texts = {title for title, column in pairs if _decoded(column) is not None}
     described = parse_json((schema.metadata or {}).get(b"huggingface", b"{}").decode(), f"{name}, schema metadata")
     classes = dict(class_names(described.get("info", {}).get("features")))
     lists = (*wanted, *_PATHS, *classes, *(title for title in schema.names if usual(title) in _LISTS))
@@ -198,13 +214,11 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> Table:
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
 
     def rows() -> Iterator[Row]:
-        batches = parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=sorted(set(reads.values())))
         named = [(column, classes.get(column, ())) for column in columns]
-        for number, record in enumerate(_records(name, batches), start=1):
+        for number, record in enumerate(_records(name, read(sorted(set(reads.values())))), start=1):
             yield number, tuple(cell(at(record, column), names) for column, names in named)
 
-    place = frozenset({printable_name(path.resolve())})
-    return Table(name, "parquet", columns, rows, identity=place, empty=empty, classes=classes)
+    return Table(name, form, columns, rows, classes=classes)
 
 
 def _paths(name: str, kind: Any) -> Iterator[str]:

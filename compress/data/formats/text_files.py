@@ -3,7 +3,7 @@
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -44,7 +44,7 @@ csv.field_size_limit(2**31 - 1)  # rows are bounded where they are read; the def
 
 
 def read_table(
-    path: Path, *, role: str, labelled: bool, format: str | None = None, wanted: Iterable[str | None] = ()
+    path: Path, *, role: str, labelled: bool, format: str | None = None, wanted: Sequence[str] = ()
 ) -> Table:
     """Open one file as a table, finding out its format by content and suffix unless it is given.
 
@@ -58,11 +58,10 @@ def read_table(
     """
     if format is not None and format not in FORMATS:
         raise CompressError(f"There is no format {format!r}: use one of {', '.join(FORMATS)}.")
-    named = [name for name in wanted if name]
     with open_bytes(path) as stream, reading(path):
         magic = stream.read(4)
     if format == "parquet" or (format is None and magic == b"PAR1"):
-        return read_parquet(path, named)
+        return read_parquet(path, wanted)
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     may_be_json = (format or suffix.removeprefix(".")) in ("json", "")  # which may be a single line
     lines = Lines(path, max(JSON_DATA_BYTES, text_limit_bytes()) if may_be_json else None)
@@ -76,9 +75,9 @@ def read_table(
     if kind != "json" and len(head) == 1 and "\r" in head[0].strip():
         raise CompressError(f"{lines.name} ends its lines with CR alone: write it with LF or CRLF.")
     if kind in ("json", "jsonl"):
-        table = read_json_lines(lines, named) if kind == "jsonl" else read_json_file(lines, role, named)
+        table = read_json_lines(lines, wanted) if kind == "jsonl" else read_json_file(lines, role, wanted)
     elif kind in ("csv", "tsv", "tsv-unquoted", "table"):
-        table = _delimited(lines, head, suffix, kind, named)
+        table = _delimited(lines, head, suffix, kind, wanted)
     else:
         table = _LINE_FORMATS[kind](lines, labelled)
     table.identity = table.identity or frozenset({printable_name(path.resolve())})
@@ -110,7 +109,7 @@ def _sniff_format(head: list[str], suffix: str) -> str:
     return "table" if sniff_dialect(head, suffix) else "text"
 
 
-def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: list[str]) -> Table:
+def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Sequence[str]) -> Table:
     suffixes = {"csv": ".csv", "tsv": ".tsv", "tsv-unquoted": ".tsv", "table": suffix}
     dialect = sniff_dialect(head, suffixes[kind])
     assert dialect is not None
