@@ -48,8 +48,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # Nothing here imports torch or datasets: a window first installs what is missing.
 from compress import recipes
 from compress.errors import CompressError
-from compress.models.output_dir import write_json_lines
-from compress.models.output_lock import in_turn
+from compress.models.output_dir import in_turn, write_json_lines
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import DataSet, StudyRecipe
 from compress.studies.plan import (

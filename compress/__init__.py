@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compress.inference.predict import Classifier, load
     from compress.labelling.import_labels import LabelValues, import_labels
     from compress.labelling.label import LabelOptions, label
-    from compress.labelling.merge import merge_labels
+    from compress.labelling.parts import merge_labels
     from compress.models.model_dir import ModelDir
     from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
@@ -89,7 +89,7 @@ _LAZY = {
     "import_labels": "compress.labelling.import_labels",
     "label": "compress.labelling.label",
     "load": "compress.inference.predict",
-    "merge_labels": "compress.labelling.merge",
+    "merge_labels": "compress.labelling.parts",
     "pretrain": "compress.training.pretrain",
     "prune": "compress.pruning.prune",
     "quantize": "compress.quantization.quantize",

@@ -60,6 +60,13 @@ class MissingPackage(CompressError, ImportError):
         return CompressError, (str(self),)  # another process gets the sentence
 
 
+def refuse(*faults: tuple[object, str]) -> None:
+    """Raise the sentence of the first fault that is there; each is a condition and a sentence."""
+    for found, sentence in faults:
+        if found:
+            raise CompressError(sentence)
+
+
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string."""
     names = [name for name in allowed if max(len(name), len(value)) <= _LONGEST_NAME]  # it compares in squared time

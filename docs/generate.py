@@ -24,7 +24,6 @@ from study_tables import RESULTS
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import json_schema
 from compress.cli import COMMANDS, cli
-from compress.models.signatures import signed
 from compress.recipes import load_recipe
 from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
 from compress.reporting.page import Options, view
@@ -146,7 +145,7 @@ def reports() -> dict[Path, str]:
         curves = [read_curve(path) for path in sorted(folder.glob(f"*/{CURVE_NAME}"))]
         page = view(read_results([results]), curves, locks_beside([results]), Options(title=title))
         for path in folder.glob("report.*"):
-            found[path] = signed(render(f"{path.name}.j2", page))
+            found[path] = render(f"{path.name}.j2", page)
     return found
 
 

@@ -20,7 +20,7 @@ from tests.support import REPOSITORY
 ROOT = REPOSITORY
 RECIPE_FOLDERS = ("teachers", "students", "benchmarks")
 LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv*", "runs", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".*.partial", "*.previous"
+    ".git", ".venv*", "runs", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".*.partial", "*.old"
 )
 HOOK = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
 LIST = """

@@ -7,11 +7,10 @@ groups, each with the teacher among them.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +25,7 @@ from compress.benchmarking.candidates import (
     open_candidates,
     plan_entries,
 )
-from compress.benchmarking.lockfile import LOCK_SUFFIX, lock_path, read_lock, write_lock
+from compress.benchmarking.lockfile import LOCK_SUFFIX, lock_path, write_lock
 from compress.benchmarking.quality_fields import quality_fields
 from compress.benchmarking.random_weights import build_pruning_steps, build_reference_models, plan_pruning_steps
 from compress.benchmarking.result_fields import (
@@ -38,7 +37,7 @@ from compress.benchmarking.result_fields import (
     setting_fields,
     speed_fields,
 )
-from compress.benchmarking.results.files import host_id, read_results, write_results
+from compress.benchmarking.results.files import host_id, write_results
 from compress.benchmarking.results.schema import PREDICTIONS_KEPT, SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import WorkerRun, take_turns, workloads_of
 from compress.benchmarking.start_workers import Files, groups_of, started
@@ -62,8 +61,7 @@ from compress.inference.label_check import check_label_meaning
 from compress.inference.threads import free_cores
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
-from compress.models.output_lock import alone
-from compress.models.output_safety import check_file, entry, keep_apart, output_path
+from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
 
@@ -76,7 +74,7 @@ class BenchmarkOutput:
 
     Args:
         path: a ``.jsonl`` to write, whole or not at all, and its lock beside it; None writes nothing.
-        force: replace existing files.
+        force: move existing files aside.
         study: name of the study that the models belong to.
         budget: name of the study's budget that they were trained at.
         data_name: name of the test rows; default the name of their file.
@@ -100,38 +98,19 @@ class BenchmarkOutput:
     @property
     def files(self) -> tuple[Path, ...]:
         """The result file and its lock; none where nothing is written."""
-        return () if self.path is None else _with_lock(output_path(self.path, added=LOCK_SUFFIX, file=True))
+        if self.path is None:
+            return ()
+        results = output_path(self.path, added=LOCK_SUFFIX, file=True)
+        return results, lock_path(results)
 
     def check(self) -> None:
         """Refuse before the measurement files that could not, or must not, be written after it."""
-        if self.files:
-            results, lock = self.files
-            check_file(results, lambda file: read_results([file]), "results of compress", force=self.force)
-            check_file(lock, read_lock, "a lock of compress", force=self.force)
+        for file in self.files:
+            check_file(file, force=self.force)
 
     def alone(self) -> AbstractContextManager[None]:
         """Keep other commands from writing the files meanwhile."""
         return alone(self.files[0]) if self.files else nullcontext()
-
-    def write(self, write: Callable[[Path], None]) -> None:
-        """Write the files by ``write(path)``: beside their place where something else lies there since the start.
-
-        Raises:
-            CompressError: it does; what was measured is written first.
-        """
-        try:
-            self.check()
-        except CompressError as error:
-            result = self.files[0]
-            beside = (result.with_name(f"{result.stem}-{number}{result.suffix}") for number in count(2))
-            free = next(path for path in beside if not any(map(entry, _with_lock(path))))
-            write(free)
-            raise CompressError(f"{error}: the results are in {free}") from None
-        write(self.files[0])
-
-
-def _with_lock(results: Path) -> tuple[Path, Path]:
-    return results, lock_path(results)
 
 
 def benchmark(
@@ -249,14 +228,12 @@ def benchmark(
                 if values is not None
             }
             lines = keep_predictions(lines, predictions, rows.gold)
+        for file in output.files:
+            set_aside(file)
         if output.files:
-
-            def write(path: Path) -> None:
-                write_results(path, lines)
-                places = {candidate.name: candidate.model.path for candidate in candidates}
-                write_lock(path, lines, settings, compute, places, fitted.examples if fitted else None)
-
-            output.write(write)
+            write_results(output.files[0], lines)
+            places = {candidate.name: candidate.model.path for candidate in candidates}
+            write_lock(output.files[0], lines, settings, compute, places, fitted.examples if fitted else None)
     return lines
 
 

@@ -17,7 +17,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.cores import core_count
 from compress.models.cascade_dir import CASCADE_NAME, open_model
-from compress.models.output_safety import keep_apart
+from compress.models.output_dir import keep_apart
 
 DEPTH = 4  # how far below a root model directories are looked for
 

@@ -14,7 +14,7 @@ from compress.cli import Command
 from compress.cli.options import Real, Whole, keep_inputs
 from compress.cli.printing import say
 from compress.errors import CompressError
-from compress.models.output_safety import append_summary, check_file, output_path, refuse_other_outputs, unwritable
+from compress.models.output_dir import append_summary, check_file, output_path, refuse_other_outputs, unwritable
 
 if TYPE_CHECKING:
     from compress.gating.budgets import GateBudget, Tolerance
@@ -174,13 +174,21 @@ def _show(verdict: GateVerdict) -> None:
 
 
 def _check_outputs(junit: str | None, json_file: str | None) -> None:
-    """Refuse, before the work, files that are not verdicts of earlier checks."""
+    """Refuse, before the work, files that cannot be written, or that are there and not verdicts of earlier checks."""
     from compress.gating.outputs import read_junit, read_verdict
 
     for option, path, read in (("--junit", junit, read_junit), ("--json", json_file, read_verdict)):
         if path is not None:
             keep_inputs([output_path(path, option)], option)
-            check_file(path, read, "a verdict of compress", option=option)
+            check_file(path, option)
+            if Path(path).is_file() and Path(path).stat().st_size:
+                try:
+                    read(Path(path))
+                except CompressError:
+                    raise CompressError(
+                        f"{option} {path} exists and is not a verdict of compress, so that it is not replaced; choose "
+                        "another"
+                    ) from None
     if junit and json_file and os.path.realpath(junit) == os.path.realpath(json_file):
         raise CompressError(f"--junit and --json are both {json_file}; name two files")
 

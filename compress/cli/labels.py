@@ -89,7 +89,7 @@ def _import(
 @options.verbosity
 def merge(parts: tuple[str, ...], output: str, force: bool, progress: Progress) -> None:
     """Join what 'compress label --shard 1/N' to 'N/N' wrote: the labels of one command that labelled the whole text."""
-    from compress.labelling.merge import merge_labels
+    from compress.labelling.parts import merge_labels
 
     made = merge_labels(parts, output, force=force, progress=progress)
     tell(f"{output}: {made.rows:,} rows of {len(parts):,} parts")
@@ -100,7 +100,7 @@ def merge(parts: tuple[str, ...], output: str, force: bool, progress: Progress) 
 @options.verbosity
 def close(directory: str, progress: Progress) -> None:
     """Finish what a stopped 'compress label -o DIR' has labelled, as it is; the same command still goes on with it."""
-    from compress.labelling.closing import close_labels
+    from compress.labelling.parts import close_labels
 
     made = close_labels(directory)
     tell(f"{made.path}: {made.described_rows}")

@@ -27,8 +27,7 @@ from compress.escaping.uris import is_uri, local_path, text_without_secrets, wit
 from compress.host import without_home
 from compress.inference.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import check_free, places_of
-from compress.models.output_safety import keep_apart
+from compress.models.output_dir import check_free, ended_early, keep_apart, places_of
 from compress.progress import for_terminal, logger
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -36,7 +35,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
 
 
-force = click.option("--force", is_flag=True, help="Replace an existing output, or discard unfinished work for it.")
+force = click.option(
+    "--force", is_flag=True, help="Move an existing output aside, to NAME.old, or discard unfinished work for it."
+)
 seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
 max_length = click.option(
     "--max-length",
@@ -248,8 +249,7 @@ def output_or_uri(function: Function) -> Function:
 
 def _check_output(output: str, force: bool) -> None:
     keep_inputs(places_of(output))
-    if not force:
-        check_free(output)
+    check_free(output, force or bool(ended_early(output)))
 
 
 def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:

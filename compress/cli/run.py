@@ -47,11 +47,10 @@ def command(study: str, output: str, compute: Compute, **given: Any) -> None:
 
 def _print(directory: Path) -> None:
     """Print the report of a study, if it was made."""
-    from compress.models.signatures import unsigned
     from compress.reporting.report import MARKDOWN_NAME
     from compress.studies.run import REPORT_NAME, RESULTS_NAME
 
     page = directory / REPORT_NAME / MARKDOWN_NAME
     if page.is_file():
-        tell(unsigned(page.read_text(encoding="utf-8")))
+        tell(page.read_text(encoding="utf-8"))
         tell(f"Report: {directory / REPORT_NAME / 'report.html'}; results: {directory / RESULTS_NAME}")

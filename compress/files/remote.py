@@ -6,6 +6,7 @@ again as long as the file is the same; nothing deletes them.
 """
 
 import hashlib
+import itertools
 import os
 import re
 import secrets
@@ -248,6 +249,13 @@ class Remote:
             group = files[start : start + _TOGETHER]
             with _faults(self.uri, "written"):
                 self.system.put([str(file) for file in group], [self.below(file.name) for file in group])
+
+    def set_aside(self) -> None:
+        """Rename this folder to the first of ``NAME.old``, ``NAME.old.1``, ... that is free."""
+        with _faults(self.uri, "moved"):
+            old = f"{self.path.rstrip('/')}.old"
+            names = itertools.chain([old], (f"{old}.{number}" for number in itertools.count(1)))
+            self.system.mv(self.path, next(name for name in names if not self.system.exists(name)), recursive=True)
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete files in this folder."""

@@ -15,7 +15,7 @@ from compress.benchmarking.results.files import (
 )
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.models.output_safety import check_file
+from compress.models.output_dir import check_file
 
 SAYS = "<git>"  # stands for git's own words in a message
 REFERENCE_SUFFIX = ".jsonl"
@@ -115,7 +115,7 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> dic
     by_host = {Path(directory) / f"{host}{REFERENCE_SUFFIX}": own for host, own in grouped(lines, _host).items()}
     gone: dict[Path, list[str]] = {}
     for path, own in by_host.items():
-        check_file(path, lambda file: read_results([file]), "results of compress", option="--update-baseline")
+        check_file(path, "--update-baseline")
         before = read_results([path]) if path.is_file() else []
         names, sets = {line.model for line in own}, {line.data for line in own}
         lost = [line for line in before if line.model not in names or line.data not in sets]

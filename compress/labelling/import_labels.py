@@ -17,9 +17,9 @@ from compress.data import ContentFingerprint, FileSource, LabelIndex, data_entry
 from compress.data.examples import batched
 from compress.data.label_encoding import NUMBER
 from compress.data.sources import ValuedRow
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, refuse
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import SHARD_ROWS, write_shard
+from compress.labelling.shards import SHARD_ROWS, centred, write_shard
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 
@@ -61,21 +61,27 @@ class LabelValues:
         """Raise a :class:`CompressError` for what does not fit together."""
         named = self.classes or (self.columns if self.kind != "labels" else ())
         twice = [name for name in (*named, *self.columns) if max(named.count(name), self.columns.count(name)) > 1]
-        if twice:
-            raise CompressError(f"{twice[0]!r} is named twice; give each class and each column once")
-        if self.kind != "labels" and len(named) != len(self.columns):
-            raise CompressError(
+        refuse(
+            (twice, f"{''.join(twice[:1])!r} is named twice; give each class and each column once"),
+            (
+                self.kind != "labels" and len(named) != len(self.columns),
                 f"--classes names {len(named)} classes, and there are {len(self.columns)} columns of {self.kind}; "
-                "name as many, in the order of the columns"
-            )
-        if len(named) == 1 or "" in named:
-            raise CompressError("there must be two classes or more, each with a name: separate them by commas")
-        if self.confidence and self.kind != "labels":
-            raise CompressError("--confidence is the probability of a --label; leave it out")
-        if self.kind == "logits" and self.smoothing is not None:
-            raise CompressError("--smoothing changes probabilities and labels, not logits; leave it out")
-        if not 0 <= self.smoothed < 1:
-            raise CompressError(f"smoothing = {self.smoothed} must be at least 0 and below 1")
+                "name as many, in the order of the columns",
+            ),
+            (
+                len(named) == 1 or "" in named,
+                "there must be two classes or more, each with a name: separate them by commas",
+            ),
+            (
+                self.confidence and self.kind != "labels",
+                "--confidence is the probability of a --label; leave it out",
+            ),
+            (
+                self.kind == "logits" and self.smoothing is not None,
+                "--smoothing changes probabilities and labels, not logits; leave it out",
+            ),
+            (not 0 <= self.smoothed < 1, f"smoothing = {self.smoothed} must be at least 0 and below 1"),
+        )
 
 
 def import_labels(
@@ -144,11 +150,6 @@ def import_labels(
             },
         )
     return LabelDir.open(output)
-
-
-def centred(logits: np.ndarray) -> np.ndarray:
-    """Return logits ``[..., C]`` float32 with a mean of 0 over the classes, which changes no probability."""
-    return np.asarray(logits - logits.mean(axis=-1, keepdims=True), dtype=np.float32)
 
 
 def _read(sources: Sequence[FileSource]) -> Iterator[ValuedRow]:

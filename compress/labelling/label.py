@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,21 +15,22 @@ from transformers import PreTrainedTokenizerFast
 
 from compress.data import ContentFingerprint, Example, TextSource, among, content_sha256, data_entry, row_key
 from compress.data.examples import batched
+from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
 from compress.data.truncation import count_stream, counting
-from compress.errors import CompressError, first_line, interruptions, system_fault
+from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.escaping.uris import is_uri
 from compress.exporting.export import export, has_exporter
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import open_runtime
+from compress.inference.speedup_intervals import speedup
 from compress.inference.threads import default_threads, using_threads
-from compress.labelling.closing import DRAFT_NAME, close_shards, take_up
 from compress.labelling.label_dir import ROWS_ASKED, LabelDir
-from compress.labelling.precision import COMPARED_ROWS, compare_precisions
-from compress.labelling.remote_labels import Upload, keep_copy, work_place
+from compress.labelling.parts import DRAFT_NAME, close_shards, take_up
+from compress.labelling.remote_labels import keep_copy, open_target, upload, work_place
 from compress.labelling.shards import SHARD_ROWS, Part, count_truncated, shard_is_done, shard_number, write_shard
-from compress.models.manifest import MANIFEST_NAME
+from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED, write_atomically
 from compress.models.resumption import cached_json, is_whole, keep
@@ -41,6 +42,10 @@ from compress.recipes.training import LEAST_MAX_LENGTH
 PLAN_NAME = "plan.json"
 TEACHER_ONNX = "teacher-onnx"
 PRECISIONS = ("float32", "bfloat16", "auto")
+COMPARED_ROWS = 512
+ROUNDS = 3
+LEAST_AGREEMENT = 0.99  # share of rows with the same label
+MOST_DIFFERENCE = 0.02  # root mean square of the logits' difference, as a share of the logits' standard deviation
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,8 @@ Labelled = Generator[tuple[int, list[Example], np.ndarray, int], None, None]
 class Engine:
     """Runs the teacher over the shards of a text: in this process, one after the other."""
 
-    @property
-    def elsewhere(self) -> bool:
-        """Whether the teacher runs on other machines than this one."""
-        return False
-
-    @property
-    def threads(self) -> int:
-        """How many threads the teacher has where none are asked for; 0 for one a free core."""
-        return 0
+    elsewhere = False  # whether the teacher runs on other machines than this one
+    threads = 0  # how many threads the teacher has where none are asked for; 0 for one a free core
 
     def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
         """Yield each shard with its logits and the number of rows that were cut, in any order; ``advance`` by rows."""
@@ -118,8 +116,8 @@ class LabelOptions:
         max_length: tokens a text is cut to; 0 for as many as the teacher can read.
         precision: ``float32``, or ``bfloat16`` in torch: faster on hardware made for it (GPUs, AMX), and logits
             that differ in the third digit, which is far less than a student differs. ``auto`` compares both on 512
-            rows (:mod:`compress.labelling.precision`).
-        part: label the shards of this part only; :func:`compress.labelling.merge.merge_labels` joins all parts.
+            rows (:func:`compare_precisions`).
+        part: label the shards of this part only; :func:`compress.labelling.parts.merge_labels` joins all parts.
         engine: what runs the teacher; it may be another one when interrupted work goes on.
         time_limit_s: finish, with the shards that are begun, when so many seconds are over; 0 for no limit.
 
@@ -134,16 +132,20 @@ class LabelOptions:
     time_limit_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise CompressError(f"precision {self.precision!r} is not known; use {', '.join(PRECISIONS)}")
-        if self.max_length and self.max_length < LEAST_MAX_LENGTH:
-            raise CompressError(
-                f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit"
-            )
-        if self.precision == "auto" and self.engine.elsewhere:
-            raise CompressError(
-                "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16"
-            )
+        refuse(
+            (
+                self.precision not in PRECISIONS,
+                f"precision {self.precision!r} is not known; use {', '.join(PRECISIONS)}",
+            ),
+            (
+                0 < self.max_length < LEAST_MAX_LENGTH,
+                f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit",
+            ),
+            (
+                self.precision == "auto" and self.engine.elsewhere,
+                "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16",
+            ),
+        )
 
 
 def label(
@@ -184,7 +186,7 @@ def label(
         },
         force=force,
     ) as stage:
-        upload = Upload.begin(str(output), force=force) if is_uri(output) else None
+        target = open_target(str(output), force=force) if is_uri(output) else None
         tokenizer = model.load_tokenizer()
 
         def make_plan() -> Plan:
@@ -201,11 +203,10 @@ def label(
                 return _faster_plan(plan, model, tokenizer, rows, prepared)
 
         prepared = stage.scratch / PREPARED
-        if not force and (Path(place) / MANIFEST_NAME).is_file():
-            earlier = LabelDir.open(place)
-            take_up(earlier, stage.working)
-            logger.info("going on from %s that are labelled", earlier.described_rows)
-            keep(prepared / PLAN_NAME, {name: earlier.manifest.notes.get(name) for name in Plan.__dataclass_fields__})
+        if (stage.working / MANIFEST_NAME).is_file():  # of labels that ended early
+            earlier = Manifest.read(stage.working / MANIFEST_NAME)
+            keep(prepared / PLAN_NAME, {name: earlier.notes.get(name) for name in Plan.__dataclass_fields__})
+            take_up(stage.working)
         kept = cached_json(prepared / PLAN_NAME, lambda: asdict(make_plan()))
         plan = parse(Plan, kept, source=str(prepared / PLAN_NAME))
         record = {
@@ -266,11 +267,11 @@ def label(
                     stale.unlink()
             count_truncated(stage.truncation, stage.working.glob("shard-*.json"), plan.max_length)
             stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=notes)
-        if upload:
+        if target:
             with progress("Copying the labels", None):
-                upload.finish(stage.working)
+                upload(stage.working, target, force=force)
     logger.info("read: %s", unlabeled.describe())  # with the rows that were left out, which is known by now
-    if upload:
+    if target:
         keep_copy(Path(place))
     return LabelDir.open(output, part=part is not None and not late)
 
@@ -395,3 +396,49 @@ def runtime_directory(plan: Plan, model: ModelDir, scratch: Path) -> Path:
     if not is_whole(directory):
         export(model, directory)
     return directory
+
+
+def compare_precisions(
+    runs: Mapping[str, Run], rows: Sequence[Example], tokenizer: AnyTokenizer, *, max_length: int, task: str
+) -> tuple[bool, str]:
+    """Return whether the second run is to be used instead of the first, and why.
+
+    Args:
+        runs: two, by the names of their precisions.
+        rows: labelled in turns by both, once to compare and to warm up and ``ROUNDS`` times to compare their speed.
+        max_length: tokens a text is cut to.
+    """
+
+    def label(name: str) -> np.ndarray:
+        return logits_of(rows, runs[name], tokenizer, max_length=max_length, task=task)
+
+    exact, rounded = runs
+    reference = label(exact)
+    try:
+        close, found = is_close(reference, label(rounded))
+    except CompressError as error:
+        return False, f"{rounded} fails: {error}"
+    if not close:
+        return False, f"{rounded} {found}"
+    samples: dict[str, list[list[float]]] = {name: [] for name in runs}
+    for _ in range(ROUNDS):
+        for name in runs:
+            started = time.perf_counter()
+            label(name)
+            samples[name].append([1000 * (time.perf_counter() - started)])
+    ratio = speedup(samples[exact], samples[rounded])
+    return ratio.low > 1, f"{rounded} is x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) as fast and {found}"
+
+
+def is_close(exact: np.ndarray, rounded: np.ndarray) -> tuple[bool, str]:
+    """Return whether logits ``[N, C]`` are near enough to exact ones, and how near they are, for a sentence."""
+    answered = np.isfinite(exact).all(axis=1)  # words that were cut off have no logits
+    exact, rounded = exact[answered], rounded[answered]
+    spread = max(float(exact.std()), float(np.finfo(np.float32).tiny))
+    difference = float(np.sqrt(np.square(exact - rounded).mean())) / spread
+    found = f"logits that differ by {difference:.2%}"
+    if exact.shape[1] == 1:
+        return difference <= MOST_DIFFERENCE, f"gives {found}"
+    same = float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean())
+    found = f"gives the same label in {same:.1%} of {len(exact):,}, with {found}"
+    return same >= LEAST_AGREEMENT and difference <= MOST_DIFFERENCE, found

@@ -1,54 +1,41 @@
-"""Label directory: texts with the logits of a teacher, in shards (:mod:`compress.labelling.shards`).
+"""Label directories: texts with the logits of a teacher, in shards (:mod:`compress.labelling.shards`).
 
-Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`).
+Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`). Several directories of the same
+texts count as one by the weighted mean of their probabilities, the prediction that is closest to those of all teachers
+in the sense of the loss kl: ``sum_k w_k KL(p_k || q)`` is least at ``q = sum_k w_k p_k``, and at temperature 1 the
+gradient of a student is the same as from each teacher in turn. Hinton et al. 2015 (arXiv:1503.02531) take this mean or
+the geometric one, which is that of the logits; there one teacher that is certain outweighs all others.
 """
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
 from compress.data import Example
+from compress.data.examples import batched
 from compress.data.parallel import in_processes
-from compress.errors import CompressError
+from compress.data.tokenization import by_sentence
+from compress.errors import CompressError, refuse, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of
 from compress.inference.cores import core_count
 from compress.labelling.remote_labels import local_copy
-from compress.labelling.shards import Shards, open_shard, shard_path
+from compress.labelling.shards import SHARD_ROWS, Shards, centred, open_shard, shard_path
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
-from compress.recipes import parse
 
 ALONE_SHARDS = 32  # as quick in one process as in several
 IMPORTED = "import"  # the stage of labels without a teacher
 ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
-_KEPT = ("stage", "task", "labels", "parents", "data")
-
-
-@dataclass(frozen=True)
-class LabelRecord:
-    """What is read of the manifest of labels."""
-
-    stage: str
-    task: Literal["classification", "regression", "tagging"]
-    labels: tuple[str, ...]
-    parents: tuple[Mapping[str, Any], ...]
-    data: tuple[Mapping[str, Any], ...]
-
-    def faults(self) -> list[str]:
-        """Return what neither labelling nor importing writes."""
-        known = all(parent["sha256"] for parent in self.parents)
-        known = known and bool(self.parents) is (self.stage != IMPORTED)
-        counted = bool(self.data) and all(entry["rows"] >= 0 for entry in self.data)
-        checks = {"labels are missing": self.labels, "parents have no hash": known}
-        return [fault for fault, holds in {**checks, "data have no rows": counted}.items() if not holds]
+_TASKS = ("classification", "regression", "tagging")
 
 
 @dataclass(frozen=True)
@@ -69,27 +56,14 @@ class LabelDir:
         if is_uri(path := local_path(str(path))):
             return cls._open_copy(path, part=part)
         directory = Path(path)
-        if not (directory / MANIFEST_NAME).is_file():
+        place = directory / MANIFEST_NAME
+        if not place.is_file():
             raise CompressError(
                 f"{path} is not a finished label directory (no {MANIFEST_NAME}); make one with 'compress label'"
             )
-        with faults_of(directory / MANIFEST_NAME, "the manifest of labels", "label the text again"):
-            manifest = Manifest.read(directory / MANIFEST_NAME)
-            if manifest.kind != "labels":
-                raise CompressError(
-                    f"{path} is a directory of kind {manifest.kind!r}, not of labels; make one with 'compress label'"
-                )
-            _refuse_links(directory)
-            verify_files(directory, manifest)
-            parse(LabelRecord, {name: getattr(manifest, name) for name in _KEPT}, source=str(directory / MANIFEST_NAME))
-        opened = cls(directory, manifest)
-        if part != ("part" in manifest.notes):
-            raise CompressError(
-                f"{path} holds whole labels, not a part of them; use it as it is"
-                if part
-                else f"{path} holds part {manifest.notes['part']} of {manifest.notes.get('parts')} of labels; join all "
-                "parts with 'compress labels merge DIR... -o DIR' and use what that writes"
-            )
+        with faults_of(place, "the manifest of labels", "label the text again"):
+            opened = cls(directory, Manifest.read(place))
+            opened._check(part)
         if not part:
             opened.check_shards()
         return opened
@@ -102,6 +76,34 @@ class LabelDir:
         except CompressError as error:
             shutil.rmtree(copy, ignore_errors=True)  # if it was damaged here, the next start copies it again
             raise CompressError(f"{without_secrets(uri)}, copied: {error}") from error
+
+    def _check(self, part: bool) -> None:
+        """Raise where the manifest is none of labels, or of a part of them, or files are not those that it names."""
+        manifest, notes = self.manifest, self.manifest.notes
+        if manifest.kind != "labels":
+            raise CompressError(
+                f"{self.path} is a directory of kind {manifest.kind!r}, not of labels; make one with 'compress label'"
+            )
+        known = all(parent["sha256"] for parent in manifest.parents)
+        holds = {
+            f"task = {manifest.task!r} is not one of {', '.join(_TASKS)}": manifest.task in _TASKS,
+            "labels are missing": manifest.labels,
+            "parents have no hash": known and bool(manifest.parents) is (manifest.stage != IMPORTED),
+            "data have no rows": manifest.data and all(entry["rows"] >= 0 for entry in manifest.data),
+        }
+        faults = [fault for fault, right in holds.items() if not right]
+        refuse((faults, f"{self.path / MANIFEST_NAME}: {'; '.join(faults)}; label the text again"))
+        for entry in os.scandir(self.path):
+            if entry.is_symlink() and not Path(entry).resolve().is_relative_to(self.path.resolve()):
+                raise CompressError(f"{entry.path} is a link that leaves its directory; copy the file itself there")
+        verify_files(self.path, manifest)
+        if part != ("part" in notes):
+            raise CompressError(
+                f"{self.path} holds whole labels, not a part of them; use it as it is"
+                if part
+                else f"{self.path} holds part {notes['part']} of {notes.get('parts')} of labels; join all parts with "
+                "'compress labels merge DIR... -o DIR' and use what that writes"
+            )
 
     def check_shards(self) -> None:
         """Raise where shards are missing, or together have other rows than the manifest says."""
@@ -161,12 +163,8 @@ class LabelDir:
         if ours == theirs or same and len(ours) == len(theirs):
             return self
         if sorted(ours) != sorted(theirs):
-            lacking = {str(self.path): set(ours) - set(theirs), model.name: set(theirs) - set(ours)}
-            said = "; ".join(
-                f"{name} lacks {', '.join(sorted(names)[:10])}{', ...' * (len(names) > 10)}"
-                for name, names in lacking.items()
-                if names
-            )
+            lacking = {self.path: set(ours) - set(theirs), model.name: set(theirs) - set(ours)}
+            said = "; ".join(f"{name} lacks {some_of(sorted(names))}" for name, names in lacking.items() if names)
             raise CompressError(
                 f"{self.path} and {model.name} have other classes: {said}; they must have the same names ('compress "
                 "labels import --classes ...' gives imported ones others)"
@@ -196,14 +194,6 @@ class LabelDir:
         return self.shards.rows_at(np.arange(self.shards.starts[-1]))
 
 
-def _refuse_links(directory: Path) -> None:
-    """Raise where a file is a link that leaves the directory, and so would read what nobody gave for labels."""
-    root = directory.resolve()
-    for entry in os.scandir(directory):
-        if entry.is_symlink() and not Path(entry).resolve().is_relative_to(root):
-            raise CompressError(f"{entry.path} is a link that leaves its directory; copy the file itself there")
-
-
 def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]:
     """Open the label directories that are not open yet, and say which of them end early."""
     opened = tuple(part if isinstance(part, LabelDir) else LabelDir.open(part) for part in labels)
@@ -211,3 +201,115 @@ def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]
         if ROWS_ASKED in part.manifest.notes:
             logger.info("labels: %s holds %s, where labelling ended early", part.path, part.described_rows)
     return opened
+
+
+@dataclass(frozen=True)
+class CombinedLabels(LabelDir):
+    """Label directories of the same texts in the same order; a shard of each is in memory at a time."""
+
+    parts: tuple[LabelDir, ...] = ()
+    weights: tuple[float, ...] = ()
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        parts = [{**part.origin, "weight": weight} for part, weight in zip(self.parts, self.weights, strict=True)]
+        return {"name": self.teacher_name, "mean_of": parts}
+
+    @property
+    def teacher_sha256(self) -> str:
+        return ""
+
+    @property
+    def teacher_name(self) -> str:
+        weighted = [f"{weight:g} x " if len(set(self.weights)) > 1 else "" for weight in self.weights]
+        names = [f"{weight}{part.teacher_name}" for weight, part in zip(weighted, self.parts, strict=True)]
+        return f"the mean of {', '.join(names)}"
+
+    @property
+    def has_zeros(self) -> bool:
+        return any(part.has_zeros for part in self.parts)
+
+    @cached_property
+    def shards(self) -> "CombinedShards":  # type: ignore[override]
+        return CombinedShards(tuple(part.shards for part in self.parts), self.weights)
+
+
+@dataclass(frozen=True)
+class CombinedShards:
+    """The shards of label directories of the same texts; see :class:`compress.labelling.shards.Shards`."""
+
+    parts: tuple[Shards, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def starts(self) -> np.ndarray:
+        return self.parts[0].starts
+
+    def keys(self, number: int) -> np.ndarray:
+        return self.parts[0].keys(number)
+
+    def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
+        """Yield examples with the logits of their mean probabilities, of a regression with their mean score."""
+        tagging = self.parts[0].task == "tagging"
+        rows_of_parts = zip(*(part.rows_at(numbers) for part in self.parts), strict=True)
+        for start, rows in enumerate(batched(rows_of_parts, SHARD_ROWS)):
+            numbers_here = numbers[start * SHARD_ROWS :]
+            examples = [self._same(row, int(number)) for row, number in zip(rows, numbers_here, strict=False)]
+            columns = [[logits for _, logits in column] for column in zip(*rows, strict=True)]
+            mean = mean_logits([np.concatenate(one) if tagging else np.stack(one) for one in columns], self.weights)
+            words = [len(logits) for logits in columns[0]]
+            yield from zip(examples, by_sentence(mean, words) if tagging else mean, strict=True)
+
+    def _same(self, row: Sequence[tuple[Example, np.ndarray]], number: int) -> Example:
+        """Return the example that all directories have in a row."""
+        first, *others = (example for example, _ in row)
+        for other, part in zip(others, self.parts[1:], strict=True):
+            if other != first:
+                raise CompressError(
+                    f"row {number + 1:,} of {part.path} is {other.text[:40]!r}, and of {self.parts[0].path} "
+                    f"{first.text[:40]!r}; labels are combined row by row, so label one file with every teacher"
+                )
+        return first
+
+
+def combine_labels(parts: Sequence[LabelDir], weights: Sequence[float] = ()) -> CombinedLabels:
+    """Return label directories as one, each with its weight (by default the same).
+
+    Raises:
+        CompressError: there are fewer than two, or they have different numbers of rows.
+    """
+    given = ", ".join(map(str, weights))
+    refuse(
+        (len(parts) < 2, "--combine takes two label directories or more; give --labels DIR for each"),
+        (
+            weights and len(weights) != len(parts),
+            f"there are {len(parts)} label directories and {len(weights)} weights; give one for each",
+        ),
+        (
+            not all(1e-100 <= weight <= 1e100 for weight in weights),
+            f"the weights {given} must be numbers above 0, from 1e-100 to 1e100; leave the others out",
+        ),
+        *(
+            (
+                one.rows != other.rows,
+                f"{one.path} has {one.rows:,} rows, and {other.path} has {other.rows:,}; labels are combined row by "
+                "row, so label one file with every teacher",
+            )
+            for one, other in pairwise(parts)
+        ),
+    )
+    return CombinedLabels(
+        parts[0].path, parts[0].manifest, parts=tuple(parts), weights=tuple(weights) or (1.0,) * len(parts)
+    )
+
+
+def mean_logits(logits: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    """Return the logits ``[N, C]`` of the mean probabilities of several ``[N, C]``; of one class the mean itself."""
+    shares = np.asarray(weights, dtype=np.float64)[:, None, None] / sum(weights)
+    stacked = np.stack(logits).astype(np.float64)
+    if stacked.shape[-1] == 1:
+        mean: np.ndarray = (shares * stacked).sum(axis=0)
+        return mean.astype(np.float32)
+    with np.errstate(invalid="ignore"):  # words without an answer
+        log_probabilities = stacked - np.logaddexp.reduce(stacked, axis=-1, keepdims=True)
+        return centred(np.logaddexp.reduce(log_probabilities + np.log(shares), axis=0))

@@ -1,21 +1,20 @@
 """Label with worker processes of Ray, on this machine or on a cluster (https://docs.ray.io).
 
-This process reads the text and writes the shards; the workers hold the teacher and return logits. A shard whose worker
-was killed is given to another one, so that only a command that ends early leaves shards to label.
+This process reads the text and writes the shards; the workers hold the teacher and return logits. Ray starts a worker
+that was killed again and gives it its shards, so that only a command that ends early leaves shards to label.
 """
 
 import io
-import itertools
 import os
 import secrets
 import signal
 import socket
+import sys
 import tarfile
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 from compress.data import Example
 from compress.errors import CompressError, first_line
 from compress.host import is_installed
+from compress.inference.batching import Run
 from compress.inference.cores import available_cores
 from compress.inference.threads import free_cores
 from compress.labelling.label import Engine, Job, Labelled, Plan, Shard, runtime_directory, start_runtime
@@ -44,7 +44,6 @@ _SETTINGS = {
 }
 
 
-@dataclass(frozen=True)
 class RayEngine(Engine):
     """Label with workers of Ray.
 
@@ -56,24 +55,18 @@ class RayEngine(Engine):
         CompressError: Ray is not installed.
     """
 
-    address: str = ""
-    workers: int = 0
+    threads = 1  # more workers of one thread label faster than fewer of several
 
-    def __post_init__(self) -> None:
+    def __init__(self, address: str = "", workers: int = 0) -> None:
         if not is_installed("ray"):
             raise CompressError("--engine ray needs the package ray; install it with pip install 'compress[ray]'")
-
-    @property
-    def elsewhere(self) -> bool:
-        return bool(self.address)
-
-    @property
-    def threads(self) -> int:
-        return 1  # more workers of one thread label faster than fewer of several
+        self.address, self.workers, self.elsewhere = address, workers, bool(address)
 
     def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
         threads, gpus = job.plan.threads, int(job.plan.device == "cuda")
         with connected(self, threads, gpus) as ray:
+            from ray.util import ActorPool
+
             held = ray.cluster_resources()
             room = int(held.get("GPU", 0) if gpus else held.get("CPU", 0) // threads) or 1
             each = "a GPU" if gpus else f"{threads} CPU threads"
@@ -87,9 +80,49 @@ class RayEngine(Engine):
             logger.info("Ray: %d workers, each with %s", count, each)
             model = ModelDir.open(runtime_directory(job.plan, job.model, job.scratch), verify=False)
             teacher = ray.put(pack_directory(model.path)) if self.elsewhere else str(model.path.resolve())
-            actor = ray.remote(num_cpus=threads, num_gpus=gpus)(LabelWorker)
-            crew = Crew(ray, lambda: actor.remote(teacher, model.sha256, job.plan, job.tokenizer), count)
-            yield from crew.label(shards, advance)
+            kept = {"max_restarts": -1, "max_task_retries": LOSSES}
+            worker = ray.remote(num_cpus=threads, num_gpus=gpus, **kept)(LabelWorker)
+            workers = [worker.remote(teacher, model.sha256, job.plan, job.tokenizer) for _ in range(count)]
+            yield from hand_out(ActorPool(workers * UNDER_WAY), shards, advance)
+
+
+def hand_out(pool: Any, shards: Iterator[Shard], advance: Advance) -> Labelled:
+    """Yield every shard with its logits, as a pool of workers returns them.
+
+    Raises:
+        CompressError: workers die again and again with the same shard.
+    """
+    under_way: dict[int, list[Example]] = {}
+    for number, examples in shards:
+        while not pool.has_free():
+            yield _next_answer(pool, under_way, advance)
+        under_way[number] = examples
+        pool.submit(lambda worker, shard: worker.answers.remote(*shard), (number, examples))
+    while pool.has_next():
+        yield _next_answer(pool, under_way, advance)
+
+
+def _next_answer(
+    pool: Any, under_way: dict[int, list[Example]], advance: Advance
+) -> tuple[int, list[Example], np.ndarray, int]:
+    from ray.exceptions import RayError, RayTaskError
+
+    while True:
+        try:
+            number, logits, cut = pool.get_next_unordered(timeout=PATIENCE_S)
+            break
+        except TimeoutError:
+            logger.warning("no worker has answered yet; 'ray status' shows what the cluster waits for")
+        except RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from error
+        except RayError as error:
+            raise CompressError(
+                f"{LOSSES + 1} workers died with the same shard, perhaps for lack of memory; with fewer --workers the "
+                f"same command goes on (Ray says: {first_line(error)})"
+            ) from error
+    examples = under_way.pop(number)
+    advance(len(examples))
+    return number, examples, logits, cut
 
 
 class LabelWorker:
@@ -103,8 +136,9 @@ class LabelWorker:
     def __init__(self, teacher: str | np.ndarray, sha256: str, plan: Plan, tokenizer: Any) -> None:
         self.teacher, self.sha256, self.plan, self.tokenizer = teacher, sha256, plan, tokenizer
 
-    def start(self) -> None:
-        """Load the teacher; not in the constructor, where Ray takes every error for a death."""
+    @cached_property
+    def loaded(self) -> tuple[Job, Run]:
+        """The teacher. It is not loaded in the constructor, where Ray takes every error for a death."""
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.plan.threads))  # of tokenizers
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "teacher"
@@ -113,12 +147,13 @@ class LabelWorker:
             )
             if model.sha256 != self.sha256:
                 raise CompressError(f"{model.path} is not the teacher that the command read; start the command again")
-            self.job = Job(self.plan, model, self.tokenizer, Path(scratch))
-            self.loaded = start_runtime(self.plan, model, Path(scratch))
+            job = Job(self.plan, model, self.tokenizer, Path(scratch))
+            return job, start_runtime(self.plan, model, Path(scratch))
 
-    def answers(self, examples: list[Example]) -> tuple[np.ndarray, int]:
-        """Return the logits of the rows of a shard, and how many were cut."""
-        return self.job.answers(examples, self.loaded)
+    def answers(self, number: int, examples: list[Example]) -> tuple[int, np.ndarray, int]:
+        """Return the number of a shard, the logits of its rows, and how many were cut."""
+        job, run = self.loaded
+        return number, *job.answers(examples, run)
 
 
 def pack_directory(directory: Path) -> np.ndarray:
@@ -138,92 +173,9 @@ def unpack_directory(packed: np.ndarray, folder: Path) -> Path:
     return folder
 
 
-@dataclass(eq=False)
-class Place:
-    """A worker of the crew; where its process dies, another one takes its place."""
-
-    number: int
-    actor: Any
-    ready: bool = False
-    under_way: int = 0
-
-
-class Crew:
-    """Workers, and the shards that they have under way."""
-
-    def __init__(self, ray: Any, hire: Callable[[], Any], count: int) -> None:
-        self.ray, self.hire = ray, hire
-        self.places: dict[int, Place] = {}
-        self.answers: dict[Any, tuple[Place, Shard | None]] = {}  # None: it loads the teacher
-        self.waiting: list[Shard] = []
-        self.losses = Counter[str]()
-        for number in range(count):
-            self._fill(number)
-
-    def label(self, shards: Iterator[Shard], advance: Advance) -> Labelled:
-        """Yield every shard with its logits, as they come."""
-        while self._hand_out(shards) or any(shard for _, shard in self.answers.values()):
-            done, _ = self.ray.wait(list(self.answers), timeout=PATIENCE_S)
-            if not done and not any(place.ready for place in self.places.values()):
-                logger.warning("no worker has started yet; 'ray status' shows what the cluster waits for")
-            for answer in done:
-                place, shard = self.answers.pop(answer)
-                try:
-                    answers = self.ray.get(answer)
-                except self.ray.exceptions.RayTaskError as error:
-                    raise (error.cause if isinstance(error.cause, Exception) else error) from error
-                except self.ray.exceptions.RayError as error:
-                    self._replace(place, shard, error)
-                    continue
-                place.ready = True
-                if shard is not None:
-                    place.under_way -= 1
-                    advance(len(shard[1]))
-                    yield *shard, *answers
-
-    def _hand_out(self, shards: Iterator[Shard]) -> bool:
-        """Give the workers that are ready the next shards; tell whether there are more."""
-        for most in range(1, UNDER_WAY + 1):
-            for place in self.places.values():
-                if place.ready and place.under_way < most and self._top_up(shards):
-                    shard = self.waiting.pop()
-                    place.under_way += 1
-                    self.answers[place.actor.answers.remote(shard[1])] = (place, shard)
-        return self._top_up(shards)
-
-    def _top_up(self, shards: Iterator[Shard]) -> bool:
-        if not self.waiting:
-            self.waiting += itertools.islice(shards, 1)
-        return bool(self.waiting)
-
-    def _fill(self, number: int) -> None:
-        place = self.places[number] = Place(number, self.hire())
-        self.answers[place.actor.start.remote()] = (place, None)
-
-    def _replace(self, place: Place, shard: Shard | None, error: Exception) -> None:
-        """Give the place of a worker that died to another one, and its shard back.
-
-        Raises:
-            CompressError: the workers die again and again.
-        """
-        what = f"shard {shard[0]}" if shard else f"the teacher in place {place.number + 1}"
-        self.losses[what] += 1
-        if self.losses[what] > LOSSES:
-            raise CompressError(
-                f"{self.losses[what]} workers died with {what}, perhaps for lack of memory; with fewer --workers the "
-                f"same command goes on (Ray says: {first_line(error)})"
-            )
-        if shard:
-            self.waiting.append(shard)
-        if self.places[place.number] is place:
-            with suppress(self.ray.exceptions.RayError):
-                self.ray.kill(place.actor)
-            self._fill(place.number)
-
-
 @contextmanager
 def connected(engine: RayEngine, threads: int, gpus: int) -> Iterator[Any]:
-    """Give the package ray, connected. What was started here ends with the block, and says nothing."""
+    """Give the package ray, connected. What was started here ends with the block; what Ray prints goes to stderr."""
     added = {} if engine.address else {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     os.environ.update(added)
     terminated = signal.getsignal(signal.SIGTERM)
@@ -247,6 +199,7 @@ def connected(engine: RayEngine, threads: int, gpus: int) -> Iterator[Any]:
                         options |= {"num_cpus": max(threads, cores), "num_gpus": 0}
                 if (found := engine.address.rpartition(":"))[2].isdigit() and "/" not in engine.address:
                     socket.create_connection((found[0], int(found[2])), timeout=10).close()  # Ray tries for minutes
+                stack.enter_context(redirect_stdout(sys.stderr))  # standard output is for results
                 ray.init(**options, log_to_driver=False, logging_level="ERROR")
             except SystemExit as error:  # of the handler that Ray has for SIGTERM
                 raise KeyboardInterrupt from error
@@ -257,27 +210,9 @@ def connected(engine: RayEngine, threads: int, gpus: int) -> Iterator[Any]:
                     f"({first_line(error)}); {to_do}"
                 ) from error
             stack.callback(ray.shutdown)
-            stack.enter_context(_messages_to_log(ray))
             with suppress(ValueError):  # not in the main thread
                 signal.signal(signal.SIGTERM, terminated)  # Ray has put its own there
             yield ray
     finally:
         for name in added:
             os.environ.pop(name, None)
-
-
-@contextmanager
-def _messages_to_log(ray: Any) -> Iterator[None]:
-    """Show what Ray says of its processes, such as one that was killed, with -v; it has no setting for that.
-
-    It prints on standard output, which is for results.
-    """
-    module, name = getattr(getattr(ray, "_private", None), "worker", None), "print_to_stdstream"
-    if (before := getattr(module, name, None)) is None:
-        yield
-        return
-    setattr(module, name, lambda data, **_: logger.debug("Ray: %s", " ".join(data["lines"])))
-    try:
-        yield
-    finally:
-        setattr(module, name, before)

@@ -8,18 +8,16 @@ import hashlib
 import re
 import secrets
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.escaping.uris import without_secrets
 from compress.files import JSON_LIMIT_BYTES
 from compress.files.remote import Remote, cache_place
 from compress.models.manifest import MANIFEST_NAME, Manifest
 
 _SHARD = re.compile(r"shard-\d{5,}\.(parquet|json)")
-_MARK = ".writing"  # holds a random number of the command that began last
+_MARK = ".writing"  # of a command that labels
 
 
 def work_place(uri: str) -> Path:
@@ -31,78 +29,59 @@ def work_place(uri: str) -> Path:
     return cache_place("outputs", shown.rstrip("/")) / name
 
 
-@dataclass(frozen=True)
-class Upload:
-    """The copying of finished labels to a folder. Begin it with :meth:`begin`, before the work."""
+def open_target(uri: str, *, force: bool) -> Remote:
+    """Open the folder that labels are to be copied to, and check before the work that it can be written.
 
-    remote: Remote
-    force: bool
-    mark: bytes
+    Raises:
+        CompressError: it holds finished labels and ``force`` is not given, or files that no label directory has; or
+            what is written there is not there for others.
+    """
+    if uri.startswith("memory:"):
+        raise CompressError(f"-o {uri} is the memory of this command, which ends with it; give a directory")
+    remote = Remote.at(uri)
+    _check(remote, force)
+    remote.write(_MARK, b"")
+    if _MARK not in remote.sizes():
+        raise CompressError(f"{remote.uri} does not list what is written there; choose another -o")
+    return remote
 
-    @classmethod
-    def begin(cls, uri: str, *, force: bool) -> Self:
-        """Check that labels can be written to a folder, and mark it as being written.
 
-        Raises:
-            CompressError: it holds finished labels and ``force`` is not given, or files that no label directory has; or
-                what is written there is not there for others.
-        """
-        if uri.startswith("memory:"):
-            raise CompressError(f"-o {uri} is the memory of this command, which ends with it; give a directory")
-        upload = cls(Remote.at(uri), force, secrets.token_hex(16).encode())
-        upload._check()
-        upload.remote.write(_MARK, upload.mark)
-        if _MARK not in upload.remote.sizes():
-            raise CompressError(f"{upload.remote.uri} does not list what is written there; choose another -o")
-        return upload
+def _check(remote: Remote, force: bool) -> dict[str, int]:
+    """Return the files there, if they may be replaced."""
+    there = remote.sizes()
+    foreign = [name for name in there if not _SHARD.fullmatch(name) and name not in {MANIFEST_NAME, _MARK}]
+    refuse(
+        (
+            foreign,
+            f"-o {remote.uri} holds {''.join(foreign[:1])}, which no label directory has; move that away or choose "
+            "another -o",
+        ),
+        (
+            MANIFEST_NAME in there and not force,
+            f"{remote.uri} already holds finished labels; choose another -o or replace them with --force",
+        ),
+    )
+    return there
 
-    def _check(self) -> dict[str, int]:
-        """Return the files there, if they may be replaced."""
-        there = self.remote.sizes()
-        foreign = [name for name in there if not _SHARD.fullmatch(name) and name not in {MANIFEST_NAME, _MARK}]
-        if foreign:
-            raise CompressError(
-                f"-o {self.remote.uri} holds {foreign[0]}, which no label directory has; move that away or choose "
-                "another -o"
-            )
-        if MANIFEST_NAME in there and not self.force:
-            raise CompressError(
-                f"{self.remote.uri} already holds finished labels; choose another -o or replace them with --force"
-            )
-        return there
 
-    def finish(self, made: Path) -> None:
-        """Copy a label directory, its manifest last.
+def upload(made: Path, remote: Remote, *, force: bool) -> None:
+    """Copy a label directory, its manifest last; what was there is moved aside first.
 
-        Raises:
-            CompressError: another command began to write there since, or the files there are not those that were
-                copied.
-        """
-        there = self._check()
-        self._check_mark()
-        files = [made / name for name in Manifest.read(made / MANIFEST_NAME).files]
-        content = (made / MANIFEST_NAME).read_bytes()
-        self.remote.remove(name for name in there if name == MANIFEST_NAME)  # nobody shall read the old with the new
-        self.remote.put(files)
-        self.remote.remove(set(there) - {file.name for file in files} - {MANIFEST_NAME, _MARK})
-        self._check_mark()
-        sizes = {file.name: file.stat().st_size for file in files}
-        if {name: size for name, size in self.remote.sizes().items() if name != _MARK} != sizes:
-            raise self._other("holds other files than were copied")
-        self.remote.put([made / MANIFEST_NAME])
-        if self.remote.read(MANIFEST_NAME, len(content)) != content:
-            raise self._other("has another manifest than was copied")
-        self.remote.remove([_MARK])
-
-    def _check_mark(self) -> None:
-        if _MARK not in self.remote.sizes() or self.remote.read(_MARK, len(self.mark)) != self.mark:
-            raise self._other("is being written by a command that began later")
-
-    def _other(self, fault: str) -> CompressError:
-        return CompressError(
-            f"{self.remote.uri} {fault}: another command writes there; wait for it and choose another -o, or give the "
-            "same command again"
+    Raises:
+        CompressError: another command wrote there meanwhile.
+    """
+    there = _check(remote, force)
+    remote.remove(name for name in there if name == _MARK or MANIFEST_NAME not in there)  # of a copy that broke off
+    if MANIFEST_NAME in there:
+        remote.set_aside()
+    files = [made / name for name in Manifest.read(made / MANIFEST_NAME).files]
+    remote.put(files)
+    if remote.sizes() != {file.name: file.stat().st_size for file in files}:
+        raise CompressError(
+            f"{remote.uri} holds other files than were copied: another command writes there; wait for it and choose "
+            "another -o, or give the same command again"
         )
+    remote.put([made / MANIFEST_NAME])
 
 
 def keep_copy(made: Path) -> None:
@@ -135,19 +114,18 @@ def local_copy(uri: str) -> Path:
     coming = place / f".{secrets.token_hex(8)}.part"
     try:
         coming.write_bytes(content)
-        files = Manifest.read(coming).files
-        for name, expected in files.items():
-            if not _SHARD.fullmatch(name):
-                raise CompressError(f"its {MANIFEST_NAME} names {name!r}, which no label directory has")
-            if there.get(name) != expected["size_bytes"]:
-                raise CompressError(f"{name} is not the file that {MANIFEST_NAME} names; copy or label the text again")
-        remote.get(
-            [
-                (remote.below(name), there[name], place / name)
-                for name in files
-                if not (place / name).is_file() or (place / name).stat().st_size != there[name]
-            ]
-        )
+        sizes = {name: expected["size_bytes"] for name, expected in Manifest.read(coming).files.items()}
+        for name, size in sizes.items():
+            refuse(
+                (not _SHARD.fullmatch(name), f"its {MANIFEST_NAME} names {name!r}, which no label directory has"),
+                (
+                    there.get(name) != size,
+                    f"{name} is not the file that {MANIFEST_NAME} names; copy or label the text again",
+                ),
+            )
+        places = {name: place / name for name in sizes}
+        missing = [name for name, file in places.items() if not file.is_file() or file.stat().st_size != sizes[name]]
+        remote.get([(remote.below(name), sizes[name], places[name]) for name in missing])
         coming.replace(place / MANIFEST_NAME)
     except CompressError as error:
         raise CompressError(f"{remote.uri} cannot be read: {error}") from error

@@ -80,6 +80,11 @@ class Shards:
         return row_keys(read_shard(self.path, number, self.classes, task=self.task)[0])
 
 
+def centred(logits: np.ndarray) -> np.ndarray:
+    """Return logits ``[..., C]`` float32 with a mean of 0 over the classes, which changes no probability."""
+    return np.asarray(logits - logits.mean(axis=-1, keepdims=True), dtype=np.float32)
+
+
 def shard_path(directory: Path, number: int) -> Path:
     return directory / f"shard-{number:05d}.parquet"
 

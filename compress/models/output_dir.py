@@ -1,41 +1,46 @@
-"""Output directory of a stage: written beside its final place, renamed when complete, resumable until then."""
+"""Outputs of commands: written beside their final place, renamed when complete, resumable until then.
 
+No command writes into a directory that exists. ``--force`` renames what is there to ``NAME.old`` and deletes nothing.
+An output that is an input, holds one or lies in one is refused, and two commands never write one output at once.
+"""
+
+import errno
+import fcntl
 import hashlib
+import itertools
 import json
 import os
 import secrets
 import shutil
 import stat
+import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError, interruptions, system_fault
-from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files, verify_files
-from compress.models.output_lock import locked
-from compress.models.output_safety import (
-    CARD_NAME,
-    LOCK_NAME,
-    REQUEST_NAME,
-    check_working,
-    delete_owned,
-    entry,
-    output_path,
-    owned_files,
-    unwritable,
-)
-from compress.models.output_safety import WORK_FOLDER as WORK_FOLDER
-from compress.models.signatures import signed
+from compress.escaping.uris import is_uri, without_secrets
+from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.progress import logger
 
-PREVIOUS, PARTIAL = ".previous", ".partial"
-ENDED_EARLY = "request_sha256"  # in the notes of what was finished as it was: the same request goes on with it
+PARTIAL = ".partial"
+CARD_NAME = "README.md"
+WORK_FOLDER, LOCK_NAME = ".work", ".lock"  # in working directories
+REQUEST_NAME = "request.json"  # in the work folder: what was asked for, which every command writes first
 # In the work folder: what is made before the first batch, such as tokenised rows. It is no finished work.
 PREPARED = "prepared"
-
+ENDED_EARLY = "request_sha256"  # in the notes of what was finished as it was: the same request goes on with it
+SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+_LONGEST_NAME = 245  # bytes; systems allow 255, and .NAME.partial and NAME.old.1 are longer
 _NO_WORK = {REQUEST_NAME, LOCK_NAME, METRICS_NAME}
+_WAIT_S = 0.1  # between two looks at a lock that another command holds
+
+
+class Busy(CompressError):
+    """Another command holds the lock of an output."""
 
 
 @contextmanager
@@ -46,47 +51,75 @@ def writing(
 
     Unfinished work stays in the sibling (``keep``) and the same request resumes it; after an error of the work itself,
     only where some of it is finished. What only serves the making lies in its ``.work`` folder, which is no part of the
-    result. A finished ``output`` is refused without ``force``; a
-    ``force`` replaces only a directory of which this project wrote every file, and which is still as it was then.
+    result. A finished ``output`` is refused without ``force``, which moves it aside at the end of the work.
 
     Args:
         output: where the finished directory shall lie.
         request: what was asked for (JSON values); unfinished work of another request is refused without ``force``.
     """
-    target, working, previous = places_of(output)
+    target, working = places_of(output)
+    asked = json.dumps(request, sort_keys=True, default=str)
+    if not force:
+        _reopen(target, working, asked)
     _make(working, target)
     with locked(working / LOCK_NAME, target):
         with _discarded(working, keep=True):
-            _recover(target, previous)
-            asked = json.dumps(request, sort_keys=True, default=str)
-            replaced = _to_replace(target, force or _ended_early(target) == hashlib.sha256(asked.encode()).hexdigest())
+            check_free(target, force)
             _begin(working, target, asked, force, keep)
         with _discarded(working, keep):
             yield working
         for stray in working.glob(".*.tmp"):  # of a start that was killed while it wrote
             stray.unlink()
-        _put_in_place(target, working, previous, replaced)
+        try:
+            if force and _is_occupied(target):
+                set_aside(target)
+            working.rename(target)
+        except OSError as error:
+            raise CompressError(
+                f"{target} appeared while this command ran, and is left as it is ({error.strerror}); move it away "
+                f"and repeat the command; what it made lies in {working}"
+            ) from None
         # Only now: what is needed to resume must be there until the result is.
         shutil.rmtree(target / WORK_FOLDER)
         (target / LOCK_NAME).unlink(missing_ok=True)
 
 
-def places_of(output: str | Path) -> tuple[Path, Path, Path]:
-    """Return where a directory will lie, where it is made, and where what it replaces is kept until then."""
-    target = output_path(output, added=f".{PREVIOUS}")
-    return target, target.with_name(f".{target.name}{PARTIAL}"), target.with_name(f".{target.name}{PREVIOUS}")
+def places_of(output: str | Path) -> tuple[Path, Path]:
+    """Return where a directory will lie, and where it is made."""
+    target = output_path(output)
+    return target, target.with_name(f".{target.name}{PARTIAL}")
 
 
-def check_free(output: str | Path) -> None:
-    """Refuse, before the work and what it imports, an output that exists, as :func:`writing` does without ``force``."""
-    target, _, previous = places_of(output)
-    if entry(previous) is None:  # else a killed command is to be recovered from first
-        _to_replace(target, force=bool(_ended_early(target)))
+def check_free(output: str | Path, force: bool = False) -> None:
+    """Refuse an output directory that exists, or that cannot be replaced.
+
+    Raises:
+        CompressError: it does, and is not empty.
+    """
+    target = output_path(output)
+    occupied = _is_occupied(target)
+    if target.is_mount():
+        raise CompressError(f"{target} is a mount point, which cannot be replaced; name a directory in it")
+    if occupied and not force:
+        raise CompressError(f"{target} already exists; choose another -o or replace it with --force")
 
 
-def _ended_early(target: Path) -> Any:
+def ended_early(output: str | Path) -> Any:
     """Return the hash of the request that a finished directory goes on with, if there is one."""
-    return Manifest.read(target / MANIFEST_NAME).notes.get(ENDED_EARLY)
+    return Manifest.read(Path(output) / MANIFEST_NAME).notes.get(ENDED_EARLY)
+
+
+def set_aside(path: Path) -> None:
+    """Rename what lies at a path, if anything, to the first of ``NAME.old``, ``NAME.old.1``, ... that is free."""
+    if entry(path) is None:
+        return
+    aside = path.with_name(f"{path.name}.old")
+    for number in itertools.count(1):
+        if not os.path.lexists(aside):
+            break
+        aside = path.with_name(f"{path.name}.old.{number}")
+    path.rename(aside)
+    logger.info("%s is %s now", path, aside)
 
 
 def work_title(folder: Path) -> str:
@@ -104,13 +137,65 @@ def work_title(folder: Path) -> str:
     return folder.name
 
 
+def discard_unfinished(output: Path) -> None:
+    """Delete unfinished work for a directory.
+
+    Raises:
+        CompressError: a command is writing it now, or it is no work of ours.
+    """
+    target, working = places_of(output)
+    if entry(working):
+        _check_working(working)
+        with locked(working / LOCK_NAME, target):
+            shutil.rmtree(working)
+
+
+def empty(directory: Path) -> None:
+    """Remove everything that a start has left in a working directory but its lock; what was asked for comes last."""
+    for path in sorted(directory.iterdir(), key=lambda path: path.name == WORK_FOLDER):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK_NAME:
+            path.unlink()
+
+
+def finish(working: Path, manifest: Manifest) -> Manifest:
+    """Write ``compress.json`` and the model card into a working directory, with the hash of every file."""
+    from compress.host import describe_host, library_versions
+    from compress.models.model_card import model_card
+
+    complete = replace(manifest, files=describe_files(working), versions=library_versions(), host=describe_host())
+    write_atomically(working / MANIFEST_NAME, complete.to_json())
+    if complete.kind == "model":
+        (working / CARD_NAME).write_text(model_card(complete), encoding="utf-8")
+    mode = (working / MANIFEST_NAME).stat().st_mode  # as the umask says; safetensors lets nobody but the owner read
+    for name in complete.files:
+        (working / name).chmod(mode)
+    return complete
+
+
+def _is_occupied(target: Path) -> bool:
+    """Tell whether something lies at an output, other than an empty directory."""
+    found = entry(target)
+    return found is not None and (not stat.S_ISDIR(found.st_mode) or any(target.iterdir()))
+
+
+def _reopen(target: Path, working: Path, asked: str) -> None:
+    """Make a directory that was finished as it was unfinished work again, for the request that it was made by."""
+    if ended_early(target) == hashlib.sha256(asked.encode()).hexdigest() and not os.path.lexists(working):
+        with suppress(FileNotFoundError):  # another command was faster
+            (target / WORK_FOLDER).mkdir(exist_ok=True)
+            write_atomically(target / WORK_FOLDER / REQUEST_NAME, asked)
+            target.rename(working)
+
+
 def _make(working: Path, target: Path) -> None:
     try:
         working.mkdir(parents=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
         if not os.path.lexists(working):
             raise unwritable(target, error) from None
-        check_working(working)
+        _check_working(working)
 
 
 @contextmanager
@@ -123,43 +208,6 @@ def _discarded(working: Path, keep: bool) -> Iterator[None]:
         if not keep or lasting and not _has_progress(working):
             shutil.rmtree(working, ignore_errors=True)
         raise
-
-
-def _recover(target: Path, previous: Path) -> None:
-    """Put back what a killed command had set aside, or delete it where what should replace it is whole."""
-    found = entry(previous)
-    if found is None:
-        return
-    if stat.S_ISDIR(found.st_mode) and Manifest.read(previous / MANIFEST_NAME).stage and entry(target) is None:
-        previous.rename(target)
-        logger.info("put %s back, which a killed command had set aside", target)
-        return
-    with suppress(CompressError):
-        manifest = Manifest.read(target / MANIFEST_NAME)
-        verify_files(target, manifest)
-        if manifest.stage and stat.S_ISDIR(found.st_mode):
-            delete_owned(previous, owned_files(previous))
-    if entry(previous) is not None:
-        raise CompressError(
-            f"{previous}, where a killed command sets aside what it replaces, holds what {target} does not; "
-            "move it away or choose another -o"
-        )
-
-
-def _to_replace(target: Path, force: bool) -> dict[str, str] | None:
-    """Return the files of what lies at the output, None for nothing; refuse what is not to be replaced."""
-    found = entry(target)
-    if found is None:
-        return None
-    if not stat.S_ISDIR(found.st_mode):
-        raise CompressError(f"{target} exists and is not a directory; choose another -o")
-    if target.is_mount():
-        raise CompressError(f"{target} is a mount point, which cannot be replaced; name a directory in it")
-    if not any(target.iterdir()):
-        return None
-    if not force:
-        raise CompressError(f"{target} already exists; choose another -o or replace it with --force")
-    return owned_files(target)
 
 
 def _begin(working: Path, target: Path, asked: str, force: bool, keep: bool) -> None:
@@ -180,84 +228,254 @@ def _begin(working: Path, target: Path, asked: str, force: bool, keep: bool) -> 
         logger.info("going on where this command was stopped: %s", working)
 
 
-def _put_in_place(target: Path, working: Path, previous: Path, replaced: Mapping[str, str] | None) -> None:
-    """Give the finished work its name, unless what lies there is no longer what was checked before the work."""
-    try:
-        if replaced is not None and entry(target) is not None:
-            if owned_files(target) != replaced:
-                raise CompressError("it is another one now")
-            target.rename(previous)
-        try:
-            working.rename(target)
-        except OSError:
-            if replaced is not None and entry(target) is None:
-                previous.rename(target)
-            raise
-    except (CompressError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise CompressError(
-            f"{target} appeared or was changed while this command ran, and is left as it is ({reason}); move it away "
-            f"and repeat the command; what it made lies in {working}"
-        ) from None
-    if entry(previous) is None:
-        return
-    with suppress(OSError):
-        delete_owned(previous, replaced or ())
-    if entry(previous) is not None:
-        logger.warning("could not delete all of what %s replaced: look at %s", target, previous)
-
-
-def discard(output: Path) -> None:
-    """Delete a finished directory, if this project wrote every file of it.
-
-    Raises:
-        CompressError: a file is not as this project wrote it.
-    """
-    if (files := _to_replace(output, force=True)) is not None:
-        delete_owned(output, files)
-
-
-def discard_unfinished(output: Path) -> None:
-    """Delete unfinished work for a directory.
-
-    Raises:
-        CompressError: a command is writing it now, or it is no work of ours.
-    """
-    target, working, _ = places_of(output)
-    if entry(working) is not None:
-        check_working(working)
-        with locked(working / LOCK_NAME, target):
-            shutil.rmtree(working)
-
-
 def _has_progress(working: Path) -> bool:
     """Tell whether something is finished that takes part in the result, or spares a later start work."""
     made = (path.relative_to(working) for path in working.rglob("*") if not path.is_dir())
     return any(path.name not in _NO_WORK and path.suffix != ".tmp" and PREPARED not in path.parts for path in made)
 
 
-def empty(directory: Path) -> None:
-    """Remove everything that a start has left in a working directory but its lock; what was asked for comes last."""
-    for path in sorted(directory.iterdir(), key=lambda path: path.name == WORK_FOLDER):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name != LOCK_NAME:
-            path.unlink()
+def _check_working(working: Path) -> None:
+    """Refuse to work in a directory that no command of this user began, or that leads out of itself."""
+    found, fault = working.lstat(), ""
+    if not stat.S_ISDIR(found.st_mode):
+        fault = "no directory"
+    elif found.st_uid not in {os.geteuid(), working.parent.stat().st_uid}:  # some mounts give all files one owner
+        fault = "another user's"
+    else:
+        modes = {path.relative_to(working): path.lstat().st_mode for path in working.rglob("*")}
+        files = [path for path, mode in modes.items() if not stat.S_ISDIR(mode)]
+        link = next((path for path in files if not stat.S_ISREG(modes[path])), None)
+        if link is not None:
+            fault = f"not safe: {link} in it is a link or a device"
+        elif not (working / WORK_FOLDER / REQUEST_NAME).is_file() and any(
+            path.parts[0] not in {WORK_FOLDER, LOCK_NAME} for path in files
+        ):
+            fault = "not unfinished work of compress"
+    if fault:
+        raise CompressError(f"{working}, where unfinished work lies, is {fault}; move it away or choose another -o")
 
 
-def finish(working: Path, manifest: Manifest) -> Manifest:
-    """Write ``compress.json`` and the model card into a working directory, with the hash of every file."""
-    from compress.host import describe_host, library_versions
-    from compress.models.model_card import model_card
+# Locks
 
-    complete = replace(manifest, files=describe_files(working), versions=library_versions(), host=describe_host())
-    write_atomically(working / MANIFEST_NAME, complete.to_json())
-    if complete.kind == "model":
-        (working / CARD_NAME).write_text(signed(model_card(complete)), encoding="utf-8")
-    mode = (working / MANIFEST_NAME).stat().st_mode  # as the umask says; safetensors lets nobody but the owner read
-    for name in complete.files:
-        (working / name).chmod(mode)
-    return complete
+
+@contextmanager
+def locked(lock: Path, output: Path, *, shared: bool = False) -> Iterator[int]:
+    """Hold the lock file of an output, and give its descriptor; the system frees it when the process ends.
+
+    Args:
+        shared: others that say so may hold it too.
+
+    Raises:
+        Busy: another command holds it.
+    """
+    busy = Busy(f"another command is writing {output} now; wait for it or choose another -o")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:  # a command that ended has just removed the folder, which it had made
+        raise busy from None
+    except OSError as error:
+        raise unwritable(output, error) from None
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise busy from None
+        if not _is_at(lock, descriptor):  # it has just moved to its place
+            raise busy
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    found = entry(path)
+    return found is not None and os.path.samestat(found, os.fstat(descriptor))
+
+
+@contextmanager
+def alone(file: Path, *, shared: bool = False) -> Iterator[None]:
+    """Keep other commands from writing a file at the same time, by an empty hidden file beside it.
+
+    Folders that are missing are made, and removed again where nothing was written in them.
+
+    Args:
+        shared: keep only those off that want to be alone; they keep this one off.
+
+    Raises:
+        Busy: another command holds it.
+    """
+    lock = lock_file(file)
+    missing = [folder for folder in lock.parents if not folder.exists()]
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(file, error) from None
+    try:
+        with locked(lock, file, shared=shared) as descriptor:
+            try:
+                yield
+            finally:
+                if not os.fstat(descriptor).st_size:  # ours, and not a file of somebody's
+                    with suppress(BlockingIOError):  # others still share it
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        if _is_at(lock, descriptor):  # else the last to share it was faster
+                            lock.unlink()
+    finally:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+@contextmanager
+def in_turn(file: Path, what: str = "", *, shared: bool = False) -> Iterator[None]:
+    """As :func:`alone`, but wait for the command that holds the lock, and say once for what."""
+    with ExitStack() as held:
+        for attempt in itertools.count():
+            try:
+                held.enter_context(alone(file, shared=shared))
+                break
+            except Busy:
+                if what and not attempt:
+                    logger.info("%s: waiting for another command", what)
+                time.sleep(_WAIT_S)
+        yield
+
+
+def lock_file(file: Path) -> Path:
+    """Return the lock of a file."""
+    return file.with_name(f".{file.name}.lock")
+
+
+# Names and places
+
+
+def output_path(output: str | Path, option: str = "-o", *, added: str = "", file: bool = False) -> Path:
+    """Return the path of a directory or file to write, if it has a name that can be one.
+
+    Args:
+        added: what the longest name has that is made of it.
+        file: it shall be a file, so that a slash at its end is a mistake.
+
+    Raises:
+        CompressError: it is empty, ``.``, ``..`` or ``/``, a URI, too long, or not UTF-8; or a directory for a file.
+    """
+    text = os.fspath(output)
+    if is_uri(text):
+        raise CompressError(
+            f"{option} {without_secrets(text)} is on another machine, where only 'compress label' writes; give a "
+            "directory or file here, and copy it"
+        )
+    try:
+        valid = "\0" not in text and bool(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        valid = False
+    path = Path(text)
+    if not valid or path.name in {"", ".."}:
+        raise CompressError(f"{option} {ascii(text)} is no name of a new file or directory; give one, such as result")
+    if file and os.path.basename(text) in {"", "."}:
+        raise CompressError(
+            f"{option} {text} names a directory; give a file, such as {path} or {os.path.join(text, 'new')}"
+        )
+    longest = _LONGEST_NAME - len(added)
+    if (size := len(path.name.encode("utf-8"))) > longest:
+        raise CompressError(f"{option} {path.name[:20]}... has {size} bytes; give a name of at most {longest}")
+    return path
+
+
+def keep_apart(outputs: Iterable[str | Path], inputs: Iterable[str | Path], option: str = "-o") -> None:
+    """Refuse outputs that are an input, hold one or lie in one, whatever names and links lead there.
+
+    Raises:
+        CompressError: one does.
+    """
+    read = [(given, _places(Path(given))) for given in inputs]
+    for output in outputs:
+        own = _places(Path(output))
+        for given, places in read:
+            where = "is" if own[:1] == places[:1] else "lies in" if places[0] in own else "holds"
+            if places[0] and (places[0] in own or own[0] and own[0] in places):
+                raise CompressError(
+                    f"{option} {output} {where} {given}, which this command reads and would change; "
+                    f"choose another {option}"
+                )
+
+
+def _places(path: Path) -> list[tuple[int, int] | None]:
+    """Return device and inode of a path and of every directory above it; None for what is not there."""
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError, ValueError):  # a circle of links, or no path at all
+        return [None]
+    return [_identity(place) for place in (resolved, *resolved.parents)]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def entry(path: Path, option: str = "-o") -> os.stat_result | None:
+    """Return what lies at a path, links not followed; None for nothing.
+
+    Raises:
+        CompressError: the path cannot be: it is too long, or passes through a file.
+    """
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unwritable(path, error, option) from None
+
+
+def unwritable(path: str | Path, error: OSError, option: str = "-o") -> CompressError | OSError:
+    """Return the error for a place that the system does not let us write to; where another would not help, its own."""
+    if error.errno in {errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM}:
+        return error
+    return CompressError(f"{option} {path} cannot be written ({error.strerror}); choose another {option}")
+
+
+# Single files
+
+
+def check_file(path: str | Path, option: str = "-o", *, force: bool = True) -> None:
+    """Refuse, before the work, a file that cannot be written after it, or that is there without ``force``.
+
+    Raises:
+        CompressError: for each of these.
+    """
+    target = output_path(path, option, file=True)
+    found = entry(target, option)
+    if found and stat.S_ISDIR(found.st_mode):
+        raise CompressError(f"{option} {path} is a directory; give a file in it, such as {path}/new")
+    if found and not stat.S_ISREG(found.st_mode):
+        raise CompressError(f"{option} {path} is a link or a device, not a file; choose another")
+    if found and not force:
+        raise CompressError(f"{path} already exists; choose another {option} or replace it with --force")
+    folder = next(parent for parent in target.absolute().parents if parent.exists())
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise unwritable(path, error, option) from None
+
+
+def refuse_other_outputs(target: Path, advice: str) -> None:
+    """Refuse to put files of another kind into a model or another output."""
+    if made := [name for name in (MANIFEST_NAME, "config.json") if (target / name).exists()]:
+        raise CompressError(f"{target} holds {made[0]}, so that it is a model or another output; give {advice}")
+
+
+def append_summary(text: str) -> None:
+    """Add text to the summary that GitHub shows of a workflow's step, where there is one."""
+    if summary := os.environ.get(SUMMARY_VARIABLE):
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+        except OSError as error:
+            raise unwritable(summary, error, f"${SUMMARY_VARIABLE}") from None
 
 
 def write_atomically(path: Path, text: str) -> None:

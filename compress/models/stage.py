@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import WORK_FOLDER, finish, places_of, writing
-from compress.models.output_safety import keep_apart
+from compress.models.output_dir import WORK_FOLDER, finish, keep_apart, places_of, writing
 from compress.progress import logger
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Stage:
                 the same request resumes unfinished work, and another is refused without ``force``.
             data: entries of :func:`compress.data.describe_rows`, where they are known before the work.
             seed: None for a stage that draws nothing.
-            force: replace an existing ``output``, and discard unfinished work of another request.
+            force: move an existing ``output`` aside, and discard unfinished work of another request.
             keep: keep unfinished work, so that it can be resumed.
         """
         request = {"stage": name, **settings, **{role: model and model.sha256 for role, model in parents.items()}}

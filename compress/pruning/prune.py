@@ -17,8 +17,7 @@ from compress.inference.side_by_side import Speed
 from compress.inference.threads import using_threads
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import empty, places_of, write_atomically
-from compress.models.output_safety import keep_apart
+from compress.models.output_dir import empty, keep_apart, places_of, write_atomically
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.pruning.evaluation import split_rows

@@ -10,19 +10,18 @@ from compress.benchmarking.results.schema import Measurement
 from compress.data import TextSource, content_sha256, open_source, read_examples
 from compress.errors import CompressError
 from compress.escaping.characters import visible
-from compress.files import read_json_table, read_text
 from compress.models.manifest import METRICS_NAME
-from compress.models.output_dir import write_atomically
-from compress.models.output_lock import alone
-from compress.models.output_safety import (
+from compress.models.output_dir import (
+    alone,
     append_summary,
     check_file,
     keep_apart,
     output_path,
     refuse_other_outputs,
+    set_aside,
     unwritable,
+    write_atomically,
 )
-from compress.models.signatures import is_signed, signed
 from compress.models.training_log import read_training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
 from compress.reporting.page import Options, machine, view
@@ -30,7 +29,7 @@ from compress.reporting.provenance import locks_beside
 from compress.reporting.rendering import render
 from compress.reporting.tables.cost import PriceList, parse_prices
 
-HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
+HTML_NAME, MARKDOWN_NAME, JSON_NAME = _PAGES = "report.html", "report.md", "report.json"
 
 
 def report(
@@ -64,8 +63,8 @@ def report(
     """
     target = output_path(output)
     if target.is_file():
-        raise CompressError(f"{target} is a file; -o names a directory for {', '.join(_READERS)}")
-    keep_apart([target / name for name in _READERS], [*results, *curves])
+        raise CompressError(f"{target} is a file; -o names a directory for {', '.join(_PAGES)}")
+    keep_apart([target / name for name in _PAGES], [*results, *curves])
     _check_files(target, force)
     if not math.isfinite(max_accuracy_drop) or max_accuracy_drop < 0:
         raise CompressError(
@@ -89,7 +88,8 @@ def report(
         with alone(target / HTML_NAME):
             _check_files(target, force)
             for name, text in written.items():
-                write_atomically(target / name, text if name == JSON_NAME else signed(text))
+                set_aside(target / name)
+                write_atomically(target / name, text)
     except OSError as error:
         raise unwritable(error.filename or target, error) from None
     append_summary(written[MARKDOWN_NAME])
@@ -105,21 +105,8 @@ def _curve_files(given: Path) -> list[Path]:
 def _check_files(target: Path, force: bool) -> None:
     """Refuse a directory that another command made, and pages that are not to be replaced."""
     refuse_other_outputs(target, "-o a directory for the report")
-    for name, read in _READERS.items():
-        check_file(target / name, read, "as 'compress report' wrote it", force=force)
-
-
-def _read_signed(path: Path) -> None:
-    if not is_signed(read_text(path)):
-        raise CompressError(f"{path} is not as compress report wrote it")
-
-
-def _read_json(path: Path) -> None:
-    if not {"format", "title", "budget_points", "sections"} <= set(read_json_table(path)):
-        raise CompressError(f"{path} is no report of compress report")
-
-
-_READERS = {HTML_NAME: _read_signed, MARKDOWN_NAME: _read_signed, JSON_NAME: _read_json}
+    for name in _PAGES:
+        check_file(target / name, force=force)
 
 
 def _read_texts(given: Sequence[TextSource | str | Path], lines: Sequence[Measurement]) -> dict[str, list[str]]:

@@ -88,6 +88,8 @@ def measure(explored: Exploration, best: Path, rows: Sequence[Example], results:
         metric=validation.metric.name,
     )
     output = BenchmarkOutput(results, force=True, data_name="test", command=explored.settings.command)
+    for file in output.files:  # of an earlier start
+        file.unlink(missing_ok=True)
     logger.info("measuring the winner on %d test rows ...", len(rows))
     with quiet_stages():
         compute = Compute("cpu", seed=trainer.compute.seed)

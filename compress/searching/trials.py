@@ -143,7 +143,7 @@ class Trainer:
 
     def taken_share(self, shape: Shape, rung: int) -> float:
         """Return the share of a rung's steps that a training which was killed has taken and kept."""
-        _, unfinished, _ = places_of(self._student(shape, rung))
+        _, unfinished = places_of(self._student(shape, rung))
         taken: dict[Path, int] = {}  # by phase
         for path in unfinished.rglob("checkpoint-*"):
             taken[path.parent] = max(taken.get(path.parent, 0), int(path.name.rpartition("-")[2]))

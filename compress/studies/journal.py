@@ -13,9 +13,17 @@ from compress.errors import CompressError, interruptions
 from compress.files import read_json_table
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import discard, discard_unfinished, write_atomically
-from compress.models.output_lock import Busy, alone, in_turn, lock_file
-from compress.models.output_safety import entry, output_path
+from compress.models.output_dir import (
+    Busy,
+    alone,
+    discard_unfinished,
+    entry,
+    in_turn,
+    lock_file,
+    output_path,
+    set_aside,
+    write_atomically,
+)
 from compress.progress import logger
 from compress.recipes import parse
 
@@ -155,9 +163,9 @@ class Stages:
                 )
             if gathers:
                 logger.info("%s: made again, from other models or settings than before", name)
+        if known or self.force:
+            set_aside(path)
         if self.force:
-            if (path / MANIFEST_NAME).is_file():
-                discard(path)
             discard_unfinished(path)
         logger.info("%s: started", name)
         self._remember(name, asked)

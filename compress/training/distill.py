@@ -23,12 +23,10 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.label_check import check_gold
-from compress.labelling.combine import combine_labels
 from compress.labelling.label import label, teacher_logits
-from compress.labelling.label_dir import LabelDir, open_labels
+from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import places_of
-from compress.models.output_safety import keep_apart
+from compress.models.output_dir import keep_apart, places_of
 from compress.models.pretrained import check_vocabulary, load_body, load_classifier
 from compress.models.resumption import is_whole
 from compress.models.stage import Stage

@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from compress.errors import CompressError
 from compress.files.remote import cache_folder
-from compress.models.output_dir import WORK_FOLDER, writing
-from compress.models.output_lock import in_turn
+from compress.models.output_dir import WORK_FOLDER, in_turn, writing
 from compress.progress import logger
 from compress.recipes import TeacherRecipe
 

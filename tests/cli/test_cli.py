@@ -224,12 +224,12 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
         "model.safetensors lies in ",
     ),
     "results over notes": (
-        lambda d: [*d.command("benchmark", output=d.file("notes.txt", "mine")), "--force"],
-        "notes.txt exists and is not results of compress",
+        lambda d: d.command("benchmark", output=d.file("notes.txt", "mine")),
+        "notes.txt already exists; choose another -o or replace it with --force",
     ),
     "a lock over notes": (
-        lambda d: [*d.command("benchmark", output=d.file("n.lock.json", "{}").with_name("n.jsonl")), "--force"],
-        "n.lock.json exists and is not a lock of compress",
+        lambda d: d.command("benchmark", output=d.file("n.lock.json", "{}").with_name("n.jsonl")),
+        "n.lock.json already exists",
     ),
     "a directory for results": (
         lambda d: d.command("benchmark", output=f"{d.out}/"),
@@ -243,7 +243,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "a long output": (lambda d: d.command("export", output=d.out.with_name("o" * 250)), "give a name of at most 245"),
     "no results": (lambda d: d.command("benchmark", output=""), "it is empty"),
     "no study": (lambda d: ["run", "quickstart", "-o", ""], "it is empty"),
-    "a long study": (lambda d: ["run", "quickstart", "-o", "o" * 256], "give a name of at most 255"),
+    "a long study": (lambda d: ["run", "quickstart", "-o", "o" * 256], "give a name of at most 245"),
     "no option": (lambda d: ["label", "--teacher", str(d.teacher), "-o", str(d.out)], "Missing option '--unlabeled'"),
     "an unknown option": (lambda d: [*d.command("label"), "--batchsize", "3"], "No such option"),
     "a number that is none": (

@@ -185,7 +185,7 @@ USES: tuple[Use, ...] = (
     *(use for kind in kinds() for use in getattr(kind, "USES", ())),
 )
 # What may lie at an output and beside it.
-AT_OUTPUT = ("out", ".out.partial", ".out.previous", ".out.lock")
+AT_OUTPUT = ("out", ".out.partial", "out.old", ".out.lock")
 ODD_WORDS = (
     *("", " ", "x", "-1", "0", "1", "9" * 30, "9" * 5000, "1e308", "nan", "-inf", "0.5", "60%", "1e-9", "a,b", "1,1"),
     *(

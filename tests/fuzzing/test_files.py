@@ -26,7 +26,7 @@ from compress.errors import CompressError
 from compress.gating.budgets import read_budgets
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir, open_labels
-from compress.labelling.merge import merge_labels
+from compress.labelling.parts import merge_labels
 from compress.labelling.shards import write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.recipes import BenchmarkSettings, load_recipe

@@ -15,10 +15,9 @@ from compress.data.examples import without_label
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling.closing import close_labels
 from compress.labelling.label import Engine, LabelOptions, label
 from compress.labelling.label_dir import LabelDir, open_labels
-from compress.labelling.merge import merge_labels
+from compress.labelling.parts import close_labels, merge_labels
 from compress.labelling.shards import Part
 from compress.models.output_dir import places_of
 from tests.labelling.conftest import SHARD
@@ -66,8 +65,9 @@ def test_a_time_limit_ends_with_labels_and_the_same_command_goes_on(teacher: Pat
     assert made.rows == SHARD and made.described_rows == f"{SHARD} of {ROWS} rows"
     assert made.manifest.data[0]["sha256"] == content_sha256(TEXTS[:SHARD])
     assert len(list(made)) == SHARD and not places_of(made.path)[1].exists()
-    for shards in (2, 3):
-        assert limited(teacher, text, tmp_path / "labels").rows == shards * SHARD
+    assert limited(teacher, text, tmp_path / "labels").rows == 2 * SHARD
+    assert [path.name for path in tmp_path.iterdir() if path.name != "pool.txt"] == ["labels"]
+    assert limited(teacher, text, tmp_path / "labels").rows == 3 * SHARD
     label(teacher, pool(text), tmp_path / "whole" / "labels", compute=ONE)
     label(teacher, pool(text), tmp_path / "labels", compute=ONE)
     assert tree(tmp_path / "labels") == tree(tmp_path / "whole" / "labels")

@@ -12,9 +12,8 @@ import pytest
 
 from compress.data import Example
 from compress.errors import CompressError
-from compress.labelling import combine as combine_module
-from compress.labelling.combine import combine_labels, mean_logits
-from compress.labelling.label_dir import LabelDir
+from compress.labelling import label_dir as combine_module
+from compress.labelling.label_dir import LabelDir, combine_labels, mean_logits
 from compress.labelling.shards import write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 

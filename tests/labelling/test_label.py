@@ -20,10 +20,8 @@ from compress.data import Example, ExampleSource, TextSource, content_sha256, op
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling import precision
-from compress.labelling.label import LabelOptions, choose_runtime, label, plan_for, teacher_logits
+from compress.labelling.label import LabelOptions, choose_runtime, compare_precisions, label, plan_for, teacher_logits
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.precision import compare_precisions
 from compress.labelling.shards import SHARD_ROWS, write_shard
 from compress.models.model_dir import ModelDir
 from tests.labelling.conftest import SHARD
@@ -202,8 +200,8 @@ def test_auto_takes_bfloat16_where_it_is_faster_and_close(
     """On the real runs; how long they take is given, because a tiny model is not faster in bfloat16."""
     source = pool(text_file(tmp_path / "pool.txt", 20))
     monkeypatch.setattr(label_module, "supports_bfloat16", lambda *_: True)
-    monkeypatch.setattr(precision, "MOST_DIFFERENCE", 0.2)  # the logits of a random model hardly differ by row
-    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=itertools.count(0, 0.5).__next__))
+    monkeypatch.setattr(label_module, "MOST_DIFFERENCE", 0.2)  # the logits of a random model hardly differ by row
+    monkeypatch.setattr(label_module.time, "perf_counter", itertools.count(0, 0.5).__next__)
     same = label(
         teacher, source, tmp_path / "same", compute=Compute(threads=1), options=LabelOptions(precision="auto")
     ).manifest.notes
@@ -231,7 +229,7 @@ def test_the_faster_precision_is_chosen_if_close(
     seconds: float, factor: float, chosen: bool, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr(precision, "time", clock)
+    monkeypatch.setattr(label_module.time, "perf_counter", clock.perf_counter)
     logits = np.tile(np.array([[1.0, -1.0], [-1.0, 1.0]], np.float32), (32, 1))
 
     def taking(seconds: float, logits: np.ndarray) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
@@ -250,7 +248,7 @@ def test_the_faster_precision_is_chosen_if_close(
 def test_logits_are_close_within_two_hundredths_of_their_spread(noise: float, close: bool) -> None:
     exact = np.stack([np.linspace(-2, 2, 400), np.linspace(2, -2, 400)], axis=1)
     errors = np.random.default_rng(0).standard_normal(exact.shape)
-    found, reason = precision.is_close(
+    found, reason = label_module.is_close(
         np.concatenate([exact, [[np.nan] * 2]]),
         np.concatenate([exact, exact[:1]]) + noise * exact.std() * np.concatenate([errors, errors[:1]]),
     )
@@ -259,18 +257,18 @@ def test_logits_are_close_within_two_hundredths_of_their_spread(noise: float, cl
 
 def test_scores_have_no_labels_to_compare() -> None:
     exact = np.linspace(0, 5, 100)[:, None]
-    assert precision.is_close(exact, exact) == (True, "gives logits that differ by 0.00%")
-    assert not precision.is_close(exact, exact * 1.1)[0]
+    assert label_module.is_close(exact, exact) == (True, "gives logits that differ by 0.00%")
+    assert not label_module.is_close(exact, exact * 1.1)[0]
 
 
 def test_logits_are_not_close_where_labels_change() -> None:
     exact = np.tile([[0.001, 0.0], [5.0, -5.0]], (100, 1))
     changed = exact.copy()
     changed[:4:2, 0] = -0.001
-    assert precision.is_close(exact, exact)[0]
-    found, reason = precision.is_close(exact, np.where(exact == 0.001, -0.001, exact))
+    assert label_module.is_close(exact, exact)[0]
+    found, reason = label_module.is_close(exact, np.where(exact == 0.001, -0.001, exact))
     assert not found and "the same label in 50.0% of 200" in reason
-    assert precision.is_close(exact, changed)[0]  # two of 200
+    assert label_module.is_close(exact, changed)[0]  # two of 200
 
 
 @pytest.mark.parametrize(("given", "used"), [(0, 64), (16, 16), (500, 64)])

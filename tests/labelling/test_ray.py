@@ -33,11 +33,10 @@ from compress.labelling import label as label_module
 from compress.labelling import ray_engine
 from compress.labelling.label import Engine, LabelOptions, choose_runtime, label
 from compress.labelling.ray_engine import (
-    LOSSES,
     UNDER_WAY,
-    Crew,
     LabelWorker,
     RayEngine,
+    hand_out,
     pack_directory,
     unpack_directory,
 )
@@ -85,108 +84,48 @@ def until(holds: Callable[[], object], seconds: float = 90) -> bool:
 # Without Ray
 
 
-class Fake:
-    """Ray in this process. A worker ends what it was given last first; ``dies`` says which of its calls kill it."""
+class FakePool:
+    """Workers in this process; each ends what it was given last first."""
 
-    class RayError(Exception): ...
+    def __init__(self, workers: int) -> None:
+        self.free, self.open, self.most = workers * UNDER_WAY, list[tuple[int, list[Example]]](), 0
 
-    class RayTaskError(RayError): ...
+    def has_free(self) -> bool:
+        return len(self.open) < self.free
 
-    class RayActorError(RayError): ...
+    def has_next(self) -> bool:
+        return bool(self.open)
 
-    def __init__(self, dies: Callable[[int, int | None], bool] = lambda worker, shard: False) -> None:
-        self.exceptions = SimpleNamespace(RayError=self.RayError, RayTaskError=self.RayTaskError)
-        self.dies = dies
-        self.hired = 0
-        self.most = 0
-        self.open: list[Call] = []
-        self.dead: set[int] = set()
-        self.never: set[int] = set()
+    def submit(self, call: Callable[[Any, Any], Any], shard: tuple[int, list[Example]]) -> None:
+        call(SimpleNamespace(answers=SimpleNamespace(remote=lambda *given: self.open.append(given))), shard)
+        self.most = max(self.most, len(self.open))
 
-    def hire(self) -> Any:
-        self.hired += 1
-        number = self.hired
-        actor = SimpleNamespace(number=number)
-        actor.start = SimpleNamespace(remote=lambda: self._call(number, None))
-        actor.answers = SimpleNamespace(remote=lambda rows: self._call(number, int(rows[0].text)))
-        return actor
-
-    def _call(self, worker: int, shard: int | None) -> Call:
-        call = Call(worker, shard)
-        self.open.append(call)
-        self.most = max(self.most, sum(one.worker == worker and one.shard is not None for one in self.open))
-        return call
-
-    def wait(self, calls: list[Call], timeout: float) -> tuple[list[Call], list[Call]]:
-        ends = [call for call in reversed(calls) if call.worker not in self.never]
-        return ends[:1], calls
-
-    def get(self, call: Call) -> Any:
-        self.open.remove(call)
-        if call.worker in self.dead or self.dies(call.worker, call.shard):
-            self.dead.add(call.worker)
-            raise self.RayActorError("the actor died\nfor a reason")
-        return None if call.shard is None else (np.full((1, 2), call.shard), 0)
-
-    def kill(self, actor: Any) -> None:
-        self.dead.add(actor.number)
+    def get_next_unordered(self, timeout: float) -> tuple[int, np.ndarray, int]:
+        number, rows = self.open.pop()
+        return number, np.full((len(rows), 2), number), 0
 
 
-class Call:
-    def __init__(self, worker: int, shard: int | None) -> None:
-        self.worker, self.shard = worker, shard
+def shards_of(count: int, read: list[int] | None = None) -> Iterator[tuple[int, list[Example]]]:
+    for number in range(count):
+        if read is not None:
+            read.append(number)
+        yield number, [Example(str(number))]
 
 
-def hand_out(ray: Fake, count: int, shards: int = 20) -> dict[int, np.ndarray]:
-    stream = ((number, [Example(str(number))]) for number in range(shards))
-    advanced: list[int] = []
-    answers = list(Crew(ray, ray.hire, count).label(stream, advanced.append))
-    assert len(answers) == sum(advanced) == shards
-    return {number: logits for number, _, logits, _ in answers}
-
-
-def test_every_shard_is_labelled_once_and_few_are_under_way() -> None:
-    ray = Fake()
-    assert {number: logits[0, 0] for number, logits in hand_out(ray, 3).items()} == {n: n for n in range(20)}
-    assert ray.most == UNDER_WAY and ray.hired == 3
+@pytest.mark.parametrize("count", [0, 3, 20])
+def test_every_shard_is_labelled_once_and_few_are_under_way(count: int) -> None:
+    pool, advanced = FakePool(3), list[int]()
+    answers = list(hand_out(pool, shards_of(count), advanced.append))
+    assert {number: (rows, logits[0, 0]) for number, rows, logits, _ in answers} == {
+        number: ([Example(str(number))], number) for number in range(count)
+    }
+    assert len(answers) == sum(advanced) == count and pool.most == min(count, 3 * UNDER_WAY)
 
 
 def test_text_is_read_no_faster_than_it_is_labelled() -> None:
-    ray, read = Fake(), []
-
-    def stream() -> Iterator[tuple[int, list[Example]]]:
-        for number in range(50):
-            read.append(number)
-            yield number, [Example(str(number))]
-
-    answers = Crew(ray, ray.hire, 2).label(stream(), lambda rows: None)
-    for done, _ in enumerate(answers, 1):
+    read: list[int] = []
+    for done, _ in enumerate(hand_out(FakePool(2), shards_of(50, read), lambda rows: None), 1):
         assert len(read) <= done + 2 * UNDER_WAY
-
-
-@pytest.mark.parametrize("killed", [{1: 3}, {1: 0, 2: 1}, {1: 5, 2: 7, 3: 9, 4: 11}])
-def test_shards_of_a_worker_that_died_are_given_to_another(killed: dict[int, int]) -> None:
-    ray = Fake(lambda worker, shard: shard is not None and shard >= killed.get(worker, 1000))
-    assert len(hand_out(ray, 2)) == 20
-    assert ray.hired == 2 + len(ray.dead) and ray.dead <= set(killed)
-
-
-def test_a_worker_that_never_starts_keeps_nobody_waiting() -> None:
-    ray = Fake()
-    ray.never = {2, 3}
-    assert len(hand_out(ray, 3)) == 20
-
-
-def test_a_shard_that_kills_its_workers_ends_the_command() -> None:
-    ray = Fake(lambda worker, shard: shard == 7)
-    with pytest.raises(CompressError, match=r"4 workers died with shard 7, .* \(Ray says: the actor died\)"):
-        hand_out(ray, 2)
-    assert ray.hired <= 2 + LOSSES
-
-
-def test_a_teacher_that_kills_its_workers_ends_the_command() -> None:
-    with pytest.raises(CompressError, match="4 workers died with the teacher in place 1"):
-        hand_out(Fake(lambda worker, shard: shard is None), 1)
 
 
 def test_a_teacher_travels_whole(tmp_path: Path) -> None:
@@ -197,7 +136,7 @@ def test_a_teacher_travels_whole(tmp_path: Path) -> None:
 
 def test_a_worker_refuses_another_teacher_than_was_read(teacher: Path) -> None:
     with pytest.raises(CompressError, match="is not the teacher that the command read"):
-        LabelWorker(str(teacher), "0" * 64, label_module.Plan("torch", "cpu", 1, 64), None).start()
+        LabelWorker(str(teacher), "0" * 64, label_module.Plan("torch", "cpu", 1, 64), None).answers(0, [])
 
 
 def test_a_gpu_need_not_be_here_where_the_teacher_runs_elsewhere() -> None:
@@ -214,9 +153,7 @@ def test_a_missing_package_is_one_sentence_in_another_process() -> None:
 
 
 class Elsewhere(Engine):
-    @property
-    def elsewhere(self) -> bool:
-        return True
+    elsewhere = True
 
 
 def test_precisions_are_not_compared_here_for_other_machines() -> None:
@@ -272,30 +209,21 @@ def test_two_workers_write_the_bytes_of_one_process_though_workers_are_killed(
 ) -> None:
     monkeypatch.setattr(ray_engine.logger, "handlers", [])
     killed: list[int] = []
-    crews: list[Crew] = []
     written: list[int] = []
-    hire, write_shard = Crew._fill, label_module.write_shard
-
-    def watched(crew: Crew, number: int) -> None:
-        crews.append(crew)
-        hire(crew, number)
+    write_shard = label_module.write_shard
 
     def killing(directory: Path, number: int, *rest: Any) -> None:
         write_shard(directory, number, *rest)
         written.append(number)
-        if len(written) == 2:
-            until(lambda: killed.extend(workers()[:1]) or killed)
-            os.kill(killed[0], signal.SIGKILL)
+        if len(written) in {2, 6}:
+            until(lambda: workers())
+            killed.append(workers()[0])
+            os.kill(killed[-1], signal.SIGKILL)
             time.sleep(2)  # so that it is noticed while shards are left
-        if len(written) == 6:
-            crews[0].ray.kill(crews[0].places[1].actor)
-            time.sleep(2)
 
-    monkeypatch.setattr(Crew, "_fill", watched)
     monkeypatch.setattr(label_module, "write_shard", killing)
     assert with_ray(teacher, text) == whole
-    assert sorted(written) == list(range(13))
-    assert killed and len(crews) > 2  # another one for each that was killed before its last shard
+    assert sorted(written) == list(range(13)) and len(killed) == 2
     assert capfd.readouterr().out == ""
     assert until(lambda: not workers())
 
@@ -317,6 +245,7 @@ def test_the_command_says_nothing_of_ray(
         "unlabeled: pool.txt: plain text",
         "Labelling ...",
         "Ray: 2 workers, each with 1 CPU threads",
+        "read: pool.txt: plain text",
     ]
     assert tree(text.parent / "labels") == whole
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -363,10 +292,7 @@ def test_a_folder_for_temporary_files_may_have_any_length(
 
 
 class Dying(LabelWorker):
-    def start(self) -> None:
-        pass
-
-    def answers(self, examples: list[Example]) -> tuple[np.ndarray, int]:
+    def answers(self, number: int, examples: list[Example]) -> tuple[int, np.ndarray, int]:
         os._exit(1)
 
 
@@ -375,7 +301,7 @@ def test_workers_that_always_die_end_the_command(
     teacher: Path, text: Path, small_shards: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_engine, "LabelWorker", Dying)
-    with pytest.raises(CompressError, match=r"4 workers died with shard \d+, perhaps for lack of memory"):
+    with pytest.raises(CompressError, match="4 workers died with the same shard, perhaps for lack of memory"):
         with_ray(teacher, text)
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from compress.cli import execute
 from compress.errors import CompressError
-from compress.files.remote import Remote
 from compress.labelling import label as label_module
+from compress.labelling import remote_labels
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.remote_labels import Upload
 from compress.models.manifest import MANIFEST_NAME
 from tests.labelling.test_label_dir import directory
 from tests.support.remote import FaultyFileSystem, remote_files
@@ -38,7 +37,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def upload(made: Path, *, force: bool = False) -> None:
-    Upload.begin(URI, force=force).finish(made)
+    remote_labels.upload(made, remote_labels.open_target(URI, force=force), force=force)
 
 
 def there(remote: FaultyFileSystem) -> list[str]:
@@ -87,9 +86,9 @@ def test_nobody_reads_labels_that_are_there_in_part(place: str, made: Path, remo
 def test_a_folder_is_made_in_one_that_is_there(made: Path, tmp_path: Path) -> None:
     uri = (tmp_path / "not" / "labels").as_uri()
     with pytest.raises(CompressError, match="not/labels cannot be made: the folder that it is to lie in is not there"):
-        Upload.begin(uri, force=False)
+        remote_labels.open_target(uri, force=False)
     (tmp_path / "not").mkdir()
-    Upload.begin(uri, force=False).finish(made)
+    remote_labels.upload(made, remote_labels.open_target(uri, force=False), force=False)
     assert LabelDir.open(uri).rows == 4
 
 
@@ -117,6 +116,9 @@ def test_finished_labels_are_replaced_with_force_only(made: Path, remote: Faulty
         directory(made, shards=(0,), widths=(2,), data=({"role": "unlabeled", "name": "pool", "rows": 2},)), force=True
     )
     assert there(remote) == [MANIFEST_NAME, *SHARDS[:2]] and LabelDir.open(URI).rows == 2
+    assert LabelDir.open(f"{URI}.old").rows == 4, "what was there is moved aside"
+    upload(made, force=True)
+    assert LabelDir.open(f"{URI}.old").rows == 4 and LabelDir.open(f"{URI}.old.1").rows == 2
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "shard-00000.csv", "below/shard-00000.parquet"])
@@ -127,39 +129,16 @@ def test_files_of_others_are_never_replaced(name: str, made: Path, remote: Fault
 
 
 def test_a_second_command_for_the_same_labels_is_detected(made: Path, remote: FaultyFileSystem) -> None:
-    first = Upload.begin(URI, force=False)
-    second = Upload.begin(URI, force=False)
-    refused("labels is being written by a command that began later: another command", lambda: first.finish(made))
-    second.finish(made)
-    refused("labels already holds finished labels", lambda: first.finish(made))
-    third = Upload.begin(URI, force=True)
-    remote.rm_file("/bucket/labels/.writing")
-    refused("is being written by a command that began later", lambda: third.finish(made))
+    first, second = (remote_labels.open_target(URI, force=False) for _ in range(2))
+    remote_labels.upload(made, second, force=False)
+    refused("labels already holds finished labels", lambda: remote_labels.upload(made, first, force=False))
 
 
-@pytest.mark.parametrize(
-    ("meddle", "message"),
-    [
-        (lambda remote, path: remote.pipe("/bucket/labels/shard-00009.json", b"{}"), "holds other files than were"),
-        (lambda remote, path: remote.pipe("/bucket/labels/.writing", b"other"), "is being written by a command"),
-    ],
-)
-def test_files_that_others_add_meanwhile_are_detected(
-    meddle: Callable[[FaultyFileSystem, str], None], message: str, made: Path, remote: FaultyFileSystem
-) -> None:
-    begun = Upload.begin(URI, force=False)
-    FaultyFileSystem.before_put = staticmethod(lambda path: meddle(remote, path))
-    refused(message, lambda: begun.finish(made))
+def test_files_that_others_add_meanwhile_are_detected(made: Path, remote: FaultyFileSystem) -> None:
+    begun = remote_labels.open_target(URI, force=False)
+    FaultyFileSystem.before_put = staticmethod(lambda path: remote.pipe("/bucket/labels/shard-00009.json", b"{}"))
+    refused("holds other files than were copied", lambda: remote_labels.upload(made, begun, force=False))
     assert MANIFEST_NAME not in there(remote)
-
-
-def test_another_manifest_is_detected(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = Upload.begin(URI, force=False)
-    read = Remote.read
-    monkeypatch.setattr(
-        Remote, "read", lambda self, name, limit: b"{}" if name == MANIFEST_NAME else read(self, name, limit)
-    )
-    refused("labels has another manifest than was copied: another command writes there", lambda: begun.finish(made))
 
 
 def test_a_shard_of_another_command_is_detected_by_its_hash(made: Path, remote: FaultyFileSystem) -> None:

@@ -63,37 +63,10 @@ def test_a_finished_directory_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "result.txt").read_text() == "first" and names(tmp_path) == ["out"]
 
 
-def test_force_keeps_the_old_directory_until_the_new_is_done(tmp_path: Path) -> None:
-    make(tmp_path / "out")
-    with pytest.raises(ZeroDivisionError), writing(tmp_path / "out", REQUEST, force=True):
-        raise ZeroDivisionError
-    assert (tmp_path / "out" / "result.txt").read_text() == "first"
-
-
-def test_force_never_replaces_what_we_did_not_make(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("years of work")
-    assert "was not made by compress, so --force does not replace it" in refused(tmp_path / "out", force=True)
-    assert names(tmp_path) == ["out"] and names(tmp_path / "out") == ["thesis.tex"]
-
-
 def test_an_empty_directory_may_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     make(tmp_path / "out")
     assert (tmp_path / "out" / "result.txt").is_file()
-
-
-@pytest.mark.parametrize("kind", ["file", "link"])
-def test_files_and_links_are_not_written_over(kind: str, tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    if kind == "file":
-        target.write_text("mine")
-    else:
-        (tmp_path / "elsewhere").mkdir()
-        target.symlink_to(tmp_path / "elsewhere")
-    before = names(tmp_path)
-    assert "exists and is not a directory" in refused(target, force=True)
-    assert names(tmp_path) == before
 
 
 def test_unfinished_work_is_resumed_by_the_same_request(tmp_path: Path) -> None:

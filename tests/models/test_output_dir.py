@@ -1,9 +1,11 @@
-"""Outputs of stages: nothing is lost that this project did not write, whatever lies there or comes while it works."""
+"""Output directories: nothing is lost, whatever lies there or comes while a command works."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,13 @@ import pytest
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.output_dir import (
-    discard,
+    alone,
     discard_unfinished,
     finish,
     places_of,
     write_atomically,
     writing,
 )
-from compress.models.signatures import is_signed, signed
 
 REQUEST = {"stage": "test", "seed": 0}
 
@@ -48,79 +49,57 @@ def tree(directory: Path) -> dict[str, str | None]:
     }
 
 
-def refused(target: Path, match: str, **options: Any) -> None:
-    """Check that nothing at all changes."""
-    before = tree(target.parent)
-    with pytest.raises(CompressError, match=match):
-        make(target, "second", force=True, **options)
-    assert tree(target.parent) == before
-
-
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     make(tmp_path / "place" / "out")
     return tmp_path / "place" / "out"
 
 
-def link(path: Path, to: Path) -> None:
-    path.unlink()
-    path.symlink_to(to)
-
-
 @pytest.mark.parametrize(
-    ("change", "named"),
+    "change",
     [
-        (lambda out: (out / "pool.txt").write_text("a day's work"), "pool.txt"),
-        (lambda out: (out / ".notes").write_text("x"), ".notes"),
-        (lambda out: (out / "inner" / "more").write_text("x"), "inner/more"),
-        (lambda out: (out / "inner" / "weights").write_text("tuned by hand"), "inner/weights"),
-        (lambda out: (out / "README.md").write_text("# My model"), "README.md"),
-        (lambda out: (out / "README.md").write_bytes(b"\xff"), "README.md"),
-        (lambda out: link(out / "inner" / "weights", out / "README.md"), "inner/weights"),
-        (lambda out: (out / "folder").symlink_to(out.parent), "folder"),
-        (lambda out: os.mkfifo(out / "pipe"), "pipe"),
+        lambda out: (out / "pool.txt").write_text("a day's work"),
+        lambda out: (out / "inner" / "weights").write_text("tuned by hand"),
+        lambda out: (out / "compress.json").write_text("{}"),
+        lambda out: (out / "compress.json").unlink(),
+        lambda out: (out / "folder").symlink_to(out.parent),
     ],
 )
-def test_force_does_not_replace_what_compress_did_not_write(
-    change: Callable[[Path], None], named: str, tmp_path: Path
-) -> None:
-    make(tmp_path / "out")
-    change(tmp_path / "out")
-    with pytest.raises(CompressError, match=f"holds {named}, .* move that away or choose another -o"):
-        make(tmp_path / "out", "second", force=True)
-    assert (tmp_path / "out" / "inner" / "weights").read_bytes() != b"second" and len(list(tmp_path.iterdir())) == 1
-
-
-def test_force_replaces_what_compress_wrote(out: Path) -> None:
-    (out / "inner" / "empty").mkdir()
-    (out / ".lock").touch()  # of a command that was killed after the directory got its name
-    (out / ".work").mkdir()
-    (out / ".work" / "request.json").touch()
+def test_force_moves_what_is_there_aside_whatever_it_is(change: Callable[[Path], Any], out: Path) -> None:
+    change(out)
+    before = tree(out)
     make(out, "second", force=True)
     assert sorted(tree(out)) == ["README.md", "compress.json", "inner", "inner/weights"]
+    assert (out / "inner" / "weights").read_text() == "second" and tree(out.parent / "out.old") == before
+    make(out, "third", force=True)
+    make(out, "fourth", force=True)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["out", "out.old", "out.old.1", "out.old.2"]
+    kept = [(out.parent / name / "inner" / "weights").read_text() for name in ("out.old.1", "out.old.2", "out")]
+    assert kept == ["second", "third", "fourth"] and tree(out.parent / "out.old") == before
+
+
+@pytest.mark.parametrize("lay", [lambda path: path.write_text("mine"), lambda path: path.symlink_to("nowhere")])
+def test_force_moves_a_file_or_link_aside(lay: Callable[[Path], Any], tmp_path: Path) -> None:
+    lay(tmp_path / "out")
+    with pytest.raises(CompressError, match="already exists; choose another -o or replace it with --force"):
+        make(tmp_path / "out")
+    before = tree(tmp_path)["out"]
+    make(tmp_path / "out", force=True)
+    assert tree(tmp_path)["out.old"] == before and (tmp_path / "out" / "compress.json").is_file()
+
+
+def test_an_empty_directory_is_no_output(tmp_path: Path) -> None:
+    for force in (False, True):
+        (tmp_path / f"out-{force}").mkdir()
+        make(tmp_path / f"out-{force}", force=force)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out-False", "out-True"]
+
+
+def test_nothing_moves_before_the_work_is_done(out: Path) -> None:
+    with pytest.raises(ZeroDivisionError), writing(out, REQUEST, force=True):
+        assert (out / "inner" / "weights").read_text() == "first"
+        raise ZeroDivisionError
     assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert (out / "inner" / "weights").read_text() == "second"
-
-
-def test_a_card_of_another_version_is_known_by_its_signature(out: Path) -> None:
-    assert is_signed((out / "README.md").read_text())
-    (out / "README.md").write_text(signed("# As another version writes it\n"))
-    make(out, "second", force=True)
-    assert (out / "inner" / "weights").read_text() == "second"
-
-
-def test_the_readme_of_what_has_no_card_is_the_users(tmp_path: Path) -> None:
-    make(tmp_path / "out", kind="labels")
-    (tmp_path / "out" / "README.md").write_text("what these labels are")
-    refused(tmp_path / "out", "holds README.md")
-
-
-@pytest.mark.parametrize("manifest", ["{}", "[]", "", '{"format_version": 1, "stage": ""}', "\0"])
-def test_a_manifest_of_others_makes_nothing_ours(manifest: str, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "compress.json").write_text(manifest)
-    (tmp_path / "out" / "thesis.tex").write_text("x")
-    refused(tmp_path / "out", "compress.json|was not made by compress")
 
 
 # What changes while a command runs
@@ -137,11 +116,10 @@ def appear(out: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "directory"])
-@pytest.mark.parametrize("force", [False, True])
-def test_what_appears_meanwhile_stays_and_the_same_command_resumes(kind: str, force: bool, tmp_path: Path) -> None:
+def test_what_appears_meanwhile_stays_and_the_same_command_resumes(kind: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(CompressError, match="move it away and repeat the command; what it made lies in .*out.partial"):
-        with writing(out, REQUEST, force=force, keep=False) as working:
+        with writing(out, REQUEST, keep=False) as working:
             fill(working)
             if kind == "directory":
                 out.mkdir()
@@ -153,82 +131,66 @@ def test_what_appears_meanwhile_stays_and_the_same_command_resumes(kind: str, fo
     assert (out / "inner" / "weights").is_file() and not (tmp_path / ".out.partial").exists()
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "inner/weights"])
-def test_force_keeps_what_somebody_changes_meanwhile(name: str, out: Path) -> None:
-    with pytest.raises(CompressError, match="appeared or was changed while this command ran"):
-        with writing(out, REQUEST, force=True) as working:
-            fill(working, "second")
-            (out / name).write_text("theirs")
-    assert (out / name).read_text() == "theirs" and (out.parent / ".out.partial" / "compress.json").is_file()
+@pytest.mark.parametrize("kind", ["file", "link", "directory"])
+def test_force_moves_what_appears_meanwhile_aside(kind: str, tmp_path: Path) -> None:
+    with writing(tmp_path / "out", REQUEST, force=True) as working:
+        fill(working)
+        if kind == "directory":
+            (tmp_path / "out").mkdir()
+        appear(tmp_path / "out", kind)
+    found = tree(tmp_path)
+    assert found["out/inner/weights"] == "first"
+    assert {"theirs", "elsewhere"} & {found["out.old"], found.get("out.old/inner/weights")}
 
 
-def test_force_keeps_another_result_of_ours_that_appears_meanwhile(out: Path) -> None:
-    with pytest.raises(CompressError, match="it is another one now"), writing(out, REQUEST, force=True) as working:
-        fill(working, "second")
-        out.rename(out.parent / "mine")
-        out.mkdir()
-        fill(out, "theirs")
-    assert (out / "inner" / "weights").read_text() == "theirs"
-
-
-def test_the_old_one_comes_back_when_the_new_one_cannot_get_its_name(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_killed_between_the_renames_loses_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
         if self.name == ".out.partial":
-            raise OSError(5, "Input/output error")
+            raise KeyboardInterrupt
         return original(self, target)
 
-    monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(CompressError, match="Input/output error"):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", rename)
         make(out, "second", force=True)
-    assert (out / "inner" / "weights").read_text() == "first" and not (out.parent / ".out.previous").exists()
-
-
-# What a killed command had set aside
-
-
-def test_what_was_set_aside_comes_back_where_nothing_replaced_it(out: Path) -> None:
-    out.rename(out.parent / ".out.previous")
-    with pytest.raises(CompressError, match="already exists"):
-        make(out, "second")
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert (out / "inner" / "weights").read_text() == "first"
-
-
-def test_what_was_set_aside_is_deleted_where_something_replaced_it(out: Path) -> None:
-    out.rename(out.parent / ".out.previous")
-    fill_as_target(out)
-    with pytest.raises(CompressError, match="already exists"):
-        make(out)
-    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert sorted(path.name for path in out.parent.iterdir()) == [".out.partial", "out.old"]
+    with writing(out, REQUEST) as working:
+        assert (working / "inner" / "weights").read_text() == "second"
+    assert (out.parent / "out.old" / "inner" / "weights").read_text() == "first"
     assert (out / "inner" / "weights").read_text() == "second"
 
 
-def fill_as_target(out: Path) -> None:
-    out.mkdir()
-    fill(out, "second")
+# Locks
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from compress.models.output_dir import writing
+with writing(Path(sys.argv[1]), {"stage": "test", "seed": 0}) as working:
+    (working / "shard").write_text("half")
+    print("working", flush=True)
+    time.sleep(60)
+"""
 
 
-@pytest.mark.parametrize("case", ["more in it", "no whole replacement", "a link", "not ours"])
-def test_what_was_set_aside_stays_where_it_may_be_the_only_copy(case: str, out: Path) -> None:
-    aside = out.parent / ".out.previous"
-    out.rename(aside)
-    if case == "more in it":
-        (aside / "pool.txt").write_text("x")
-        fill_as_target(out)
-    elif case == "no whole replacement":
-        out.mkdir()
-        (out / "thesis.tex").write_text("x")
-    elif case == "a link":
-        aside.rename(out.parent / "elsewhere")
-        aside.symlink_to("elsewhere")
-        fill_as_target(out)
-    else:
-        (aside / "compress.json").unlink()
-    refused(out, "out.previous, where a killed command sets aside.* move it away")
+def test_a_killed_process_leaves_nothing_locked(tmp_path: Path) -> None:
+    """And while it lives no other process writes the same output."""
+    with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "out")], stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline() == b"working\n"
+        with pytest.raises(CompressError, match="another command is writing .*out now; wait for it"):
+            make(tmp_path / "out")
+        child.kill()
+    with writing(tmp_path / "out", REQUEST) as working:
+        assert (working / "shard").read_text() == "half" and (working / ".lock").is_file()
+    assert sorted(tree(tmp_path / "out")) == ["shard"]
+
+
+def test_a_lock_that_a_command_left_is_taken(tmp_path: Path) -> None:
+    (tmp_path / ".out.lock").touch()
+    with alone(tmp_path / "out"):
+        pass
+    assert not any(tmp_path.iterdir())
 
 
 # Where unfinished work lies
@@ -278,7 +240,7 @@ def test_work_of_another_user_is_not_resumed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_killed_discarding_of_unfinished_work_is_gone_on_with(tmp_path: Path) -> None:
-    _, working, _ = places_of(tmp_path / "out")
+    _, working = places_of(tmp_path / "out")
     (working / ".work" / "pool").mkdir(parents=True)
     (working / ".work" / "pool" / "shard").write_text("x")  # what was asked for is gone
     make(tmp_path / "out", force=True)
@@ -292,18 +254,6 @@ def test_a_text_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"precious": "precious", "a.json": "new"}
 
 
-# Deleting
-
-
-def test_only_what_is_ours_is_discarded(out: Path) -> None:
-    (out / "pool.txt").write_text("x")
-    with pytest.raises(CompressError, match="pool.txt"):
-        discard(out)
-    (out / "pool.txt").unlink()
-    discard(out)
-    assert not out.exists()
-
-
 def test_work_that_goes_on_is_not_discarded(tmp_path: Path) -> None:
     with writing(tmp_path / "out", REQUEST), pytest.raises(CompressError, match="another command is writing"):
         discard_unfinished(tmp_path / "out")
@@ -314,7 +264,8 @@ def test_a_mount_point_is_refused_before_the_work(tmp_path: Path, monkeypatch: p
     """Nothing can be renamed to it."""
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")
-    refused(tmp_path / "out", "is a mount point, which cannot be replaced; name a directory in it")
+    with pytest.raises(CompressError, match="is a mount point, which cannot be replaced; name a directory in it"):
+        make(tmp_path / "out", force=True)
 
 
 def test_a_lock_that_moved_with_the_finished_work_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
-from compress.models.output_lock import alone
+from compress.models.output_dir import alone
 from compress.recipes import BenchmarkSettings
 from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
 from compress.reporting.summary import results_table
@@ -231,21 +231,6 @@ def test_mistakes_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
         report([results], tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", [HTML_NAME, MARKDOWN_NAME, JSON_NAME])
-def test_a_page_that_somebody_changed_is_not_replaced(name: str, made: Any, tmp_path: Path) -> None:
-    """Nor is one of a pruned model, which a manifest has the hash of."""
-    made(usual())
-    page = tmp_path / "out" / name
-    page.write_bytes(page.read_bytes().replace(b"\n", b"\r\n"))  # as some tools copy text
-    made(usual())
-    for content in (page.read_text("utf-8").replace("format" if name == JSON_NAME else "the", "my", 1), "mine", "{}"):
-        page.write_text(content, "utf-8")
-        before = {path: path.read_bytes() for path in page.parent.iterdir()}
-        with pytest.raises(CompressError, match=f"{name} exists and is not as .compress report. wrote it"):
-            made(usual())
-        assert {path: path.read_bytes() for path in page.parent.iterdir()} == before
-
-
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("name", ["compress.json", "config.json"])
 def test_a_report_is_not_written_into_a_model(name: str, force: bool, tmp_path: Path) -> None:
@@ -260,7 +245,12 @@ def test_a_report_is_not_written_into_a_model(name: str, force: bool, tmp_path: 
 def test_a_report_may_lie_beside_its_results_and_not_in_what_it_reads(tmp_path: Path) -> None:
     results = write_lines(tmp_path / "results.jsonl", usual())
     report([results], tmp_path)
+    (tmp_path / HTML_NAME).write_text("changed by somebody")
     report([results], tmp_path, force=True)
+    assert (tmp_path / f"{HTML_NAME}.old").read_text() == "changed by somebody"
+    assert {f"{name}{end}" for name in (HTML_NAME, MARKDOWN_NAME, JSON_NAME) for end in ("", ".old")} | {
+        "results.jsonl"
+    } == {path.name for path in tmp_path.iterdir()}
     (tmp_path / "pruned").mkdir()
     (tmp_path / "pruned" / "pruning_curve.csv").write_text(CURVE)
     with pytest.raises(CompressError, match="lies in .*pruned, which this command reads"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from compress.errors import CompressError
-from compress.models.output_lock import Busy, alone
+from compress.models.output_dir import Busy, alone
 from compress.studies.journal import JOURNAL_NAME, OutOfDate, Stages
 
 

@@ -21,8 +21,7 @@ from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, in
 from compress.errors import CompressError
 from compress.files import parse_json, read_text
 from compress.inference.speedup_intervals import PERCENTILES, Rounds, mean, noise, percentile, throughput
-from compress.models.output_dir import write_atomically
-from compress.models.output_safety import unwritable
+from compress.models.output_dir import unwritable, write_atomically
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

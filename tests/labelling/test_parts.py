@@ -17,10 +17,10 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling import merge as merge_module
+from compress.labelling import parts as merge_module
 from compress.labelling.label import Engine, LabelOptions, label
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.merge import merge_labels
+from compress.labelling.parts import merge_labels
 from compress.labelling.shards import Part, write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from tests.labelling.test_label import ROWS, pool, text_file, tree
