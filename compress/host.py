@@ -1,6 +1,5 @@
 """Describe the host of a measurement: CPU, memory, GPUs, library versions; no host names, no paths."""
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -53,7 +52,6 @@ INSTRUCTION_SETS = (
 # The control groups of this process, which in a container limit its CPU time and memory, and where they are described.
 _OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt(3)
 _KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 
@@ -141,27 +139,6 @@ def typed_command(program: str) -> str:
         return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else without_secrets(value)}"
 
     return without_home(shlex.join([program, *map(shown, sys.argv)]))
-
-
-@contextmanager
-def keeping_freed_memory() -> Iterator[None]:
-    """Let this process keep, within the block, the memory that it frees, for the tensors of its next training step.
-
-    glibc returns every array of more than 32 MiB to the system when it is freed, so that each step would pay for new
-    pages, which the system clears one by one.
-    """
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallopt"):  # not glibc
-        yield
-        return
-    library.mallopt(_MMAP_MAX, 0)  # no array has a mapping of its own
-    library.mallopt(_TRIM_THRESHOLD, 2**31 - 1)  # the heap does not shrink
-    try:
-        yield
-    finally:
-        library.mallopt(_MMAP_MAX, 65536)  # glibc's own values
-        library.mallopt(_TRIM_THRESHOLD, 128 * 1024)
-        library.malloc_trim(0)
 
 
 @contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from compress import host
 from compress.benchmarking.results.files import host_id
@@ -131,3 +135,28 @@ def test_a_batch_of_long_texts_is_smaller_where_memory_is(groups: Callable[..., 
     host.memory_bytes.cache_clear()
     groups("0::/\n", **{"memory.max": f"{GIB // 4}"})
     assert batching.rows_in_memory(512) == 4 and batching.rows_in_memory(100_000) == 1
+
+
+ACTIVATIONS = """
+import os, torch
+from compress.host import few_kernels
+with few_kernels():
+    for length in [*range(1, 101)] * 2:
+        torch.nn.functional.gelu(torch.ones(length, 64))
+assert os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY") in (None, "128")
+"""
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no oneDNN")
+@pytest.mark.parametrize(("capacity", "found_again"), [({}, 0), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}, 100)])
+def test_kernels_of_few_shapes_are_kept_and_the_user_decides(capacity: dict[str, str], found_again: int) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", ACTIVATIONS],
+        env={**os.environ, "ONEDNN_VERBOSE": "all", **capacity},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line for line in run.stdout.splitlines() if "eltwise_gelu" in line]
+    assert sum("create:cache_hit" in line for line in lines) == found_again
+    assert sum("create:cache_miss" in line for line in lines) == 200 - found_again

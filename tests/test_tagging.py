@@ -43,9 +43,8 @@ from compress.reporting.tables.flips import flips_of
 from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks
-from compress.training.tokenized_dataset import collator, mapped_rows
-from compress.training.tokenized_rows import TrainingRow, write_rows
-from compress.training.training_data import LabelledPool, agreement_rows
+from compress.training.batches import collator
+from compress.training.training_data import LabelledPool, TrainingRow, agreement_rows, tokenized
 from tests.support.results import line as made_up
 from tests.support.tagging import TAGS, bilstm_tagger, cnn_tagger, conllu, pruned_tagger, sentences, tagger
 from tests.support.tiny import FAMILIES, PRUNABLE, classifier, load, tokenizer, write
@@ -215,7 +214,7 @@ def test_a_word_that_was_cut_off_is_wrong_and_teaches_nothing(tmp_path: Path) ->
     assert logits.shape == (92, 3) and np.isnan(logits[10:90]).all() and np.isfinite(logits[[9, 90, 91]]).all()
     predicted = predictions(logits, "tagging")
     assert (predicted[10:90] == -1).all() and predicted[0] == logits[0].argmax()
-    written = write_rows(
+    written = tokenized(
         tmp_path / "rows.arrow",
         [
             TrainingRow(row, part, tags)
@@ -227,7 +226,7 @@ def test_a_word_that_was_cut_off_is_wrong_and_teaches_nothing(tmp_path: Path) ->
         max_length=8,
         task="tagging",
     )
-    taught = mapped_rows(written)
+    taught = written
     assert [row["labels"] for row in taught] == [[1] * 6, [1, 2]]
     assert [row["row"] for row in taught] == [0, 1]
     batch = collator(0, "tagging")(list(taught))
@@ -240,8 +239,8 @@ def test_a_word_that_the_teacher_did_not_answer_teaches_nothing(tmp_path: Path) 
     logits = np.array([[1, 2, 3], [np.nan] * 3, [4, 5, 6]], dtype=np.float32)
     unread = np.full((1, 3), np.nan, dtype=np.float32)
     rows = [TrainingRow(Example("bad"), unread), TrainingRow(Example("good film end"), logits)]
-    written = write_rows(tmp_path / "rows.arrow", rows, tokenizer(), max_length=16, task="tagging")
-    (row,) = mapped_rows(written)
+    written = tokenized(tmp_path / "rows.arrow", rows, tokenizer(), max_length=16, task="tagging")
+    (row,) = written
     assert row["words"] == [0, 1, 0, 1, 0] and row["labels"] == [-100, -100] and row["row"] == 0
     assert row["teacher_logits"] == [[1, 2, 3], [4, 5, 6]]
 

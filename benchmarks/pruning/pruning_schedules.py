@@ -50,11 +50,11 @@ from compress.pruning.scoring import scoring_batches
 from compress.recipes import Choice, Training
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
+from compress.training.batches import collator
 from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
 from compress.training.teacher_signal import CachedTeacher
-from compress.training.tokenized_dataset import collator, mapped_rows
-from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import Objective, TrainingRun, train
+from compress.training.training_data import TrainingRow, tokenized
 
 ARMS = ("once", "once-in-two", "gradual", "movement", "random")
 COMPARED = ("once", "once-in-two", "gradual")  # with whom the others are
@@ -212,12 +212,12 @@ class Study:
         folder = self.work / "training"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        written = write_rows(
+        written = tokenized(
             folder / "rows.arrow", iter(given), tokenizer, max_length=TRAINING.max_length, task="classification"
         )
         train(
             model,
-            mapped_rows(written),
+            written,
             Objective(LOSSES, CachedTeacher(), modifier=modifier),
             TrainingRun(folder / "checkpoints", training, "classification", Compute("cpu", 1, self.seed)),
             steps=len(given) // training.batch_size,

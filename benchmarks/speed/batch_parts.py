@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,14 @@ import torch
 from compress.benchmarking.results.script_lines import provenance, replace_line
 from compress.data import open_source
 from compress.data.tokenization import encode, pad
-from compress.inference.compute import autocast, resolve_precision
+from compress.inference.compute import autocast, fast_float32, resolve_precision
 from compress.inference.speedup_intervals import speedup
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
-from compress.training.batch_parts import of_like_lengths, tokens_of_a_part
 from compress.training.batches import EpochSampler
-from compress.training.cpu_steps import fast_steps
 from compress.training.row_adamw import RowAdamW, clip_gradients
-from compress.training.teacher_signal import ActivationRecorder
+from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
 
 WARM_UP = 2  # steps of each way
 
@@ -65,7 +62,7 @@ def main() -> None:
     clock = time.process_time if options.threads == 1 else time.perf_counter
     pass_ms: dict[str, list[float]] = {name: [] for name in ways}
     seen: list[Batch] = []
-    with fast_steps("cpu") as around_forward:
+    with fast_float32():
         for number in range(options.rounds + 1):
             sampler.set_epoch(number)
             order = [rows[row] for row in sampler]
@@ -75,7 +72,7 @@ def main() -> None:
             for name in [*ways][:: -1 if number % 2 else 1]:
                 begun = clock()
                 for batch in batches:
-                    train_step(ways[name], batch, optimizer, precision, around_forward)
+                    train_step(ways[name], batch, optimizer, precision)
                 pass_ms[name] += [1000 * (clock() - begun)] if number else []
             seen += batches if number else []
     ratio = speedup([[one] for one in pass_ms["whole"]], [[one] for one in pass_ms["parts"]])
@@ -120,14 +117,12 @@ def train_step(
     batch: Batch,
     optimizer: torch.optim.Optimizer,
     precision: str,
-    around_forward: AbstractContextManager[Any],
 ) -> None:
     def forward(**inputs: Any) -> Any:
         with autocast("cpu", precision):  # of every part, as a training does it
             return recorder.model(**inputs)
 
-    with around_forward:
-        raw, _ = recorder(batch, forward)
+    raw, _ = recorder(batch, forward)
     torch.nn.functional.cross_entropy(raw.float(), torch.randint(raw.shape[1], (len(raw),))).backward()
     clip_gradients(recorder.model.parameters(), 1.0)
     optimizer.step()

@@ -8,6 +8,7 @@ import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -21,16 +22,13 @@ from compress import plugins
 from compress.data import Example, open_source
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
-from compress.host import keeping_freed_memory
 from compress.inference.batching import Run, logits_of
-from compress.inference.compute import Compute
+from compress.inference.compute import Compute, fast_float32
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Training, needs_of
-from compress.training.batches import EpochSampler
-from compress.training.cpu_steps import fast_steps
-from compress.training.masked_lm import Masker
+from compress.training.batches import EpochSampler, Masker, collator
 from compress.training.teacher_signal import (
     LIVE,
     CachedFirstStates,
@@ -39,9 +37,8 @@ from compress.training.teacher_signal import (
     TeacherSignal,
     write_first_states,
 )
-from compress.training.tokenized_dataset import collator, mapped_rows
-from compress.training.tokenized_rows import TrainingRow, write_rows
 from compress.training.trainer import DistillationTrainer, Objective, TrainingRun
+from compress.training.training_data import TrainingRow, tokenized
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32", max_length=128)
@@ -146,14 +143,14 @@ class Ours:
         chosen = slice(number * size, (number + 1) * size)
         examples, logits = self.pool[chosen], self.logits[chosen]
         length = min(TRAINING.max_length, maximum_length(self.tokenizer, self.model.config))
-        written = write_rows(
+        written = tokenized(
             self.scratch / f"rows-{number}.arrow",
             (TrainingRow(e, z, int(z.argmax())) for e, z in zip(examples, logits, strict=True)),
             self.tokenizer,
             max_length=length,
             task=self.model.task,
         )
-        rows = mapped_rows(written)
+        rows = written
         lengths = np.asarray(rows.with_format("numpy")["length"])
         self.tokens_median = float(np.median(lengths))
         batches = self.scratch / f"batches-{number}.npz"
@@ -194,8 +191,7 @@ class Ours:
         )
         watch = Stopwatch()
         trainer.add_callback(watch)
-        with keeping_freed_memory() if candidate.arithmetic == UNCHANGED else fast_steps("cpu") as forward:
-            trainer.around_forward = forward or trainer.around_forward
+        with nullcontext() if candidate.arithmetic == UNCHANGED else fast_float32():
             trainer.train()
         trainer.release()
         return 1000 * (watch.ends[-1] - watch.ends[WARM_UP - 1]) / self.steps

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-NO_TARGET = -100
+NO_LABEL = NO_TARGET = -100
 
 
 @dataclass(frozen=True)

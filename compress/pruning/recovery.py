@@ -21,9 +21,9 @@ from compress.pruning.pruned_state import PrunedState
 from compress.recipes import Choice, Phase, Pruning, Training
 from compress.surgery.unit_masks import Masks, masks_at
 from compress.training import phases
-from compress.training.metrics_log import join_logs
+from compress.training.monitoring import join_logs
 from compress.training.trainer import Outcome, TrainingRun
-from compress.training.training_data import Selection, TrainingData, TrainingPlan
+from compress.training.training_data import Selection, TrainingData
 
 RECOVERY = Training(epochs=1.0, min_steps=400, learning_rate=5e-5, evaluations=8)
 # The cubic schedule masks heads and neurons in this share of the recovery's epochs, at a constant learning rate. All
@@ -145,7 +145,7 @@ class Recovery:
         (outcome,) = phases.fit(
             state.model,
             state.tokenizer,
-            TrainingPlan(self.training_data, selection),
+            replace(self.training_data, selection=selection),
             TrainingRun(working, training, self.source.task, compute, self.progress, title),
             phases=(phase,),
             teachers={"task": teacher},

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.data import Example, TextSource, row_key
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.model_dir import ModelDir
 from compress.recipes import Augmentation
 
@@ -101,5 +101,4 @@ def vary_sides(example: Example, generator: random.Random, vary: Callable[[str],
 
 def check_share(name: str, value: float) -> None:
     """Refuse an option that is no probability."""
-    if not 0 <= value <= 1:
-        raise CompressError(f"augmentation: {name} = {value} is not possible; give at least 0 and at most 1")
+    refuse((not 0 <= value <= 1, f"augmentation: {name} = {value} is not possible; give at least 0 and at most 1"))

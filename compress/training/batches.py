@@ -1,22 +1,112 @@
-"""Batches of a training: their order, the part of each process, and means over all rows of a batch.
+"""Batches of memory-mapped rows: padding, masking, order, the part of each process, and means over all its rows.
 
 The processes of a command compute together what one would: the rows of a step, its loss and its gradients are the same,
 but for rounding and for what is drawn at random within a step (dropout, masked tokens, replaced modules).
 """
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, Sampler
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
+from compress.data.tokenization import pad
+from compress.errors import CompressError
 from compress.inference import processes
-from compress.models.batch import NO_TARGET, Batch
-from compress.training.tokenized_rows import NO_LABEL
+from compress.models.batch import NO_LABEL, NO_TARGET, Batch
 
 BATCHES_SORTED = 50  # at a time
+
+
+def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], dict[str, torch.Tensor]]:
+    """Return a function that pads rows to the longest of their batch."""
+
+    def collate(rows: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        keys = [key for key in ("input_ids", "token_type_ids", "words") if key in rows[0]]
+        padded = pad([{key: row[key] for key in keys} for row in rows], padding_id)
+        batch = {key: torch.from_numpy(values) for key, values in padded.items()}
+        goals = {key: [row[key] for row in rows] for key in ("labels", "teacher_logits") if key in rows[0]}
+        if "words" in batch:  # labels and logits have one row a word
+            batch["words"] = batch["words"].bool()
+            goals = {key: list(itertools.chain.from_iterable(values)) for key, values in goals.items()}
+        batch["labels"] = torch.tensor(goals["labels"], dtype=torch.float32 if task == "regression" else torch.long)
+        batch["rows"] = torch.tensor([row["row"] for row in rows])
+        if "mixed_ids" in rows[0]:
+            mixed = pad([{"input_ids": row["mixed_ids"]} for row in rows], padding_id)
+            batch["mixed_ids"] = torch.from_numpy(mixed["input_ids"])
+            batch["mixed_mask"] = torch.from_numpy(mixed["attention_mask"])
+        if "teacher_logits" in goals:
+            batch["teacher_logits"] = torch.tensor(goals["teacher_logits"], dtype=torch.float32)
+        return batch
+
+    return collate
+
+
+def lengths_of(rows: Dataset) -> np.ndarray:
+    """Return the tokens of each row ``[N]``; read at once, as rows one by one would take a minute a million."""
+    found: np.ndarray = rows.select_columns("length").with_format("numpy")[:]["length"]
+    return found
+
+
+def truncated_rows(rows: Dataset) -> int:
+    """Return how many rows were cut."""
+    return int(rows.select_columns("truncated").with_format("numpy")[:]["truncated"].sum())
+
+
+def shortest_first(rows: Dataset) -> Dataset:
+    """Return the rows, shortest first, so that batches of neighbours hold little padding."""
+    return rows.select(np.argsort(lengths_of(rows), kind="stable"))
+
+
+def batches_by_length(
+    rows: Dataset, collate: Callable[..., dict[str, torch.Tensor]], size: int, device: str | torch.device
+) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Yield row numbers and their batch on a device, shortest rows first."""
+    order = np.argsort(lengths_of(rows), kind="stable")
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
+        tensors = collate([rows[int(row)] for row in chosen])
+        yield chosen, batch_of({name: tensor.to(device) for name, tensor in tensors.items()})
+
+
+def batch_of(tensors: Mapping[str, torch.Tensor]) -> Batch:
+    """Return the tensors of :func:`collator` as a batch, without the teacher's logits."""
+    return Batch(**{name: tensor for name, tensor in tensors.items() if name != "teacher_logits"})
+
+
+class Masker:
+    """Masks a ``share`` of the tokens of every batch anew, from torch's global generator, which checkpoints keep.
+
+    Devlin et al. 2019, "BERT" (arXiv:1810.04805), section 3.1: of the chosen tokens 80% become the mask token, 10% a
+    random one, and 10% stay as they are.
+
+    Raises:
+        CompressError: the tokenizer has no mask token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, share: float) -> None:
+        if tokenizer.mask_token_id is None:
+            raise CompressError(
+                "a phase masks tokens, and this tokenizer has no mask token; use a teacher whose tokenizer has one, or "
+                "a student without masking"
+            )
+        self.collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=share)
+        self.special_ids = torch.tensor(sorted(tokenizer.all_special_ids))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch with masked ``input_ids`` and the original ids as ``targets`` ``[B, T]``."""
+        ids = batch.input_ids.cpu()  # where transformers draws
+        special = (batch.attention_mask.cpu() == 0) | torch.isin(ids, self.special_ids)
+        masked, targets = self.collator.torch_mask_tokens(ids.clone(), special)
+        device = batch.input_ids.device
+        return replace(batch, input_ids=masked.to(device), targets=targets.to(device))
 
 
 class EpochSampler(Sampler[int]):

@@ -18,15 +18,13 @@ from compress.models.modeling import ENDINGS, auto_class, is_tagger
 from compress.models.modeling.registration import is_known
 from compress.progress import Progress, silent
 from compress.recipes import StudentRecipe, needs_of
-from compress.training.attached_losses import attach_losses, detach_loss_modules
+from compress.training.batches import Masker, batch_of, collator
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
-from compress.training.loss_modules import input_embeddings
-from compress.training.masked_lm import Masker
+from compress.training.loss_modules import attach_losses, detach_loss_modules, input_embeddings
 from compress.training.phases import prepared
 from compress.training.step_plan import step_ranges
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher, needs_of_student
-from compress.training.tokenized_dataset import batch_of, collator, mapped_rows
-from compress.training.tokenized_rows import TrainingRow, write_rows
+from compress.training.training_data import TrainingRow, tokenized
 
 TRIED_ROWS, TRIED_LENGTH = 8, 32
 
@@ -99,9 +97,8 @@ def try_student(
     student.train(False)
     length = min(TRIED_LENGTH, maximum_length(tokenizer, student.config.to_dict()))
     with TemporaryDirectory() as folder:
-        tokenized = Path(folder) / "few.arrow"
-        write_rows(tokenized, map(TrainingRow, few), tokenizer, max_length=length, task=task)
-        rows = collator(tokenizer.pad_token_id or 0, task)([*mapped_rows(tokenized)])
+        taught = tokenized(Path(folder) / "few.arrow", map(TrainingRow, few), tokenizer, max_length=length, task=task)
+        rows = collator(tokenizer.pad_token_id or 0, task)([*taught])
     planned = step_ranges(recipe.phases, getattr(student.config, "num_hidden_layers", 0), len(recipe.phases))
     for part in planned:
         phase, last = part.phase, part is planned[-1]

@@ -37,14 +37,13 @@ from compress.training.build_student import build_student, try_student
 from compress.training.finetune import encoder_of
 from compress.training.phases import check_batch_sizes, fit, keep_length
 from compress.training.teaching_labels import check_foreign_labels, open_teacher
-from compress.training.tokenized_rows import TrainingRow
-from compress.training.trainer import Outcome, TrainingRun
+from compress.training.trainer import TrainingRun, summary
 from compress.training.training_data import (
     Gold,
     LabelledPool,
     Selection,
     TrainingData,
-    TrainingPlan,
+    TrainingRow,
     agreement_rows,
     check_held_out,
     held_out,
@@ -236,7 +235,7 @@ def distill(
         outcomes = fit(
             built,
             tokenizer,
-            TrainingPlan(training_data, selection, planned_rows, chain(pool, train)),
+            replace(training_data, selection=selection, planned_rows=planned_rows, texts=chain(pool, train)),
             TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling"),
             phases=phases,
             teachers=networks,
@@ -306,20 +305,6 @@ def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Ph
             logger.warning("%s: no gold rows (--train FILE), so that %s adds nothing", of_phase, ", ".join(gold))
         left.append(phase)
     return tuple(left)
-
-
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the manifest's notes on a whole training: the last step range's score, the steps and seconds of all."""
-    *before, last = outcomes
-    steps_before = sum(outcome.steps for outcome in before)
-    return {
-        **last.noted,
-        "planned_steps": sum(outcome.planned_steps for outcome in outcomes),
-        "steps": steps_before + last.steps,
-        "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
-        "best_step": steps_before + (last.best_step or 0),
-        **({"step_ranges": [outcome.noted for outcome in outcomes]} if before else {}),
-    }
 
 
 def _training_rows(

@@ -20,7 +20,7 @@ from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.training.packaged_encoder import packaged_encoder
 from compress.training.phases import fit, keep_length
 from compress.training.trainer import TrainingRun
-from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
+from compress.training.training_data import Gold, Selection, TrainingData
 
 # What of a recipe says where the encoder is.
 ENCODER_KEYS = [one.name for one in fields(TeacherRecipe) if one.name == "hub" or one.name.startswith("package")]
@@ -88,7 +88,7 @@ def finetune(
         (outcome,) = fit(
             model,
             tokenizer,
-            TrainingPlan(TrainingData(None, gold["train"]), selection),
+            TrainingData(None, gold["train"], selection),
             TrainingRun(stage.working, training, task, compute, progress, "Fine-tuning"),
             phases=(Phase((Choice("hard-label"),)),),
             teachers={},

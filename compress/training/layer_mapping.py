@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.models.batch import Outputs
 
 MAPS = ("uniform", "skip", "last", "final")
@@ -29,18 +29,20 @@ def layer_map(student_layers: int, teacher_layers: int, layers: str = "uniform")
                 "for each of the student's"
             )
         return list(enumerate(numbers, start=1))
-    if layers not in MAPS:
-        raise CompressError(
+    refuse(
+        (
+            layers not in MAPS,
             f"layers = {layers!r} is not known; use {', '.join(MAPS)}, or a teacher's layer for each of the student's, "
-            "such as '1,2,5,6'"
-        )
+            "such as '1,2,5,6'",
+        ),
+        (
+            layers != "final" and student_layers > teacher_layers,
+            f"the layer map {layers!r} is for students that are not deeper than their teacher; this one has "
+            f"{student_layers} layers and the teacher {teacher_layers}: use layers = 'final', or fewer layers",
+        ),
+    )
     if layers == "final":
         return [(student_layers, teacher_layers)]
-    if student_layers > teacher_layers:
-        raise CompressError(
-            f"the layer map {layers!r} is for students that are not deeper than their teacher; this one has "
-            f"{student_layers} layers and the teacher {teacher_layers}: use layers = 'final', or fewer layers"
-        )
     if layers == "last":
         return [(m, teacher_layers - student_layers + m) for m in range(1, student_layers)]
     # Where the depths do not divide, a half always goes up; round() would take the even layer.

@@ -4,6 +4,7 @@ Training steps are divided among phases and, where a phase trains layer by layer
 """
 
 import shutil
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -21,24 +22,25 @@ from compress import plugins
 from compress.data.text_source import is_spread
 from compress.data.tokenization import encode, maximum_length
 from compress.data.truncation import count_stream
-from compress.errors import CompressError
+from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
+from compress.host import few_kernels
 from compress.inference import processes
+from compress.inference.compute import autocast, fast_float32
 from compress.models.components import embeddings_projection
 from compress.models.modeling.families import layers_of
 from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.models.packed_weights import forget_quantization
-from compress.models.resumption import is_whole, keep, kept, seal
+from compress.models.resumption import cached_json, is_whole, keep, kept, seal
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
+from compress.training.batches import Masker, batch_of, collator, shortest_first, truncated_rows
 from compress.training.learned_vocabulary import Mixer
-from compress.training.masked_lm import Masker
-from compress.training.metrics_log import join_logs
-from compress.training.modifiers import MaskingModifier
-from compress.training.precision import settle_precision
+from compress.training.monitoring import join_logs
 from compress.training.step_plan import LENGTH_ROWS, StepRange, described, length_for, step_ranges, steps_for
 from compress.training.teacher_signal import (
     LIVE,
+    ActivationRecorder,
     CachedFirstStates,
     CachedTeacher,
     LiveTeacher,
@@ -46,13 +48,12 @@ from compress.training.teacher_signal import (
     first_states_fit,
     write_first_states,
 )
-from compress.training.tokenized_dataset import collator, mapped_rows, shortest_first, truncated_rows
-from compress.training.tokenized_rows import write_rows
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
-from compress.training.training_data import Selection, TrainingPlan
+from compress.training.training_data import Selection, TrainingData, tokenized
 
 TRIED_ROWS = 4  # by which the precision is settled
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
+PRECISION_NAME = "precision.json"
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
 # rows and mask the same tokens, and a recipe of many would see little of the text.
 SEEDS_APART = 10_000
@@ -61,7 +62,7 @@ SEEDS_APART = 10_000
 def fit(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    plan: TrainingPlan,
+    data: TrainingData,
     run: TrainingRun,
     *,
     phases: Sequence[Phase],
@@ -79,14 +80,14 @@ def fit(
             pretrained encoder, which is the teacher in general distillation.
         mixer: writes texts in two vocabularies, for losses that read such.
         keep_loss_modules: the modules of the last losses stay on the model, for
-            :func:`compress.training.attached_losses.detach_loss_modules`.
+            :func:`compress.training.loss_modules.detach_loss_modules`.
     """
-    work, selection = run.folder / WORK_FOLDER, plan.selection
+    work, selection = run.folder / WORK_FOLDER, data.selection
     training = run.training.for_classes(model.config.num_labels or 0)
     check_batch_sizes(training, phases)
-    rows_planned = plan.rows or sum(1 for _ in plan.data.rows("all"))
+    rows_planned = data.planned_rows or sum(1 for _ in data.rows("all"))
     limit = maximum_length(tokenizer, model.config.to_dict())
-    length = min(training.max_length, limit) or chosen_length(tokenizer, plan, rows_planned, limit, run)
+    length = min(training.max_length, limit) or chosen_length(tokenizer, data, rows_planned, limit, run)
     if training.max_length > limit:
         logger.info(
             "max_length = %d is more than the model reads: texts are cut to %d tokens", training.max_length, limit
@@ -95,15 +96,15 @@ def fit(
     prepared = work / PREPARED
     prepared.mkdir(parents=True, exist_ok=True)
     if selection:
-        tokenised = write_rows(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
-        selection = replace(selection, rows=shortest_first(mapped_rows(tokenised)))
+        held = tokenized(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
+        selection = replace(selection, rows=shortest_first(held))
     steps = steps_for(rows_planned, training)
-    as_student = "as the student's, " if plan.rows and plan.data.pool is None else ""
+    as_student = "as the student's, " if data.planned_rows and data.pool is None else ""
     logger.info("%s: %s%s", run.title, as_student, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
     texts = {part.phase.text for part in planned if not _is_finished(work / part.name)} or {planned[-1].phase.text}
     rows = {
-        text: plan.data.tokenized(prepared / f"training-{text}.arrow", text, tokenizer, mixer=mixer, **tokenizing)
+        text: tokenized(prepared / f"training-{text}.arrow", data.rows(text), tokenizer, mixer=mixer, **tokenizing)
         for text in sorted(texts)
     }
     read = max(rows.values(), key=len)
@@ -133,15 +134,15 @@ def fit(
 
 
 def chosen_length(
-    tokenizer: PreTrainedTokenizerFast, plan: TrainingPlan, rows: int, limit: int, run: TrainingRun
+    tokenizer: PreTrainedTokenizerFast, data: TrainingData, rows: int, limit: int, run: TrainingRun
 ) -> int:
-    """Return the length that :func:`compress.training.step_plan.length_for` gives for rows spread over those of a plan.
+    """Return the length that :func:`compress.training.step_plan.length_for` gives for rows spread over all of them.
 
     Args:
         rows: how many there are.
         limit: tokens that the model reads.
     """
-    texts = (row.example for row in plan.data.rows("all")) if plan.texts is None else plan.texts
+    texts = (row.example for row in data.rows("all")) if data.texts is None else data.texts
     some = [text for number, text in enumerate(texts) if rows <= LENGTH_ROWS or is_spread(number, LENGTH_ROWS, rows)]
     tokens = [len(ids) for ids in encode(tokenizer, some, limit, task=run.task, counted=False)["input_ids"]]
     length = length_for(tokens, limit)
@@ -207,7 +208,7 @@ def _fit_step_ranges(
                 collate=collate,
                 selection=selection if last else None,
             )
-        if isinstance(modifier, MaskingModifier):  # detached, it masks no more units
+        if hasattr(modifier, "masks"):  # detached, it masks no more units
             masked = {which: list(masked_positions(masks).values()) for which, masks in modifier.masks.items()}
             outcome = replace(outcome, masked=masked)
         if not last and is_main:
@@ -215,6 +216,85 @@ def _fit_step_ranges(
             logger.info("%s: %d steps in %.0f s", part.name, outcome.steps, outcome.seconds)
         outcomes.append(outcome)
     return outcomes
+
+
+def settle_precision(
+    run: TrainingRun, student: PreTrainedModel, teachers: Sequence[PreTrainedModel], tensors: Mapping[str, Tensor]
+) -> TrainingRun:
+    """Return a run in the precision in which it was begun, for a trial of speed may say another one at another time.
+
+    At the first start, networks that fail in bfloat16 on a few rows are trained in float32, and a warning says so. Some
+    families mask with numbers that it does not hold (DeBERTa), or mix it with float32 (XMOD).
+
+    Args:
+        teachers: those that run in every step.
+        tensors: a few rows, as :func:`compress.training.batches.collator` joins them.
+
+    Raises:
+        CompressError: bfloat16 was asked for and fails, or the code of a network fails in float32 too.
+    """
+
+    def fault_in(precision: str) -> str:
+        """Say which network cannot compute a step; in float32 only where the code of transformers raises an error."""
+        for network in (student, *teachers):
+            try:
+                _step(network, tensors, run.compute.device, precision, learns=network is student)
+            except CompressError:
+                raise
+            except Exception as error:
+                if interruptions or system_fault(error) or precision == "float32" and not _is_theirs(error):
+                    raise
+                return f"{type(network).__name__} fails in {precision} ({type(error).__name__}: {first_line(error)})"
+        return ""
+
+    def choose() -> dict[str, str]:
+        wanted = run.precision
+        reason = "" if wanted == "float32" else fault_in(wanted)
+        asked = run.compute.precision != "auto"
+        refuse((reason and asked, f"--precision {wanted}: {reason}; give float32, or leave the option out"))
+        if wanted != "float32" and not reason:
+            return {"precision": wanted, "reason": ""}
+        fault = fault_in("float32")
+        refuse((fault, f"{fault}; correct its config.json, or use a model of another type"))
+        if reason:
+            logger.warning("computing in float32: %s", reason)
+        return {"precision": "float32", "reason": reason}
+
+    settled = cached_json(run.folder / WORK_FOLDER / PREPARED / PRECISION_NAME, choose)
+    reason = settled["reason"]
+    return replace(
+        run,
+        training=replace(run.training, precision=settled["precision"]),
+        compute=replace(run.compute, precision="float32") if reason else run.compute,
+        precision_reason=reason,
+    )
+
+
+def _step(
+    network: PreTrainedModel, tensors: Mapping[str, Tensor], device: str, precision: str, *, learns: bool
+) -> None:
+    """Compute what a step of training computes; weights and random numbers stay as they are."""
+    network.to(device)  # type: ignore[arg-type]
+    network.train(learns)
+    rows = batch_of({name: tensor.to(device) for name, tensor in tensors.items()})
+    with (
+        few_kernels(),
+        fast_float32(),
+        torch.random.fork_rng(devices=[]),
+        torch.set_grad_enabled(learns),
+        autocast(device, precision),
+    ):
+        total = ActivationRecorder(network, frozenset())(rows)[0].float().sum()
+    if total.requires_grad:
+        total.backward()
+    network.zero_grad()
+    network.train(False)
+
+
+def _is_theirs(error: Exception) -> bool:
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = any(name.startswith("compress.models.modeling.") for name in modules)
+    return not ours and any(name.startswith("transformers.models.") for name in modules)
 
 
 def prepare_to_send(model: PreTrainedModel) -> None:
@@ -312,7 +392,7 @@ def prepared(
     with frozen(model, part.phase.frozen, part.frozen_layers):
         if chosen := part.phase.modifier:
             modifier = plugins.find("modifiers", chosen.name).function(model, teacher, **chosen.options)
-        if selects and isinstance(modifier, MaskingModifier):
+        if selects and hasattr(modifier, "masks"):
             raise CompressError(
                 f"{part.name} masks units until it ends, so that none of its weights can be selected; "
                 "let a phase without it follow"
@@ -330,27 +410,29 @@ def frozen(model: PreTrainedModel, names: Sequence[str], lowest_layers: int = 0)
         CompressError: a part that the student does not have.
     """
     by_part = parameters_by_part(model) if names or lowest_layers else {}
-    chosen = []
-    for name in names:
-        if not by_part[name]:
-            raise CompressError(f"frozen names {name!r}, which this student does not have apart; leave it out")
-        chosen += by_part[name]
-    if lowest_layers:
-        layers = list(layers_of(model))
-        if lowest_layers >= len(layers):
-            raise CompressError(
-                "by_layer = 'progressive' freezes the layers below, and this student's layers share their weights; "
-                "use by_layer = 'stacked'"
-            )
-        chosen += by_part["embeddings"]
-        chosen += [parameter for layer in layers[:lowest_layers] for parameter in layer.parameters()]
-    chosen = [parameter for parameter in chosen if parameter.requires_grad]
-    for parameter in chosen:
+    layers = list(layers_of(model)) if lowest_layers else []
+    lacking = [name for name in names if not by_part[name]]
+    refuse(
+        (
+            lacking,
+            f"frozen names {', '.join(map(repr, lacking))}, which this student does not have apart; leave it out",
+        ),
+        (
+            layers and lowest_layers >= len(layers),
+            "by_layer = 'progressive' freezes the layers below, and this student's layers share their weights; use "
+            "by_layer = 'stacked'",
+        ),
+    )
+    below = {*names, "embeddings"} if lowest_layers else names
+    chosen = [parameter for name in below for parameter in by_part[name]]
+    chosen += [parameter for layer in layers[:lowest_layers] for parameter in layer.parameters()]
+    learning = [parameter for parameter in chosen if parameter.requires_grad]
+    for parameter in learning:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in chosen:
+        for parameter in learning:
             parameter.requires_grad_(True)
 
 

@@ -7,34 +7,38 @@ then distillation. One pre-training serves many tasks. General distillation from
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoModelForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    set_seed,
+)
 
 from compress import recipes
 from compress.data import ContentFingerprint, TextSource, data_entry
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.inference.compute import Compute, resolve_device
+from compress.models.dummy_inputs import example_inputs
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.models.pretrained import load_classifier
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, quiet_libraries, silent
 from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
-from compress.training.attached_losses import detach_loss_modules
+from compress.training.batches import Masker, batches_by_length, collator
 from compress.training.build_student import build_student, try_student
-from compress.training.distill import summary
 from compress.training.finetune import open_encoder
-from compress.training.loss_modules import VocabularyHead, masked_tokens
-from compress.training.masked_lm import Masker, body_of, check_form, masked_lm, trained_head
+from compress.training.loss_modules import VocabularyHead, detach_loss_modules, input_embeddings, masked_tokens
 from compress.training.phases import fit
 from compress.training.teacher_signal import ActivationRecorder
-from compress.training.tokenized_dataset import batches_by_length, collator, mapped_rows
-from compress.training.tokenized_rows import TrainingRow, write_rows
-from compress.training.trainer import TrainingRun
-from compress.training.training_data import Gold, TrainingData, TrainingPlan, UnlabelledText, check_held_out
+from compress.training.trainer import TrainingRun, summary
+from compress.training.training_data import TrainingData, TrainingRow, UnlabelledText, check_held_out, tokenized
 
 MASKED = Phase((Choice("mlm"),), name="masked language modelling", text="pool", masking=0.15)
 WHOLE = StudentRecipe(
@@ -54,6 +58,8 @@ HEAD_ONLY = replace(
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
 TASK = "classification"  # of rows without labels, which nothing reads
 EVALUATED_ROWS = 64  # a batch
+TASK_KEYS = ("id2label", "label2id", "num_labels", "problem_type", "architectures")
+TOLERANCE = 1e-4  # of the largest logit
 SELECTION_NOTES = {"best_score", "best_step", "score_name"}  # no checkpoint is selected here
 
 
@@ -121,7 +127,7 @@ def pretrain(
         outcomes = fit(
             built,
             tokenizer,
-            TrainingPlan(TrainingData(text.part(held=False), Gold())),
+            TrainingData(text.part(held=False)),
             run,
             phases=recipe.phases,
             teachers={"encoder": teacher},
@@ -159,13 +165,14 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
             "read neither logits nor labels and whose teacher, if they read one, is 'encoder'; students that have one: "
             + ", ".join(known)
         )
-    if recipe.vocabulary:
-        raise CompressError(
+    refuse(
+        (
+            recipe.vocabulary,
             f"the student {recipe.name!r} learns its vocabulary from the text of its task, so that it cannot be "
-            "pre-trained apart; use a student without [vocabulary]"
-        )
-    if epochs is not None and not epochs > 0:
-        raise CompressError(f"epochs = {epochs} must be above 0, such as 3")
+            "pre-trained apart; use a student without [vocabulary]",
+        ),
+        (epochs is not None and not epochs > 0, f"epochs = {epochs} must be above 0, such as 3"),
+    )
     for phase in kept:
         logger.info("phase %s: %s", phase.name or "without a name", ", ".join(loss.name for loss in phase.losses))
     part = of_phases(recipe, kept)
@@ -192,14 +199,14 @@ def _score(
     """
     held = [TrainingRow(example) for example, _ in text.part(held=True).labelled()]
     place = run.folder / WORK_FOLDER / PREPARED / "held-out.arrow"
-    written = write_rows(place, held, tokenizer, max_length=length, task=TASK)
+    rows = tokenized(place, held, tokenizer, max_length=length, task=TASK)
     collate, masker = collator(tokenizer.pad_token_id or 0, TASK), Masker(tokenizer, masking)
     student.train(False)
     recorder = ActivationRecorder(student, frozenset({"hidden"}))
     loss, right, tokens = 0.0, 0, 0
     with torch.random.fork_rng():
         torch.manual_seed(run.compute.seed)
-        for _, whole in batches_by_length(mapped_rows(written), collate, EVALUATED_ROWS, student.device):
+        for _, whole in batches_by_length(rows, collate, EVALUATED_ROWS, student.device):
             batch = masker(whole)
             hidden, targets = masked_tokens(recorder(batch)[1], batch)
             logits = head(hidden)
@@ -213,3 +220,76 @@ def _score(
         {"name": "masked-token accuracy", "value": right / tokens, **about},
         {"name": "masked-token loss", "value": loss / tokens, **about},
     )
+
+
+def trained_head(loss_modules: nn.Module | None, student: PreTrainedModel) -> VocabularyHead | None:
+    """Return the student's vocabulary head among the modules of the losses; None without one."""
+    own = input_embeddings(student)
+    modules = loss_modules.modules() if loss_modules else ()
+    return next((one for one in modules if isinstance(one, VocabularyHead) and one.tied[0] is own), None)
+
+
+@torch.no_grad()
+def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel:
+    """Return the masked language model of the student's family with its body and this head, in eval mode.
+
+    The trained head becomes the one of the family (``BertForMaskedLM`` and so on), so that transformers opens the
+    directory as any masked language model. Its output matrix is the input embeddings.
+
+    Raises:
+        CompressError: the family has none, or one with a head of another form (MobileBERT).
+    """
+    kind = student.config.model_type
+    config = _without_task(student)
+    config.tie_word_embeddings = True
+    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+        raise CompressError(f"transformers has no masked language model of the type {kind!r}; use another student")
+    made: Any = AutoModelForMaskedLM.from_config(config).float().eval()  # type: ignore[no-untyped-call, unused-ignore]
+    missing, _ = made.base_model.load_state_dict(student.base_model.state_dict(), strict=False)
+    inside = {id(module) for module in made.base_model.modules()}
+    outside = [module for module in made.modules() if id(module) not in inside]
+    output = made.get_output_embeddings()
+    dense = [module for module in outside if isinstance(module, nn.Linear) and module is not output]
+    norms = [module for module in outside if isinstance(module, nn.LayerNorm)]
+    same_form = [m.weight.shape for m in (*dense, *norms)] == [head.dense.weight.shape, head.norm.weight.shape]
+    if same_form and not missing and output.bias is not None:
+        dense[0].load_state_dict(head.dense.state_dict())
+        norms[0].load_state_dict(head.norm.state_dict())
+        output.bias.copy_(head.bias)
+        inputs = example_inputs(student)
+        student.train(False)
+        expected = head(student(**inputs, output_hidden_states=True).hidden_states[-1]).cpu()
+        got = made(**{name: value.cpu() for name, value in inputs.items()}).logits
+        if not (got - expected).abs().max() > TOLERANCE * expected.abs().max():
+            return cast(PreTrainedModel, made)
+    raise CompressError(
+        f"the masked language model of the type {kind!r} has a head of another form than BERT's, which is what is "
+        "trained here; use a student of another family, or one without masked language modelling"
+    )
+
+
+def body_of(student: PreTrainedModel) -> PreTrainedModel:
+    """Return the student's encoder, without class labels in its config."""
+    body: Any = student.base_model
+    body.config = _without_task(student)
+    return cast(PreTrainedModel, body.eval())
+
+
+def check_form(student: PreTrainedModel, *, with_head: bool) -> None:
+    """Refuse, before it is trained, a student that cannot be written without classes, or with a head for masked tokens.
+
+    Raises:
+        CompressError: it has no body apart from its head, or its family has no such head.
+    """
+    if student.base_model is student:
+        raise CompressError(
+            f"a student of the type {student.config.model_type!r} has no encoder that could be pre-trained apart from "
+            "a task; use the architecture transformer"
+        )
+    if with_head:
+        masked_lm(student, VocabularyHead(student))
+
+
+def _without_task(student: PreTrainedModel) -> Any:
+    settings = {key: value for key, value in student.config.to_dict().items() if key not in TASK_KEYS}
+    return type(student.config).from_dict(settings)

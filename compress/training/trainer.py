@@ -7,7 +7,6 @@ teacher signals.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,34 +23,40 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     Trainer,
+    TrainerState,
     TrainingArguments,
     set_seed,
 )
+from transformers.trainer_utils import rotate_checkpoints
 
 from compress.errors import CompressError
 from compress.evaluation.metrics import evaluate
+from compress.host import few_kernels
 from compress.inference import processes
-from compress.inference.compute import Compute, Precision, resolve_precision
+from compress.inference.compute import Compute, Precision, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
+from compress.models.batch import NO_LABEL
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
+from compress.models.resumption import is_whole, seal
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
-from compress.training.attached_losses import attach_losses, detach_loss_modules
-from compress.training.batches import EpochSampler, ProcessBatches, average_gradients, shares
-from compress.training.checkpoints import finish_checkpoint, last_whole_checkpoint, step_of, was_last
-from compress.training.cpu_steps import fast_steps
-from compress.training.masked_lm import Masker
-from compress.training.metrics_log import POINTS, MetricsLog
-from compress.training.modifiers import Modifier, ObservingModifier
-from compress.training.progress_callback import ProgressCallback
+from compress.training.batches import (
+    EpochSampler,
+    Masker,
+    ProcessBatches,
+    average_gradients,
+    batch_of,
+    lengths_of,
+    shares,
+)
+from compress.training.loss_modules import attach_losses, detach_loss_modules
+from compress.training.modifiers import Modifier
+from compress.training.monitoring import POINTS, Monitor, reporting
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.step_plan import evaluations_for
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
-from compress.training.tokenized_dataset import batch_of, lengths_of
-from compress.training.tokenized_rows import NO_LABEL
-from compress.training.trackers import reporting
 from compress.training.training_data import Selection, score_without_learning
 
 
@@ -123,6 +128,20 @@ class Objective:
     modifier: Modifier | None = None
     trained_layers: tuple[int, ...] | None = None
     keep_loss_modules: bool = False
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the manifest's notes on a whole training: the last step range's score, the steps and seconds of all."""
+    *before, last = outcomes
+    steps_before = sum(outcome.steps for outcome in before)
+    return {
+        **last.noted,
+        "planned_steps": sum(outcome.planned_steps for outcome in outcomes),
+        "steps": steps_before + last.steps,
+        "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
+        "best_step": steps_before + (last.best_step or 0),
+        **({"step_ranges": [outcome.noted for outcome in outcomes]} if before else {}),
+    }
 
 
 def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:
@@ -209,13 +228,12 @@ class DistillationTrainer(Trainer):
             sparse_gradients(model, on=True)
         self.accelerator.clip_grad_norm_ = clip_gradients  # which takes sparse ones too, and less time for all
         self.remove_callback(PrinterCallback)
-        self.metrics = MetricsLog(run.folder / METRICS_NAME, objective.losses)
-        self.add_callback(self.metrics)
+        self.monitor = Monitor(run.folder / METRICS_NAME, objective.losses, run.title)
+        self.add_callback(self.monitor)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         # Modifiers look at the activations of a pass, or draw at random in each: they see the batch as a whole.
         wants = needs_of_student(objective.losses)
         self.student = ActivationRecorder(model, wants, whole=objective.modifier is not None)
-        self.around_forward: AbstractContextManager[Any] = nullcontext()
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not learning:
             raise CompressError("frozen names all parts of the student, so that nothing learns; leave a part out")
@@ -234,8 +252,8 @@ class DistillationTrainer(Trainer):
         if self.objective.modifier:
             self.objective.modifier.step(self.state.global_step / self.state.max_steps)
         loss = super().training_step(model, *inputs, **named)
-        if isinstance(self.objective.modifier, ObservingModifier):
-            self.objective.modifier.gather()
+        if gather := getattr(self.objective.modifier, "gather", None):
+            gather()
         if processes.active() > 1:
             average_gradients(model.parameters())
         return loss
@@ -246,8 +264,7 @@ class DistillationTrainer(Trainer):
         batch = batch_of(inputs)
         if self.objective.masker:
             batch = self.objective.masker(batch)
-        with self.around_forward:
-            raw, student = self.student(batch, model)
+        raw, student = self.student(batch, model)
         student = replace(student, trained_layers=self.objective.trained_layers)
         teacher = self.objective.signal(batch, inputs.get("teacher_logits")) if self.reads_teacher else student
         weighted = []
@@ -259,7 +276,7 @@ class DistillationTrainer(Trainer):
             sizes = {"batch_size": self.args.train_batch_size, "rows": len(self.train_dataset)}  # type: ignore[arg-type]
             share_of = shares(batch, step=self.state.global_step, **sizes)
             weighted = [share_of[one.mean_over] * loss for one, loss in zip(self.losses, weighted, strict=True)]
-        self.metrics.add(weighted, len(batch.input_ids))
+        self.monitor.add(weighted, len(batch.input_ids))
         # The anchor gives a gradient path where no layer is trained now, or all are replaced by the teacher's.
         total = 0.0 * self.anchor.sum() + sum(weighted)
         return (total, raw) if return_outputs else total
@@ -268,7 +285,7 @@ class DistillationTrainer(Trainer):
         if "loss" in logs:
             if not math.isfinite(logs["loss"]):
                 self._tr_loss.zero_()  # the Trainer subtracts it from itself, which leaves no number
-            logs = {**logs, **self.metrics.since_last()}
+            logs = {**logs, **self.monitor.since_last()}
         super().log(logs, start_time)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -276,7 +293,9 @@ class DistillationTrainer(Trainer):
         super()._save_checkpoint(model, trial)
         processes.total(torch.zeros(1, device=self.args.device))  # each has written its part
         if self.args.should_save:
-            finish_checkpoint(self.folder, self.state)
+            seal(self.folder / f"checkpoint-{self.state.global_step}")
+            best = self.state.best_model_checkpoint
+            rotate_checkpoints(str(self.folder), save_total_limit=2, best_model_checkpoint=best)
 
     def _load_best_model(self) -> None:
         """Load it from the folder as it is called now: the state has its name of the start that wrote it."""
@@ -325,6 +344,21 @@ class DistillationTrainer(Trainer):
         return 0
 
 
+def last_whole_checkpoint(directory: Path) -> Path | None:
+    """Return the newest checkpoint from which a training can go on; delete those that are cut short or damaged.
+
+    The best one so far must be there too: the training ends with the better of it and what follows.
+    """
+    states = {path: _state(path) for path in directory.glob("checkpoint-*") if is_whole(path)}
+    steps = {None, *(state.global_step for state in states.values())}
+    usable = [path for path, state in states.items() if state.best_global_step in steps]
+    return max(usable, key=lambda path: states[path].global_step, default=None)
+
+
+def _state(checkpoint: Path) -> Any:
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
 def train(
     model: PreTrainedModel,
     rows: Dataset,
@@ -349,17 +383,19 @@ def train(
     started = time.monotonic()
     with processes.main_first():
         resumed = last_whole_checkpoint(run.folder)
+    begun = 0
     if resumed:
         logger.info("resuming after %s", resumed.name)
-    begun = step_of(resumed) if resumed else 0
-    trainer.has_ended = resumed is not None and was_last(resumed)
+        last = _state(resumed)
+        begun = last.global_step
+        trainer.has_ended = last.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
     with (
-        fast_steps(run.compute.device) as trainer.around_forward,
-        using_threads(run.compute.threads) as choose_threads,
+        few_kernels(),
+        fast_float32(),
+        using_threads(run.compute.threads) as trainer.monitor.choose_threads,
         reporting(trainer, run.compute.report_to, begun),
-        run.progress(run.title, steps - begun) as advance,
+        run.progress(run.title, steps - begun) as trainer.monitor.advance,
     ):
-        trainer.add_callback(ProgressCallback(run.title, advance, choose_threads))
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     trainer.release()
     state = trainer.state

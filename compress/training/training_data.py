@@ -1,29 +1,50 @@
-"""Training data of a student: unlabelled text with teacher logits, gold rows, and a held-out part for selection."""
+"""Training rows: unlabelled text with teacher logits, gold rows, and rows that select; tokenised as Arrow files."""
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from compress.data import Example, TextSource, among, row_key
+from compress.data.examples import batched
+from compress.data.text_encoder import TokenRows
 from compress.data.text_source import is_spread
-from compress.data.tokenization import NO_ANSWER
+from compress.data.tokenization import NO_ANSWER, encode
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric, predictions, score
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import Shards
+from compress.models.batch import NO_LABEL
+from compress.models.resumption import is_whole, seal
 from compress.training.learned_vocabulary import Mixer
-from compress.training.tokenized_dataset import mapped_rows
-from compress.training.tokenized_rows import NO_LABEL, PART_ROWS, TrainingRow, write_parts, write_rows
 
+ENCODED_ROWS = 4096
+# Task -> the Arrow type of its labels, and the value of a missing one; for tagging _answered fills those.
+LABEL_TYPES: Mapping[str, tuple[Any, float | int | None]] = {
+    "classification": (pa.int32(), NO_LABEL),
+    "regression": (pa.float32(), float("nan")),
+    "tagging": (pa.list_(pa.int32()), None),
+}
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """A training row: its text, and the teacher's logits ``[C]`` and gold label where it has them.
+
+    For tagging the logits are ``[W, C]``, one row a word, and there is a label for each word.
+    """
+
+    example: Example
+    logits: np.ndarray | None = None
+    label: int | float | list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,17 +68,12 @@ class LabelledPool(TextSource):
         return (example for example, _ in self.labelled())
 
     def labelled(self) -> Iterator[tuple[Example, np.ndarray]]:
-        for shards, numbers in self.by_directory():
-            yield from shards.rows_at(numbers)
-
-    def by_directory(self) -> Iterator[tuple[Shards, np.ndarray]]:
-        """Yield the shards of every directory with the numbers of its rows."""
         first = 0
         for directory in self.labels:
             numbers = np.arange(first, first + directory.rows)
             if self.numbers is not None:
                 numbers = self.numbers[slice(*np.searchsorted(self.numbers, [first, first + directory.rows]))]
-            yield directory.shards, numbers - first
+            yield from directory.shards.rows_at(numbers - first)
             first += directory.rows
 
     def keys(self) -> np.ndarray:
@@ -158,56 +174,24 @@ class Selection:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All training rows, without those of the pool that :func:`agreement_rows` selects by."""
+    """All training rows, without those of the pool that select, and the rows that select the checkpoint.
+
+    Args:
+        planned_rows: how many rows the steps are for; 0 for as many as there are.
+        texts: rows by whose lengths ``max_length`` is chosen; by default all rows.
+    """
 
     pool: LabelledPool | UnlabelledText | None
-    gold: Gold
+    gold: Gold = Gold()
+    selection: Selection | None = None
+    planned_rows: int = 0
+    texts: Iterable[Example] | None = None
 
     def rows(self, text: str) -> Iterator[TrainingRow]:
         """Yield the rows of ``all``, ``pool`` or ``gold`` text: the pool with its logits, then the gold rows."""
-        pool, gold = self._of(text)
-        from_pool = (TrainingRow(*row) for row in pool.labelled()) if pool else ()
-        return chain(from_pool, gold.rows())
-
-    def _of(self, text: str) -> tuple[LabelledPool | UnlabelledText | None, Gold]:
-        return None if text == "gold" else self.pool, Gold() if text == "pool" else self.gold
-
-    def tokenized(
-        self,
-        path: Path,
-        text: str,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        max_length: int,
-        task: str,
-        mixer: Mixer | None = None,
-    ) -> Dataset:
-        """Write the tokenised :meth:`rows` and return them memory-mapped; what an earlier start wrote is reused.
-
-        A large pool is tokenised in parts, on all cores.
-        """
-        pool, gold = self._of(text)
-        limits: dict[str, Any] = {"max_length": max_length, "task": task}
-        # What mixes vocabularies draws as it goes, and of a tagger's rows some are left out.
-        if not isinstance(pool, LabelledPool) or pool.rows <= PART_ROWS or mixer or task == "tagging":
-            return mapped_rows(write_rows(path, self.rows(text), tokenizer, mixer=mixer, **limits))
-        parts = write_parts(path, pool.by_directory(), tokenizer, **limits)
-        if gold.examples:
-            parts.append(write_rows(path, gold.rows(), tokenizer, first=pool.rows, **limits))
-        return mapped_rows(*parts)
-
-
-@dataclass(frozen=True)
-class TrainingPlan:
-    """Rows of one training, the rows that select its checkpoint, and how many rows its steps are for (0: its own).
-
-    ``texts`` are the rows by whose lengths ``max_length`` is chosen (None: its own).
-    """
-
-    data: TrainingData
-    selection: Selection | None = None
-    rows: int = 0
-    texts: Iterable[Example] | None = None
+        pool = self.pool.labelled() if self.pool and text != "gold" else ()
+        gold = self.gold.rows() if text != "pool" else ()
+        return itertools.chain((TrainingRow(*row) for row in pool), gold)
 
 
 def agreement_rows(pool: LabelledPool, task: str) -> Selection:
@@ -236,3 +220,90 @@ def score_without_learning(labels: np.ndarray, classes: int, *, task: str, metri
     chosen = find_metric(metric, task=task, classes=classes)
     constant = (np.full_like(labels, label) for label in (np.bincount(labels).argmax(), classes - 1))
     return max(score(predicted, labels, metric=chosen, classes=classes) for predicted in constant)
+
+
+def tokenized(
+    path: Path,
+    rows: Iterable[TrainingRow],
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    max_length: int,
+    task: str,
+    mixer: Mixer | None = None,
+) -> Dataset:
+    """Tokenise rows into an Arrow file and return it memory-mapped; what an earlier start wrote is reused.
+
+    Columns: ``input_ids``, ``token_type_ids`` (where the tokenizer makes them), ``length``, ``row`` (its number),
+    ``truncated`` (whether it was cut), ``labels``, ``teacher_logits``, and with a ``mixer``
+    ``mixed_ids``. For tagging there is also ``words``, 1 for every token where a word starts, and labels and logits are
+    lists over these words; truncated words and words without teacher logits are left out, and so are rows without any
+    other.
+    """
+    if not is_whole(path):
+        temporary = path.with_suffix(".tmp")
+        tables = _tables(rows, tokenizer, max_length, task, mixer)
+        head = next(tables, None)
+        if head is None:
+            raise ValueError("no rows to write")
+        with pa.ipc.new_stream(str(temporary), head.schema) as writer:
+            for table in itertools.chain([head], tables):
+                writer.write_table(table)
+        temporary.replace(path)
+        seal(path)
+    return Dataset.from_file(str(path))
+
+
+def _tables(
+    rows: Iterable[TrainingRow],
+    tokenizer: PreTrainedTokenizerFast,
+    max_length: int,
+    task: str,
+    mixer: Mixer | None,
+) -> Iterator[Any]:
+    """Yield the Arrow tables of :func:`tokenized`."""
+    written = 0
+    for chunk in batched(rows, ENCODED_ROWS):
+        tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task, counted=False)
+        cut = [number in tokens.truncated for number in range(len(chunk))]
+        has_logits = chunk[0].logits is not None
+        if task == "tagging":
+            chunk, tokens, cut = _answered(chunk, tokens, cut)
+        columns: dict[str, Any] = {key: pa.array(values, pa.list_(pa.int32())) for key, values in tokens.items()}
+        if mixer:
+            columns["mixed_ids"] = pa.array([mixer.ids(row.example, max_length) for row in chunk], pa.list_(pa.int32()))
+        columns["row"] = pa.array(range(written, written + len(chunk)), pa.int64())
+        columns["length"] = pa.array([len(ids) for ids in tokens["input_ids"]], pa.int32())
+        columns["truncated"] = pa.array(cut, pa.bool_())
+        kind, unknown = LABEL_TYPES[task]
+        columns["labels"] = pa.array([unknown if row.label is None else row.label for row in chunk], kind)
+        if has_logits:
+            logits: list[Any] = [row.logits for row in chunk]
+            by_word = task == "tagging"
+            columns["teacher_logits"] = pa.array(
+                [list(words) for words in logits] if by_word else logits,
+                pa.list_(pa.list_(pa.float32())) if by_word else pa.list_(pa.float32()),
+            )
+        written += len(chunk)
+        yield pa.table(columns)
+
+
+def _answered(
+    chunk: Sequence[TrainingRow], tokens: TokenRows, cut: Sequence[bool]
+) -> tuple[list[TrainingRow], TokenRows, list[bool]]:
+    """Return the rows with the logits and labels of the words that are trained on, their tokens, and which were cut."""
+    rows: list[TrainingRow] = []
+    kept: list[dict[str, np.ndarray]] = []
+    kept_cut: list[bool] = []
+    for index, row in enumerate(chunk):
+        answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
+        starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
+        if not any(starts):
+            continue
+        words = [start - 1 for start in starts if start]
+        labels = row.label if isinstance(row.label, list) else [NO_LABEL] * len(row.example.words)
+        logits = None if row.logits is None else row.logits[words]
+        rows.append(replace(row, logits=logits, label=[labels[word] for word in words]))
+        own = {key: values[index] for key, values in tokens.items()}
+        kept_cut.append(cut[index])
+        kept.append({**own, "words": (np.array(starts) > 0).astype(np.int64)})
+    return rows, TokenRows({key: [row[key] for row in kept] for key in tokens}), kept_cut

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from transformers import TrainerState
 
 from compress.data import Example, open_source, row_key, row_keys
 from compress.errors import CompressError
@@ -24,15 +25,13 @@ from compress.models.model_dir import ModelDir
 from compress.models.resumption import seal
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
 from compress.training import distill as distill_module
-from compress.training import tokenized_rows, training_data
 from compress.training import trainer as trainer_module
-from compress.training.checkpoints import last_whole_checkpoint
+from compress.training.batches import collator
 from compress.training.phases import phase_signal
 from compress.training.step_plan import StepRange, steps_for
 from compress.training.teacher_signal import CachedTeacher, LiveTeacher
-from compress.training.tokenized_dataset import collator
-from compress.training.trainer import TrainingRun
-from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out
+from compress.training.trainer import TrainingRun, last_whole_checkpoint
+from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out, tokenized
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, load, pruned, tokenizer, write
 from tests.support.training_data import (
@@ -148,17 +147,17 @@ def test_a_control_trains_as_many_steps_on_gold_labels_alone(
     seen: list[dict[str, Any]] = []
     original = distill_module.fit
 
-    def spied(model: Any, tokenizer: Any, plan: Any, run: Any, **named: Any) -> Any:
+    def spied(model: Any, tokenizer: Any, data: Any, run: Any, **named: Any) -> Any:
         start = {key: value.clone() for key, value in model.state_dict().items()}
         seen.append(
             {
-                "rows": list(plan.data.rows(named["phases"][0].text)),
-                "steps": steps_for(plan.rows, run.training),
+                "rows": list(data.rows(named["phases"][0].text)),
+                "steps": steps_for(data.planned_rows, run.training),
                 "start": start,
                 **named,
             }
         )
-        return original(model, tokenizer, plan, run, **named)
+        return original(model, tokenizer, data, run, **named)
 
     monkeypatch.setattr(distill_module, "fit", spied)
     options: dict[str, Any] = {"labels": [labels], "train": train_rows(), "validation": validation_rows()}
@@ -240,37 +239,16 @@ def test_a_pool_of_several_directories_numbers_its_rows_through(labels: LabelDir
     assert np.array_equal(both.where(chosen).keys(), row_keys(both.where(chosen)))
 
 
-def test_a_large_pool_is_tokenised_in_parts_with_the_same_rows(
-    labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logits = np.zeros((3, 2), dtype=np.float32)
-    gold = Gold(train_rows()[:3], [1, 0, 1], logits)
-    data = TrainingData(LabelledPool((labels, labels)).part(held=False), gold)
+def test_a_pool_and_gold_rows_are_tokenised_in_order_and_once(labels: LabelDir, tmp_path: Path) -> None:
+    gold = Gold(train_rows()[:3], [1, 0, 1], np.zeros((3, 2), dtype=np.float32))
+    data = TrainingData(LabelledPool((labels, labels)).where(np.arange(180) >= 90), gold)
     given = {"max_length": 16, "task": "classification"}
-    whole = data.tokenized(tmp_path / "whole.arrow", "all", tokenizer(), **given)
-    for module in (tokenized_rows, training_data):
-        monkeypatch.setattr(module, "PART_ROWS", 50)
-    in_parts = data.tokenized(tmp_path / "parts.arrow", "all", tokenizer(), **given)
-    names_of_parts = [f"parts-{number:04d}.arrow" for number in range(4)]
-    assert {path.name for path in tmp_path.glob("*.arrow")} == {"whole.arrow", "parts.arrow", *names_of_parts}
-    assert in_parts.features == whole.features and in_parts[:] == whole[:]
-    assert in_parts["row"] == list(range(len(whole)))
-    first, last = (tmp_path / name for name in (names_of_parts[0], names_of_parts[-1]))
-    written = first.stat().st_mtime_ns
-    last.unlink()
-    again = data.tokenized(tmp_path / "parts.arrow", "all", tokenizer(), **given)
-    assert first.stat().st_mtime_ns == written and again[:] == whole[:]
-
-
-def test_a_directory_of_which_all_rows_are_left_out_gives_no_part(
-    labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = LabelledPool((labels, labels)).where(np.arange(180) >= 90)
-    for module in (tokenized_rows, training_data):
-        monkeypatch.setattr(module, "PART_ROWS", 50)
-    given = {"max_length": 16, "task": "classification"}
-    rows = TrainingData(pool, Gold()).tokenized(tmp_path / "rows.arrow", "all", tokenizer(), **given)
-    assert rows["row"] == list(range(90)) and len([*tmp_path.glob("rows-*.arrow")]) == 2
+    rows = tokenized(tmp_path / "rows.arrow", data.rows("all"), tokenizer(), **given)
+    assert rows["row"] == list(range(93)) and rows["labels"][-3:] == [1, 0, 1]
+    assert rows["teacher_logits"][:90] == [logits.tolist() for _, logits in labels]
+    written = (tmp_path / "rows.arrow").stat().st_mtime_ns
+    assert tokenized(tmp_path / "rows.arrow", data.rows("all"), tokenizer(), **given)[:] == rows[:]
+    assert (tmp_path / "rows.arrow").stat().st_mtime_ns == written
 
 
 def test_a_student_learns_from_so_many_rows(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
@@ -458,7 +436,7 @@ def test_a_resumed_training_ends_with_the_same_weights(
 def test_a_checkpoint_that_was_cut_short_is_not_used(tmp_path: Path) -> None:
     for step in (4, 12, 8):
         (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text('{"best_global_step": null}')
+        TrainerState(global_step=step).save_to_json(str(tmp_path / f"checkpoint-{step}" / "trainer_state.json"))
         if step < 12:
             seal(tmp_path / f"checkpoint-{step}")
     assert last_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-8"
@@ -609,7 +587,7 @@ def test_a_student_that_is_no_better_than_one_class_is_named(
     recipe = replace(ALL_GOLD, training=replace(TRAINING, epochs=30.0, evaluations=30))
     rows = [row for row in train_rows() if row.label in taught_classes]
     others = [replace(row, text=f"{row.text} again") for row in train_rows()]
-    made = taught(teacher, tmp_path / "student", recipe, train=rows, validation=others)
+    made = taught(teacher, tmp_path / "student", recipe, train=rows, validation=others, seed=1)
     lines = map(json.loads, (made.path / "metrics.jsonl").read_text().splitlines())
     scores = [line["validation"] for line in lines if "validation" in line]
     said = [record.message for record in caplog.records if "one class for all rows" in record.message]

@@ -23,13 +23,13 @@ from compress.models.prunable_units import attention_layers
 from compress.recipes import Choice, Phase, StudentRecipe, Vocabulary
 from compress.training import teacher_signal
 from compress.training import trainer as training_module
-from compress.training.attached_losses import WeightedLoss, attach_losses
-from compress.training.distill import possible_phases, summary
-from compress.training.masked_lm import Masker
+from compress.training.batches import Masker
+from compress.training.distill import possible_phases
+from compress.training.loss_modules import WeightedLoss, attach_losses
 from compress.training.modifiers.module_replacing import attach
 from compress.training.phases import frozen, parameters_by_part
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
-from compress.training.trainer import Outcome
+from compress.training.trainer import Outcome, summary
 from compress.training.training_data import held_out
 from tests.support.tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import (
@@ -480,11 +480,11 @@ def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: Label
 
 def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     """The rows of a pool with its logits, and what makes a batch of some."""
-    from compress.training.tokenized_dataset import collator
-    from compress.training.training_data import Gold, LabelledPool, TrainingData
+    from compress.training.batches import collator
+    from compress.training.training_data import Gold, LabelledPool, TrainingData, tokenized
 
     data = TrainingData(LabelledPool((labels,)), Gold())
-    rows = data.tokenized(folder / "rows.arrow", "all", tokenizer("bert"), max_length=32, task="classification")
+    rows = tokenized(folder / "rows.arrow", data.rows("all"), tokenizer("bert"), max_length=32, task="classification")
     return rows, collator(0, "classification")
 
 

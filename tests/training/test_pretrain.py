@@ -28,8 +28,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 from compress.training.architectures import checkpoint
 from compress.training.augmenters.masked_lm import augmenter
 from compress.training.loss_modules import VocabularyHead
-from compress.training.masked_lm import check_form, masked_lm
-from compress.training.pretrain import HEAD_ONLY, general_part, pretrain
+from compress.training.pretrain import HEAD_ONLY, check_form, general_part, masked_lm, pretrain
 from compress.training.trainer import DistillationTrainer
 from tests.support.tiny import bilstm, classifier, onnx_directory, tokenizer, write
 from tests.support.training_data import (

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import faults_of, regular_file
 from compress.training.augmentation import check_share
 from compress.training.loss_modules import input_embeddings
@@ -67,8 +67,7 @@ def reword(text: str, generator: random.Random, probability: float, propose: Pro
 
 def check_rewording(candidates: int, probability: float) -> None:
     """Refuse options of a rewording augmenter that make no sense."""
-    if candidates < 1:
-        raise CompressError(f"augmentation: candidates = {candidates} is not possible; give at least 1")
+    refuse((candidates < 1, f"augmentation: candidates = {candidates} is not possible; give at least 1"))
     check_share("probability", probability)
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 
 from compress.data.examples import Example, batched
 from compress.data.tokenization import maximum_length
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.inference.compute import resolve_device
 from compress.models.loading import load_network, unfit
 from compress.models.model_dir import ModelDir
@@ -83,13 +83,19 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
     opened = ModelDir.open(directory, classifier=False)
     network, found = load_network(AutoModelForMaskedLM, opened.path)
     tokenizer = opened.load_tokenizer()
-    if missing := unfit(found):  # transformers would go on with random ones
-        raise CompressError(
-            f"augmentation: {directory} has no trained masked-language-model head ({missing[0]} is missing); give the "
-            "model as it was pretrained, not one that was fine-tuned for a task, or use the augmenter neighbours"
-        )
-    if tokenizer.mask_token_id is None:
-        raise CompressError(f"augmentation: the tokenizer of {directory} has no mask token; give another model")
+    missing = unfit(found)  # transformers would go on with random ones
+    refuse(
+        (
+            missing,
+            f"augmentation: {directory} has no trained masked-language-model head ({', '.join(missing[:1])} is "
+            "missing); give the model as it was pretrained, not one that was fine-tuned for a task, or use the "
+            "augmenter neighbours",
+        ),
+        (
+            tokenizer.mask_token_id is None,
+            f"augmentation: the tokenizer of {directory} has no mask token; give another model",
+        ),
+    )
     return network.eval(), tokenizer
 
 

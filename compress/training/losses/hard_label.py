@@ -2,12 +2,11 @@
 
 from torch import Tensor, nn
 
-from compress.models.batch import Batch, Outputs
+from compress.models.batch import NO_LABEL, Batch, Outputs
 from compress.training.losses._common import zero
 
 NEEDS = frozenset({"labels"})
 MEAN_OVER = "labels"
-NO_LABEL = -100
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ models' own heads, as many in both) is the first MiniLM (Wang et al. 2020, arXiv
 
 from torch import Tensor
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.batch import Batch, Outputs
 from compress.training.layer_mapping import trained_pairs
 from compress.training.losses._common import (
@@ -53,15 +53,18 @@ def loss(
         CompressError: a side without attention heads, other numbers of them, or an option that cannot be.
     """
     require_outputs("queries", loss="relations", student=student, teacher=teacher)
-    unknown = sorted(set(relations) - set(RELATIONS))
-    if unknown or not relations:
-        raise CompressError(f"relations = {list(relations)} is not allowed; use some of {', '.join(RELATIONS)}")
-    there = len(teacher.queries)
-    if teacher_layer and (layers != "final" or not 0 < teacher_layer <= there):
-        raise CompressError(
+    depth = len(teacher.queries)
+    refuse(
+        (
+            not relations or set(relations) - set(RELATIONS),
+            f"relations = {list(relations)} is not allowed; use some of {', '.join(RELATIONS)}",
+        ),
+        (
+            teacher_layer and (layers != "final" or not 0 < teacher_layer <= depth),
             f"teacher_layer = {teacher_layer} is not possible with layers = {layers!r}: it goes with layers = 'final' "
-            f"and is one of the teacher's layers 1 to {there}, or 0 for the last"
-        )
+            f"and is one of the teacher's layers 1 to {depth}, or 0 for the last",
+        ),
+    )
 
     def vectors(outputs: Outputs, kind: str, layer: int) -> Tensor:
         own: Tensor = getattr(outputs, kind)[layer - 1]

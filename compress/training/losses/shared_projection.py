@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.batch import Batch, Outputs
 from compress.models.modeling.families import FAMILIES, layers_of, stock_type
 from compress.models.prunable_units import attention_layers
@@ -26,14 +26,18 @@ class SharedProjections(nn.Module):
 
     def __init__(self, student: PreTrainedModel, teacher: PreTrainedModel, *, direction: str = "down") -> None:
         super().__init__()
-        if direction not in {"down", "up"}:
-            raise CompressError(f"shared-projection: direction = {direction!r} is not allowed; use 'down' or 'up'")
         ours, theirs = len(attention_layers(student)), len(attention_layers(teacher))
-        if ours != theirs:
-            raise CompressError(
+        refuse(
+            (
+                direction not in {"down", "up"},
+                f"shared-projection: direction = {direction!r} is not allowed; use 'down' or 'up'",
+            ),
+            (
+                ours != theirs,
                 f"the loss shared-projection compares layer by layer; the student has {ours} layers and the teacher "
-                f"{theirs}: give the student depth = {theirs}, or leave the loss out"
-            )
+                f"{theirs}: give the student depth = {theirs}, or leave the loss out",
+            ),
+        )
         self.layers = ours
         # From the side that is projected to the side that it is compared with; in a tuple, models are no part of this.
         self.sides = (teacher, student) if direction == "down" else (student, teacher)

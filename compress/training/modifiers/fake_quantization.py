@@ -10,7 +10,7 @@ unchanged. Afterwards the model has its floating-point weights, and its config n
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.integer_rounding import fake_symmetric
 from compress.models.packed_weights import ACTIVATION_RANGES, forget_quantization
 from compress.models.prunable_units import has_heads
@@ -59,11 +59,13 @@ def attach(
     Raises:
         CompressError: a student without transformer layers, or an option out of its range.
     """
-    if not has_heads(student):
-        raise CompressError(
-            f"fake-quantization is for transformers, and the student is a {student.config.model_type!r}; "
-            "use --method onnx-dynamic after training instead"
+    refuse(
+        (
+            not has_heads(student),
+            f"fake-quantization is for transformers, and the student is a {student.config.model_type!r}; use --method "
+            "onnx-dynamic after training instead",
         )
+    )
     check_shares(bits={}, decay=decay, start=start)
     forget_quantization(student.config)
 

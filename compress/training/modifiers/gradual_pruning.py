@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.inference import processes
 from compress.models.prunable_units import Part, units_of
 from compress.surgery.unit_masks import MaskHooks, mask_hooks, mask_lowest, normalised
@@ -167,16 +167,16 @@ def attach(
     Raises:
         CompressError: a student without such units or with too few, or an option out of its range.
     """
-    if not 0 < until <= 1:
-        raise CompressError(f"gradual-pruning: until = {until} must be above 0 and at most 1")
-    for name, value in (("updates", updates), ("keep_heads", keep_heads), ("multiple", multiple)):
-        if value < 1:
-            raise CompressError(f"gradual-pruning: {name} = {value} must be at least 1")
-    if min(heads, neurons) < 0 or not heads + neurons:
-        raise CompressError(
-            f"gradual-pruning: heads = {heads} and neurons = {neurons} say how many go; "
-            "neither may be below 0, and one must be above"
-        )
+    at_least_1 = {"updates": updates, "keep_heads": keep_heads, "multiple": multiple}
+    refuse(
+        (not 0 < until <= 1, f"gradual-pruning: until = {until} must be above 0 and at most 1"),
+        *((value < 1, f"gradual-pruning: {name} = {value} must be at least 1") for name, value in at_least_1.items()),
+        (
+            min(heads, neurons) < 0 or not heads + neurons,
+            f"gradual-pruning: heads = {heads} and neurons = {neurons} say how many go; neither may be below 0, and "
+            "one must be above",
+        ),
+    )
     parts: dict[Part, tuple[int, int, int]] = {
         "heads": (heads, keep_heads, 1),
         "neurons": (neurons, multiple, multiple),

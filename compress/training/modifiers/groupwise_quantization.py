@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.inference import processes
 from compress.models.integer_rounding import grid_of
 from compress.models.modeling.families import layers_of
@@ -137,18 +137,19 @@ def attach(
         CompressError: a student without transformer layers or, for several bits, of another vocabulary than its
             teacher's; an option out of its range.
     """
-    if not has_heads(student):
-        raise CompressError(
-            f"groupwise-quantization is for transformers, and the student is a {student.config.model_type!r}; "
-            "use a transformer architecture"
-        )
-    if len(bits) > 1 and input_embeddings(student).num_embeddings != input_embeddings(teacher).num_embeddings:
-        raise CompressError(
+    refuse(
+        (
+            not has_heads(student),
+            f"groupwise-quantization is for transformers, and the student is a {student.config.model_type!r}; use a "
+            "transformer architecture",
+        ),
+        (
+            len(bits) > 1 and input_embeddings(student).num_embeddings != input_embeddings(teacher).num_embeddings,
             "groupwise-quantization with several bits measures with the teacher's answers, and with [vocabulary] the "
-            "teacher reads other tokens; give one number of bits"
-        )
-    if not bits or groups < 1:
-        raise CompressError(f"bits = {bits} needs a number and groups = {groups} must be at least 1")
+            "teacher reads other tokens; give one number of bits",
+        ),
+        (not bits or groups < 1, f"bits = {bits} needs a number and groups = {groups} must be at least 1"),
+    )
     named = {**{f"bits[{index}]": value for index, value in enumerate(bits)}, "embedding_bits": embedding_bits}
     check_shares(bits=named | ({"activation_bits": activation_bits} if activation_bits else {}), decay=decay, start=0.0)
     forget_quantization(student.config)

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from compress.data.examples import batched
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import has_heads
 
@@ -70,21 +70,30 @@ def attach(
     Raises:
         CompressError: models of different width or family, or a depth that the student's does not divide.
     """
-    if schedule not in SCHEDULES:
-        raise CompressError(f"module-replacing: schedule = {schedule!r} is not known; use {' or '.join(SCHEDULES)}")
-    if not 0 < start <= 1 or not 0 < until <= 1:
-        raise CompressError(f"module-replacing: start = {start} and until = {until} must be above 0 and at most 1")
     theirs, ours = (model.config for model in (teacher, student))
-    if not has_heads(student) or theirs.model_type != ours.model_type or theirs.hidden_size != ours.hidden_size:
-        raise CompressError(
+    refuse(
+        (
+            schedule not in SCHEDULES,
+            f"module-replacing: schedule = {schedule!r} is not known; use {' or '.join(SCHEDULES)}",
+        ),
+        (
+            not 0 < start <= 1 or not 0 < until <= 1,
+            f"module-replacing: start = {start} and until = {until} must be above 0 and at most 1",
+        ),
+        (
+            not has_heads(student) or theirs.model_type != ours.model_type or theirs.hidden_size != ours.hidden_size,
             "module-replacing puts layers of the teacher into the student, so that both must be transformers of one "
-            f"family and width; these are {ours.model_type} and {theirs.model_type}"
-        )
+            f"family and width; these are {ours.model_type} and {theirs.model_type}",
+        ),
+    )
     deep, shallow = len(layers_of(teacher)), len(layers_of(student))
-    if deep < theirs.num_hidden_layers:
-        raise CompressError("module-replacing needs layers of their own, and those of this teacher share their weights")
-    if deep % shallow:
-        raise CompressError(f"module-replacing needs a depth that divides the teacher's {deep} layers, not {shallow}")
+    refuse(
+        (
+            deep < theirs.num_hidden_layers,
+            "module-replacing needs layers of their own, and those of this teacher share their weights",
+        ),
+        (deep % shallow, f"module-replacing needs a depth that divides the teacher's {deep} layers, not {shallow}"),
+    )
     blocks = list(batched(layers_of(teacher.requires_grad_(False).train(False)), deep // shallow))
 
     def rate(done: float) -> float:

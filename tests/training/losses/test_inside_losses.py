@@ -15,9 +15,8 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.recipes import Choice
-from compress.training.attached_losses import attach_losses, detach_loss_modules
 from compress.training.layer_mapping import kept_layer_map, layer_map
-from compress.training.loss_modules import VocabularyHead
+from compress.training.loss_modules import VocabularyHead, attach_losses, detach_loss_modules
 from compress.training.losses.shared_projection import weights
 from tests.support import tiny
 

@@ -27,9 +27,8 @@ from compress.training import phases
 from compress.training.modifiers import gradual_pruning
 from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, masked_share
 from compress.training.phases import fit
-from compress.training.tokenized_rows import TrainingRow
 from compress.training.trainer import Outcome, TrainingRun
-from compress.training.training_data import Gold, Selection, TrainingData, TrainingPlan
+from compress.training.training_data import Gold, Selection, TrainingData, TrainingRow
 from tests.support.tiny import HEADS, LABELS, LAYERS, PRUNABLE, bilstm, classifier, physical_layers, pruned, tokenizer
 from tests.support.training_data import TRAINING, stop_at, train_rows, validation_rows
 
@@ -329,7 +328,7 @@ def trained(
     outcomes = fit(
         model,
         tokenizer(),
-        TrainingPlan(TrainingData(None, gold), Selection(rows, "validation", None) if selected else None),
+        TrainingData(None, gold, Selection(rows, "validation", None) if selected else None),
         TrainingRun(folder, training, "classification", Compute("cpu", 1)),
         phases=planned,
         teachers={},
