@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from compress.data.formats.parquet_pages import batch_rows
 from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
 from compress.data.tokenization import by_sentence, check_one_kind, word_counts
 from compress.data.truncation import Truncation
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import faults_of, read_json_table, regular_file
 from compress.models.manifest import file_sha256
 from compress.models.output_dir import write_atomically
 
 SHARD_ROWS = 2048
+_AGAIN = "label the text again"
 
 
 @dataclass(frozen=True)
@@ -135,37 +136,39 @@ def read_shard(
         CompressError: it is damaged, or has other columns, types or numbers than labels have.
     """
     path = shard_path(directory, number)
-    with faults_of(path, "a shard of labels", "label the text again"):
+    with faults_of(path, "a shard of labels", _AGAIN):
         file, rows = open_shard(directory, number)
         names = [name for name in ("text", "text_pair", "logits") if name in file.schema_arrow.names]
         table = pa.Table.from_batches(
             _bounded(path, file.iter_batches(batch_size=rows, columns=names), 4 * classes * SHARD_ROWS)
         )
-        columns = {name: table[name].combine_chunks() for name in names}
-        logits = columns.pop("logits")
-        fault = _fault(columns, logits)
-        if fault:
-            raise CompressError(f"{path} {fault}; label the text again")
-        texts = columns["text"].to_pylist()
-        pairs = columns["text_pair"].to_pylist() if "text_pair" in columns else [None] * len(texts)
-        examples = [Example(text, pair) for text, pair in zip(texts, pairs, strict=True)]
+        *texts, logits = (table[name].combine_chunks() for name in names)
+        refuse((not _are_labels(texts, logits), f"{path} has not the columns that labels have; {_AGAIN}"))
+        columns = [column.to_pylist() for column in texts]
+        examples = [Example(*row) for row in zip(*columns, strict=True)]
         values = logits.flatten().to_numpy(zero_copy_only=False)
-        counts = word_counts(examples) if task == "tagging" else [1] * len(examples)
+        tagging = task == "tagging"
+        counts = word_counts(examples) if tagging else [1] * len(examples)
         if logits.value_lengths().to_pylist() != [count * classes for count in counts]:
-            raise CompressError(
-                f"{path} has not {classes} logits for each {'word' if task == 'tagging' else 'text'}, one a class; "
-                "label the text again"
-            )
+            each = "word" if tagging else "text"
+            raise CompressError(f"{path} has not {classes} logits for each {each}, one a class; {_AGAIN}")
         values = values.reshape(sum(counts), classes)
         known = np.isfinite(values).all(axis=1)
-        if task == "tagging":  # a word that was cut off has none
+        if tagging:  # a word that was cut off has none
             known |= np.isnan(values).all(axis=1)
         if not known.all():
-            raise CompressError(
-                f"{path} has logits that are not finite numbers (row {np.argmin(known) + 1} of them); label the text "
-                "again"
-            )
-        return examples, by_sentence(values, counts) if task == "tagging" else values
+            row = np.argmin(known) + 1
+            raise CompressError(f"{path} has logits that are not finite numbers (row {row} of them); {_AGAIN}")
+        return examples, by_sentence(values, counts) if tagging else values
+
+
+def _are_labels(texts: Sequence[pa.Array], logits: pa.Array) -> bool:
+    """Tell whether columns are as :func:`write_shard` has them: strings, and lists of float32, without gaps."""
+    kind = logits.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not is_list or kind.value_type != pa.float32() or not all(is_string(column.type) for column in texts):
+        return False
+    return not any(column.null_count for column in (*texts, logits, logits.flatten()))
 
 
 def _bounded(path: Path, batches: Iterable[pa.RecordBatch], logits_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -176,35 +179,20 @@ def _bounded(path: Path, batches: Iterable[pa.RecordBatch], logits_bytes: int) -
     left = max(ALWAYS_BYTES, LARGEST_RATIO * path.stat().st_size) + logits_bytes
     for batch in batches:
         left -= batch.nbytes
-        if left < 0:
-            raise CompressError(f"{path} holds more than {LARGEST_RATIO} times its own size; label the text again")
+        refuse((left < 0, f"{path} holds more than {LARGEST_RATIO} times its own size; {_AGAIN}"))
         yield batch
 
 
 def open_shard(directory: Path, number: int) -> tuple[pq.ParquetFile, int]:
     """Return a shard and how many of its rows may be read at a time."""
     path = regular_file(shard_path(directory, number))
-    with faults_of(path, "a shard of labels", "label the text again"):
+    with faults_of(path, "a shard of labels", _AGAIN):
         file = pq.ParquetFile(path)
         with path.open("rb") as stream:
             rows = batch_rows(str(path), stream, file.metadata, path.stat().st_size)
-        if not {"text", "logits"} <= set(file.schema_arrow.names) or file.metadata.num_rows > SHARD_ROWS:
-            raise CompressError(f"{path} has not at most {SHARD_ROWS:,} rows of text and logits; label the text again")
+        sound = {"text", "logits"} <= set(file.schema_arrow.names) and file.metadata.num_rows <= SHARD_ROWS
+        refuse((not sound, f"{path} has not at most {SHARD_ROWS:,} rows of text and logits; {_AGAIN}"))
     return file, rows
-
-
-def _fault(columns: Mapping[str, pa.Array], logits: pa.Array) -> str:
-    """Return what is wrong with the types of a shard's columns; nothing if they are as :func:`write_shard` has them."""
-    for name, values in {**columns, "logits": logits}.items():
-        if values.null_count:
-            return f"has rows without {name}"
-    for name, values in columns.items():
-        if not is_string(values.type):
-            return f"has a column {name} of {values.type}, which is no text"
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(test(logits.type) for test in lists) or logits.type.value_type != pa.float32():
-        return f"has logits of type {logits.type}, not lists of float32"
-    return "has logits that are null" if logits.flatten().null_count else ""
 
 
 def shard_is_done(directory: Path, number: int, record: dict[str, Any]) -> bool:

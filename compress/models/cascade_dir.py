@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import read_json_table
 from compress.models.manifest import MANIFEST_NAME, Manifest, named_files, verify_files
 from compress.models.model_dir import ModelDir, cascade_refusal
@@ -120,21 +120,24 @@ def check_members(members: Sequence[ModelDir]) -> None:
         raise CompressError(f"a cascade has 2 to {MOST_MEMBERS} members, not {len(members)}; repeat --model")
     last = members[-1]
     for member in members:
-        if isinstance(member, CascadeDir):
-            raise CompressError(f"{member.path} is a cascade itself; give its members")
-        if member.task != "classification":
-            raise CompressError(f"{member.path} is made for {member.task}; only classifiers have a confidence")
-        if member.labels != last.labels:
-            raise CompressError(
+        torch, onnx = (last, member) if member.is_onnx else (member, last)
+        refuse(
+            (isinstance(member, CascadeDir), f"{member.path} is a cascade itself; give its members"),
+            (
+                member.task != "classification",
+                f"{member.path} is made for {member.task}; only classifiers have a confidence",
+            ),
+            (
+                member.labels != last.labels,
                 f"{member.path} has the labels {', '.join(member.labels[:5])}, and {last.path} has "
-                f"{', '.join(last.labels[:5])}; the members of a cascade have the same labels in the same order"
-            )
-        if member.is_onnx != last.is_onnx:
-            torch, onnx = (last, member) if member.is_onnx else (member, last)
-            raise CompressError(
+                f"{', '.join(last.labels[:5])}; the members of a cascade have the same labels in the same order",
+            ),
+            (
+                torch.is_onnx != onnx.is_onnx,
                 f"{torch.path} is a torch model and {onnx.path} an ONNX one; members run in one runtime, so turn the "
-                "first into ONNX with 'compress quantize' or 'compress export'"
-            )
+                "first into ONNX with 'compress quantize' or 'compress export'",
+            ),
+        )
 
 
 def write_cascade(members: Mapping[str, ModelDir], thresholds: Sequence[float], directory: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import read_json_table
 
 MANIFEST_NAME = "compress.json"
@@ -66,14 +66,22 @@ class Manifest:
         if not path.is_file():
             return cls(stage="")
         raw = read_json_table(path)
-        if raw.get("format_version") != FORMAT_VERSION:
-            version = str(raw.get("format_version"))[:40]
-            raise CompressError(f"{path} has format version {version}; this compress reads version {FORMAT_VERSION}")
-        if unknown := set(raw) - {field.name for field in fields(cls)}:
-            raise CompressError(f"{path} has unknown keys {sorted(unknown)[:5]}; make the directory again")
-        for key, (allowed, fits) in _FORMS.items():
-            if key in raw and not fits(raw[key]) or key == "stage" and key not in raw:
-                raise CompressError(f"{path} is not a valid manifest: {key} is not {allowed}; make the directory again")
+        version = raw.get("format_version")
+        unknown = sorted(set(raw) - {field.name for field in fields(cls)})
+        refuse(
+            (
+                version != FORMAT_VERSION,
+                f"{path} has format version {str(version)[:40]}; this compress reads version {FORMAT_VERSION}",
+            ),
+            (unknown, f"{path} has unknown keys {unknown[:5]}; make the directory again"),
+            *(
+                (
+                    not fits(raw[key]) if key in raw else key == "stage",
+                    f"{path} is not a valid manifest: {key} is not {allowed}; make the directory again",
+                )
+                for key, (allowed, fits) in _FORMS.items()
+            ),
+        )
         values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
         return cls(**values)
 
@@ -138,11 +146,16 @@ def describe_files(directory: Path) -> dict[str, dict[str, Any]]:
 def verify_files(directory: Path, manifest: Manifest) -> None:
     """Check that every file is the one the manifest names, and that no name leaves the directory."""
     for name, expected in manifest.files.items():
-        relative = Path(name)
-        if relative.is_absolute() or ".." in relative.parts:
-            raise CompressError(f"{directory / MANIFEST_NAME} names {name!r}, which lies outside the directory")
-        file = directory / relative
-        if not file.is_file():
-            raise CompressError(f"{directory} lacks {name}, which its {MANIFEST_NAME} names; copy or make it again")
+        file = directory / name
+        refuse(
+            (
+                Path(name).is_absolute() or ".." in Path(name).parts,
+                f"{directory / MANIFEST_NAME} names {name!r}, which lies outside the directory",
+            ),
+            (
+                not file.is_file(),
+                f"{directory} lacks {name}, which its {MANIFEST_NAME} names; copy or make it again",
+            ),
+        )
         if file.stat().st_size != expected["size_bytes"] or file_sha256(file) != expected["sha256"]:
             raise CompressError(f"{file} is not the file that {MANIFEST_NAME} names (its hash differs); make it again")

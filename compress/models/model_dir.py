@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
-from compress.errors import CompressError, some_of
+from compress.errors import CompressError, refuse, some_of
 from compress.files import printable_name
 from compress.models.graph_files import check_graph, found_graphs, graph_file, graph_with_data
 from compress.models.manifest import (
@@ -71,14 +71,13 @@ class ModelDir:
         directory = _local_directory(path)
         check_files(directory)
         model = cls(directory, Manifest.read(directory / MANIFEST_NAME))
-        if model.manifest.kind != "model":
-            kind = model.manifest.kind
-            if kind == "cascade":
-                raise CompressError(cascade_refusal(directory))
-            if kind == "search":
-                raise CompressError(f"{path} is what a search found; its model is {directory / 'best'}")
-            use = "; 'compress distill' and 'compress prune' take it as --labels" if kind == "labels" else ""
-            raise CompressError(f"{path} is a directory of {kind}, not a model{use}")
+        kind = model.manifest.kind
+        use = "; 'compress distill' and 'compress prune' take it as --labels" if kind == "labels" else ""
+        refuse(
+            (kind == "cascade", cascade_refusal(directory)),
+            (kind == "search", f"{path} is what a search found; its model is {directory / 'best'}"),
+            (kind != "model", f"{path} is a directory of {kind}, not a model{use}"),
+        )
         if verify:
             verify_files(directory, model.manifest)
         if not (directory / "config.json").is_file():
@@ -93,29 +92,32 @@ class ModelDir:
         return model
 
     def _check_classifier(self) -> None:
-        if any((self.path / name).is_file() for name in _SETFIT):
-            raise CompressError(
+        names = ", ".join(self.config.get("architectures") or ["none named"])
+        problem = self.config.get("problem_type")
+        refuse(
+            (
+                any((self.path / name).is_file() for name in _SETFIT),
                 f"{self.path} is a SetFit model, an encoder with a pickled head, which is not opened; let setfit write "
                 "a table of texts with the probabilities of their classes, make labels of it with 'compress labels "
-                f"import TABLE --probabilities A,B -o labels', and use these: --teacher {self.path} --labels labels"
-            )
-        if not self.is_classifier:
-            names = ", ".join(self.config.get("architectures") or ["none named"])
-            raise CompressError(
+                f"import TABLE --probabilities A,B -o labels', and use these: --teacher {self.path} --labels labels",
+            ),
+            (
+                not self.is_classifier,
                 f"{self.path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
-                "fine-tune it first with 'compress finetune --teacher ...'"
-            )
-        sigmoid_of(self.config)
-        if self.task == "regression" and len(self.labels) > 1:
-            raise CompressError(
+                "fine-tune it first with 'compress finetune --teacher ...'",
+            ),
+            (
+                self.task == "regression" and len(self.labels) > 1,
                 f"{self.path} gives a text {len(self.labels)} scores (problem_type = regression), not one; "
-                "correct problem_type in its config.json, or use a model of one score"
-            )
-        if self.config.get("problem_type") == "multi_label_classification":
-            raise CompressError(
+                "correct problem_type in its config.json, or use a model of one score",
+            ),
+            (
+                problem == "multi_label_classification",
                 f"{self.path} gives a text several labels (problem_type = multi_label_classification), which is not "
-                "supported; use a model that gives each text one label, such as one model for each label"
-            )
+                "supported; use a model that gives each text one label, such as one model for each label",
+            ),
+        )
+        sigmoid_of(self.config)
 
     @property
     def name(self) -> str:
@@ -191,36 +193,42 @@ class ModelDir:
             return
         files = weight_files(self.path)
         if not files:
-            if pickles := [file.name for file in self.path.iterdir() if file.suffix in PICKLES]:
-                raise CompressError(
-                    f"{self.path} holds pickled weights ({pickles[0]}), which can run code when opened; "
-                    "save the model again with save_pretrained, which writes model.safetensors"
-                )
-            if graphs := found_graphs(self.path):
-                names = some_of([str(graph.relative_to(self.path)) for graph in graphs])
-                raise CompressError(
-                    f"{self.path} has several ONNX graphs ({names}), and none of them is {ONNX_NAME}; choose one: "
-                    f"cp {graphs[0]} {self.path / ONNX_NAME}"
-                )
+            pickles = [file.name for file in self.path.iterdir() if file.suffix in PICKLES]
+            graphs = found_graphs(self.path)
+            names = some_of([str(graph.relative_to(self.path)) for graph in graphs])
             pickled = "; pickled weights are not fetched: save the model again with save_pretrained"
+            refuse(
+                (
+                    pickles,
+                    f"{self.path} holds pickled weights ({''.join(pickles[:1])}), which can run code when opened; "
+                    "save the model again with save_pretrained, which writes model.safetensors",
+                ),
+                (
+                    graphs,
+                    f"{self.path} has several ONNX graphs ({names}), and none of them is {ONNX_NAME}; choose one: "
+                    f"cp {''.join(map(str, graphs[:1]))} {self.path / ONNX_NAME}",
+                ),
+            )
             raise CompressError(
                 f"{self._hub_name or self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}"
-                + (pickled if self._hub_name else "")
+                f"{pickled if self._hub_name else ''}"
             )
         count_weights(files)
 
     def load(self, *, plain: bool = False) -> "PreTrainedModel":
         """Load the torch model in eval mode, float32; ``plain`` refuses one with a function on its score."""
-        if plain and sigmoid_of(self.config):
-            raise CompressError(
+        refuse(
+            (
+                plain and sigmoid_of(self.config),
                 f"{self.path} is a cross-encoder, whose score is the sigmoid of its logit; it labels, predicts and is "
-                "exported, and a student of its labels can be pruned: 'compress label', then 'compress distill'"
-            )
-        if self.is_onnx:
-            raise CompressError(
-                f"{self.path} is an ONNX model, which cannot be trained or pruned; "
-                "use the directory it was exported from"
-            )
+                "exported, and a student of its labels can be pruned: 'compress label', then 'compress distill'",
+            ),
+            (
+                self.is_onnx,
+                f"{self.path} is an ONNX model, which cannot be trained or pruned; use the directory it was exported "
+                "from",
+            ),
+        )
         from compress.models.loading import load_config, load_network, unfit
         from compress.progress import quiet_libraries
 
@@ -245,13 +253,17 @@ class ModelDir:
     def _check_ends(self, config: "PretrainedConfig") -> None:
         """Refuse a sequence-to-sequence classifier whose decoder has no beginning, or whose texts have no end."""
         start, end = (getattr(config, f"{name}_token_id", None) for name in ("decoder_start", "eos"))
-        if start is None:
-            raise CompressError(f"{self.path}: config.json lacks decoder_start_token_id, with which its decoder begins")
-        if end not in self.load_tokenizer().backend_tokenizer.encode("a").ids:
-            raise CompressError(
+        refuse(
+            (
+                start is None,
+                f"{self.path}: config.json lacks decoder_start_token_id, with which its decoder begins",
+            ),
+            (
+                end not in self.load_tokenizer().backend_tokenizer.encode("a").ids,
                 f"the tokenizer of {self.path} does not end a text with the token that this model answers at "
-                f"(eos_token_id = {end} in config.json); copy the tokenizer that belongs to these weights"
-            )
+                f"(eos_token_id = {end} in config.json); copy the tokenizer that belongs to these weights",
+            ),
+        )
 
     def load_tokenizer(self, *, words: bool = False) -> "PreTrainedTokenizerFast":
         """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
@@ -311,22 +323,26 @@ _MAKING: Mapping[Kind, str] = {
 
 
 def _local_directory(path: str | Path) -> Path:
-    directory = Path(path)
+    directory, text = Path(path), str(path)
     if directory.is_dir():
-        if (shown := printable_name(place := os.path.abspath(directory))) != place:
-            raise CompressError(f"{shown} has a name that is not UTF-8, which no library opens a model by; rename it")
+        shown = printable_name(place := os.path.abspath(directory))
+        refuse((shown != place, f"{shown} has a name that is not UTF-8, which no library opens a model by; rename it"))
         return directory
-    if directory.exists():
-        raise CompressError(f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}")
-    text = str(path)
-    for kind, making in _MAKING.items():
-        if text in recipe_names(kind):
-            raise CompressError(
+    refuse(
+        (directory.exists(), f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}"),
+        *(
+            (
+                text in recipe_names(kind),
                 f"{text} is the recipe of a {kind[:-1]}, not a model; make the model with "
-                f"'compress {making.format(text)} -o NEW' and give NEW"
+                f"'compress {making.format(text)} -o NEW' and give NEW",
             )
-    if text.count("/") > 1 or text.startswith((".", "/", "~")) or "\\" in text:
-        raise CompressError(f"{path} does not exist; give a model directory or a Hugging Face name")
+            for kind, making in _MAKING.items()
+        ),
+        (
+            text.count("/") > 1 or text.startswith((".", "/", "~")) or "\\" in text,
+            f"{path} does not exist; give a model directory or a Hugging Face name",
+        ),
+    )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
 from compress.models.manifest import MANIFEST_NAME, WEIGHTS_NAME
 from compress.models.modeling import TAGGER
@@ -70,10 +70,16 @@ def copy_client_files(source: Path, target: Path) -> None:
 def _check_link(path: Path, roots: list[Path]) -> None:
     with faults_of(path, "a link", "take it out of the model directory"):
         target = path.resolve(strict=True)
-    if not any(target.is_relative_to(root) for root in roots):
-        raise CompressError(f"{path} is a link to a file outside the model directory; copy the file there instead")
-    if not target.is_file() and not target.is_dir():
-        raise CompressError(f"{path} is a link to a pipe, a socket or a device; take it out of the model directory")
+    refuse(
+        (
+            not any(target.is_relative_to(root) for root in roots),
+            f"{path} is a link to a file outside the model directory; copy the file there instead",
+        ),
+        (
+            not target.is_file() and not target.is_dir(),
+            f"{path} is a link to a pipe, a socket or a device; take it out of the model directory",
+        ),
+    )
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -178,12 +184,16 @@ def weight_files(directory: Path) -> list[Path]:
         raise CompressError(f"{index} names no files of weights; copy or make it again")
     files = [directory / name for name in sorted(set(names.values()))]
     for file in files:
-        if file.parent != directory or file.suffix != ".safetensors":
-            raise CompressError(
-                f"{index} names {file.name!r}, which is no safetensors file of the directory; copy or make it again"
-            )
-        if not file.is_file():
-            raise CompressError(f"{directory} lacks {file.name}, which its {INDEX_NAME} names; copy or make it again")
+        refuse(
+            (
+                file.parent != directory or file.suffix != ".safetensors",
+                f"{index} names {file.name!r}, which is no safetensors file of the directory; copy or make it again",
+            ),
+            (
+                not file.is_file(),
+                f"{directory} lacks {file.name}, which its {INDEX_NAME} names; copy or make it again",
+            ),
+        )
     return files
 
 

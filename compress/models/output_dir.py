@@ -21,8 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compress.errors import CompressError, interruptions, system_fault
+from compress.errors import CompressError, interruptions, refuse, system_fault
 from compress.escaping.uris import is_uri, without_secrets
+from compress.files import printable_name
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.progress import logger
 
@@ -98,10 +99,10 @@ def check_free(output: str | Path, force: bool = False) -> None:
     """
     target = output_path(output)
     occupied = _is_occupied(target)
-    if target.is_mount():
-        raise CompressError(f"{target} is a mount point, which cannot be replaced; name a directory in it")
-    if occupied and not force:
-        raise CompressError(f"{target} already exists; choose another -o or replace it with --force")
+    refuse(
+        (target.is_mount(), f"{target} is a mount point, which cannot be replaced; name a directory in it"),
+        (occupied and not force, f"{target} already exists; choose another -o or replace it with --force"),
+    )
 
 
 def ended_early(output: str | Path) -> Any:
@@ -360,25 +361,24 @@ def output_path(output: str | Path, option: str = "-o", *, added: str = "", file
         CompressError: it is empty, ``.``, ``..`` or ``/``, a URI, too long, or not UTF-8; or a directory for a file.
     """
     text = os.fspath(output)
-    if is_uri(text):
-        raise CompressError(
+    path, longest = Path(text), _LONGEST_NAME - len(added)
+    size = len(path.name.encode("utf-8", "replace"))
+    refuse(
+        (
+            is_uri(text),
             f"{option} {without_secrets(text)} is on another machine, where only 'compress label' writes; give a "
-            "directory or file here, and copy it"
-        )
-    try:
-        valid = "\0" not in text and bool(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        valid = False
-    path = Path(text)
-    if not valid or path.name in {"", ".."}:
-        raise CompressError(f"{option} {ascii(text)} is no name of a new file or directory; give one, such as result")
-    if file and os.path.basename(text) in {"", "."}:
-        raise CompressError(
-            f"{option} {text} names a directory; give a file, such as {path} or {os.path.join(text, 'new')}"
-        )
-    longest = _LONGEST_NAME - len(added)
-    if (size := len(path.name.encode("utf-8"))) > longest:
-        raise CompressError(f"{option} {path.name[:20]}... has {size} bytes; give a name of at most {longest}")
+            "directory or file here, and copy it",
+        ),
+        (
+            path.name in {"", ".."} or "\0" in text or printable_name(text) != text,
+            f"{option} {ascii(text)} is no name of a new file or directory; give one, such as result",
+        ),
+        (
+            file and os.path.basename(text) in {"", "."},
+            f"{option} {text} names a directory; give a file, such as {path} or {os.path.join(text, 'new')}",
+        ),
+        (size > longest, f"{option} {path.name[:20]}... has {size} bytes; give a name of at most {longest}"),
+    )
     return path
 
 
@@ -449,12 +449,17 @@ def check_file(path: str | Path, option: str = "-o", *, force: bool = True) -> N
     """
     target = output_path(path, option, file=True)
     found = entry(target, option)
-    if found and stat.S_ISDIR(found.st_mode):
-        raise CompressError(f"{option} {path} is a directory; give a file in it, such as {path}/new")
-    if found and not stat.S_ISREG(found.st_mode):
-        raise CompressError(f"{option} {path} is a link or a device, not a file; choose another")
-    if found and not force:
-        raise CompressError(f"{path} already exists; choose another {option} or replace it with --force")
+    refuse(
+        (
+            found and stat.S_ISDIR(found.st_mode),
+            f"{option} {path} is a directory; give a file in it, such as {path}/new",
+        ),
+        (
+            found and not stat.S_ISREG(found.st_mode),
+            f"{option} {path} is a link or a device, not a file; choose another",
+        ),
+        (found and not force, f"{path} already exists; choose another {option} or replace it with --force"),
+    )
     folder = next(parent for parent in target.absolute().parents if parent.exists())
     try:
         tempfile.TemporaryFile(dir=folder).close()
