@@ -1,4 +1,8 @@
-"""AdamW for models that are mostly tables: of a table it updates the rows that a batch has read."""
+"""AdamW for models that are mostly tables: of a table it updates the rows that a batch has read.
+
+With dense gradients ``compress distill`` of an ``ngram`` takes 1.4 and 1.6 times as long for 400 steps (CPU seconds of
+two turns on one core), its training alone 1.8 and 2.2 times; that of a ``cnn`` 1.07 times.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
