@@ -39,13 +39,13 @@ from compress.training.learned_vocabulary import Mixer
 from compress.training.monitoring import join_logs
 from compress.training.step_plan import LENGTH_ROWS, StepRange, described, length_for, step_ranges, steps_for
 from compress.training.teacher_signal import (
+    FIRST_STATES_LIMIT_BYTES,
     LIVE,
     ActivationRecorder,
     CachedFirstStates,
     CachedTeacher,
     LiveTeacher,
     TeacherSignal,
-    first_states_fit,
     write_first_states,
 )
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
@@ -349,7 +349,8 @@ def phase_signal(
         raise ValueError("a loss compares activations of two models, so the teacher is needed")
     repeated = part.steps * run.training.batch_size >= 2 * len(rows)
     can_cache = live == {"first"} and not phase.masking and "teacher_logits" in rows.column_names
-    if can_cache and repeated and first_states_fit(len(rows), teacher):
+    cache_bytes = 2 * len(rows) * (teacher.config.num_hidden_layers + 1) * teacher.config.hidden_size
+    if can_cache and repeated and cache_bytes <= FIRST_STATES_LIMIT_BYTES:
         path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
         with processes.main_first(), run.progress("Teacher's first states", len(rows)) as advance:
             write_first_states(path, rows, teacher, collate, device=device, precision=run.precision, advance=advance)

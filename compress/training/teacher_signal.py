@@ -234,12 +234,6 @@ class LiveTeacher:
         return replace(outputs, logits=outputs.logits.float() if cached is None else cached)
 
 
-def first_states_fit(rows: int, teacher: PreTrainedModel) -> bool:
-    """Tell whether the cache of :func:`write_first_states` stays small."""
-    size: int = 2 * rows * (teacher.config.num_hidden_layers + 1) * teacher.config.hidden_size
-    return size <= FIRST_STATES_LIMIT_BYTES
-
-
 def write_first_states(
     path: Path,
     rows: Dataset,

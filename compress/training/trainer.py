@@ -339,10 +339,6 @@ class DistillationTrainer(Trainer):
         )
         return divided
 
-    def floating_point_ops(self, inputs: Any) -> int:
-        """Nothing: the Trainer counts all weights anew in every step, which takes a millisecond and is not read."""
-        return 0
-
 
 def last_whole_checkpoint(directory: Path) -> Path | None:
     """Return the newest checkpoint from which a training can go on; delete those that are cut short or damaged.

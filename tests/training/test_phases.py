@@ -21,7 +21,7 @@ from compress.models.batch import NO_TARGET, Batch
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers
 from compress.recipes import Choice, Phase, StudentRecipe, Vocabulary
-from compress.training import teacher_signal
+from compress.training import phases, teacher_signal
 from compress.training import trainer as training_module
 from compress.training.batches import Masker
 from compress.training.distill import possible_phases
@@ -488,7 +488,9 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     return rows, collator(0, "classification")
 
 
-def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels: LabelDir, tmp_path: Path) -> None:
+def test_first_states_are_cached_where_rows_are_read_again(
+    teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from compress.training.phases import StepRange, phase_signal
     from compress.training.teacher_signal import CachedFirstStates
     from compress.training.trainer import TrainingRun
@@ -509,13 +511,11 @@ def test_first_states_are_cached_where_rows_are_read_again(teacher: Path, labels
     assert given_first is not None
     expected = torch.stack([states[:, 0] for states in hidden], dim=1)
     np.testing.assert_allclose(given_first.numpy(), expected.numpy(), atol=5e-3, rtol=2e-3)
-
-
-def test_first_states_are_cached_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = classifier("bert")
-    bytes_of_a_row = 2 * (model.config.num_hidden_layers + 1) * model.config.hidden_size
-    monkeypatch.setattr(teacher_signal, "FIRST_STATES_LIMIT_BYTES", 5 * bytes_of_a_row)
-    assert teacher_signal.first_states_fit(5, model) and not teacher_signal.first_states_fit(6, model)
+    size = 2 * len(rows) * len(hidden) * model.config.hidden_size
+    for limit, kind in ((size, CachedFirstStates), (size - 1, LiveTeacher)):
+        monkeypatch.setattr(phases, "FIRST_STATES_LIMIT_BYTES", limit)
+        many = StepRange("many", phase, steps)
+        assert isinstance(phase_signal(many, model, rows, collate, run, tmp_path), kind)
 
 
 def test_one_row_whose_first_states_are_no_numbers_is_enough(labels: LabelDir, tmp_path: Path) -> None:
