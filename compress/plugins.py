@@ -55,17 +55,6 @@ CONSTANTS: Mapping[str, tuple[str, ...]] = {
     "TASKS": ("classification", "regression", "tagging"),
 }
 
-# Names that files of earlier versions use -> today's: keys of recipes and of locks.
-RENAMED: Mapping[str, str] = {
-    "floors": "baselines",
-    "peers": "competitors",
-    "peer_models": "competitor_models",
-    "bodies": "reference_models",
-    "body": "reference_model",
-    "structure": "pruning_steps",
-    "intervention": "modifier",
-}
-
 SINGULAR: Mapping[str, str] = {name: name.removesuffix("s") for name in KINDS} | {
     "criteria": "criterion",
     "losses": "loss",

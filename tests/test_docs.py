@@ -215,7 +215,7 @@ def test_the_example_of_a_loss_with_weights_of_its_own(tmp_path: Path) -> None:
     assert projection.weight.grad is not None and projection.weight.grad.abs().sum() > 0
 
 
-def test_the_example_of_an_intervention(tmp_path: Path) -> None:
+def test_the_example_of_a_modifier(tmp_path: Path) -> None:
     module, _ = example("modifiers", tmp_path)
     model = classifier("bert")
     inputs = {"input_ids": torch.arange(6).reshape(1, 6), "attention_mask": torch.ones(1, 6, dtype=torch.long)}

@@ -7,11 +7,10 @@ checked, numbers are bounded, and no name in it is ever used as a path.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from compress.benchmarking.results.files import EARLIER_KINDS
 from compress.benchmarking.results.schema import Measurement, WithIntervals
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
@@ -83,8 +82,8 @@ class LockedFigure(WithIntervals):
     speedup_high: float
     latency_p50_ms: float
     size_bytes: int
-    clock: str = ""  # empty where an earlier version measured in another way
-    schema: int = 0  # 0 where an earlier version did not keep it
+    clock: str
+    schema: int
 
     @classmethod
     def of(cls, line: Measurement) -> Self:
@@ -134,7 +133,7 @@ class Lock:
     study: str
     command: str
     created: str
-    budget: str = ""  # locks of earlier versions have none
+    budget: str
 
     def faults(self) -> list[str]:
         """Return what no benchmark writes."""
@@ -222,18 +221,10 @@ def read_lock(path: str | Path) -> Lock:
         raise CompressError(f"{path} is not a lock of compress benchmark: it is not an object")
     if (version := content.pop("format_version", None)) != LOCK_VERSION:
         raise CompressError(f"{path} is a lock of format {version!r:.20}; this compress reads {LOCK_VERSION}")
-    if isinstance(content.get("settings"), dict):  # earlier versions write null for a default
-        content["settings"] = {name: value for name, value in content["settings"].items() if value is not None}
-    figures_given = content.get("figures")
-    for figure in figures_given if isinstance(figures_given, list) else []:
-        if isinstance(figure, dict):
-            figure.pop("noisy", None)  # of earlier versions, which measured in another way
     try:
-        lock = parse(Lock, content, source="it")
+        return parse(Lock, content, source="it")
     except CompressError as error:
         raise CompressError(f"{path} is not a lock of compress benchmark: {ascii(str(error))[1:-1]:.300}") from None
-    figures = tuple(replace(figure, kind=EARLIER_KINDS.get(figure.kind, figure.kind)) for figure in lock.figures)
-    return replace(lock, figures=figures)
 
 
 def _failed(checks: Mapping[str, bool]) -> list[str]:

@@ -140,7 +140,7 @@ def _repeated(old: LockedFigure, what: str, before: Interval, now: float, same_w
 def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bool) -> ReplayComparison:
     if not same_host:
         outcome = OTHER_HOST
-    elif old.clock != now.clock or old.schema not in {0, now.schema}:
+    elif (old.clock, old.schema) != (now.clock, now.schema):
         outcome = OTHER_METHOD
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS

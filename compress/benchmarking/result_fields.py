@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
-from compress.benchmarking.results.files import grouped, observed_fields
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.schema import Fields, Measurement, interval_fields
 from compress.benchmarking.rounds import WorkerRun, Workload, speedup_of
 from compress.benchmarking.worker import Worker
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.speedup_intervals import (
+    PERCENTILES,
     Interval,
+    Rounds,
+    mean,
+    noise,
+    percentile,
     throughput,
     units_per_second,
 )
@@ -209,6 +214,14 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
         **interval_fields("speedup_with_tokenizer", against(baseline, True)),
         **interval_fields("speedup_same_runtime", against(same, False) if same else None),
     }
+
+
+def observed_fields(latency_ms: Rounds, batch_size: int, seed: int = 0) -> Fields:
+    """Return what was observed of the wall clock: percentiles of latency, throughput, noise."""
+    found: Fields = {"noise": noise(latency_ms)} | interval_fields("latency_mean_ms", mean(latency_ms, seed=seed))
+    for rank in PERCENTILES:
+        found |= interval_fields(f"latency_p{rank}_ms", percentile(latency_ms, rank, seed=seed))
+    return found | interval_fields("throughput_rows_per_second", throughput(latency_ms, batch_size, seed=seed))
 
 
 def device_fields(

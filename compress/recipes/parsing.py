@@ -120,7 +120,6 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
     hints = typing.get_type_hints(kind)
     prefix = f"{where}." if where else ""
     known = {f.name: f for f in dataclasses.fields(kind)}
-    table = {_current(key, known): value for key, value in table.items()}
     unknown = {key: did_you_mean(key, known) for key in table if key not in known}
     faults += [f"unknown key {prefix}{key!s}{'.' * bool(hint)}{hint}" for key, hint in unknown.items()]
     before = len(faults)
@@ -136,11 +135,6 @@ def _dataclass(kind: type, table: Any, where: str, faults: list[str]) -> Any:
     found = built.faults() if hasattr(built, "faults") else ()
     faults += [f"{where}: {fault}" if where else fault for fault in found]
     return built
-
-
-def _current(key: str, known: Collection[str]) -> str:
-    """Return a key as it is called today."""
-    return plugins.RENAMED[key] if key not in known and plugins.RENAMED.get(key) in known else key
 
 
 def _choice(table: Any, where: str, faults: list[str]) -> Choice | None:

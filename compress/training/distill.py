@@ -276,9 +276,7 @@ def _pretrained(start: str | Path, recipe: StudentRecipe) -> tuple[ModelDir, Stu
             f"the student {recipe.name!r} learns a vocabulary of its own, which {opened.path} does not read; "
             "leave --start out"
         )
-    written = opened.manifest.recipe["phases"]  # perhaps by an earlier version
-    done = [{plugins.RENAMED.get(key, key): value for key, value in phase.items()} for phase in written]
-    left = [phase for phase in recipe.phases if resolved(phase) not in done]
+    left = [phase for phase in recipe.phases if resolved(phase) not in opened.manifest.recipe["phases"]]
     if not left:
         raise CompressError(f"{opened.path} has gone through all phases of the student {recipe.name!r} already")
     for phase in recipe.phases:

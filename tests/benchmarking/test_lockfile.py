@@ -76,35 +76,6 @@ def test_every_argument_of_a_benchmark_is_in_the_lock(tmp_path: Path) -> None:
     assert set(kept) == {field.name for field in fields(BenchmarkSettings)} | {"device", "seed"}
 
 
-def test_a_lock_of_an_earlier_version_opens(tmp_path: Path) -> None:
-    """Earlier versions had other names, no ``together``, null for a default, and speeds that were withheld."""
-    path = made(tmp_path)
-    content = json.loads(path.read_text())
-    content["settings"] = {
-        "runtimes": None,
-        "floors": None,
-        "peers": ["all"],
-        "peer_models": [],
-        "bodies": [],
-        "structure": True,
-        "threads": [1, 2],
-        "rounds": 3,
-        "seed": 7,
-        "device": "cpu",
-        "metric": None,
-    }
-    content["figures"][3] |= {"kind": "floor", "noisy": True}
-    path.write_text(json.dumps(content))
-    lock = read_lock(path)
-    assert lock.settings == LockedSettings(
-        competitors=("all",), pruning_steps=True, threads=(1, 2), rounds=3, seed=7, device="cpu"
-    )
-    assert lock.figures[3].kind == "baseline"
-    content["settings"]["floors"] = []
-    path.write_text(json.dumps(content))
-    assert not read_lock(path).settings.baselines
-
-
 @pytest.mark.parametrize(
     "path", sorted((REPOSITORY / "benchmarks" / "results").glob("*.lock.json")), ids=lambda p: p.name
 )

@@ -383,7 +383,8 @@ def test_a_study_replaces_its_own_stages_and_nothing_else(tmp_path: Path) -> Non
 
 
 def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    case.rewrite("rounds = 3", 'rounds = 3\nthreads = [2, 1]\nlengths = [16]\nfloors = false\nbodies = ["bert-base"]')
+    keys = ("threads = [2, 1]", "lengths = [16]", "baselines = false", 'reference_models = ["bert-base"]')
+    case.rewrite("rounds = 3", "\n".join(("rounds = 3", *keys)))
     recipe = recipes.load_recipe("benchmarks", str(case.recipe))
     assert recipe.benchmark.thread_counts == (2, 1)
     given: dict[str, Any] = {}

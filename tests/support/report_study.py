@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.results.files import observed_fields
+from compress.benchmarking.result_fields import observed_fields
 from compress.benchmarking.results.schema import Measurement
 from compress.inference.speedup_intervals import speedup
 from tests.support.results import line

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,6 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.dummy_inputs import example_inputs
-from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 from compress.training.architectures import checkpoint
@@ -300,15 +298,6 @@ def test_only_what_pretrain_made_is_a_start(made: ModelDir, teacher: Path, taugh
         taught(STUDENT, start=made.path, encoder=teacher)
     with pytest.raises(CompressError, match="has gone through all phases"):
         taught(replace(STUDENT, phases=(MLM,)), start=made.path)
-
-
-def test_a_start_that_an_earlier_version_made_has_its_phases_done(made: ModelDir, taught: Any, tmp_path: Path) -> None:
-    earlier = Path(shutil.copytree(made.path, tmp_path / "earlier"))
-    manifest = (earlier / MANIFEST_NAME).read_text(encoding="utf-8")
-    assert '"modifier"' in manifest
-    (earlier / MANIFEST_NAME).write_text(manifest.replace('"modifier"', '"intervention"'), encoding="utf-8")
-    with pytest.raises(CompressError, match="has gone through all phases"):
-        taught(replace(STUDENT, phases=(MLM,)), start=earlier)
 
 
 # What is refused, and how much is done

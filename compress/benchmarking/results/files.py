@@ -8,29 +8,23 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
-from compress.benchmarking.results.line_faults import LARGEST_MS, MOST_SAMPLES, faults
-from compress.benchmarking.results.schema import SCHEMA, Fields, Measurement, interval_fields
+from compress.benchmarking.results.line_faults import faults
+from compress.benchmarking.results.schema import SCHEMA, Measurement
 from compress.errors import CompressError
 from compress.files import parse_json, read_text
-from compress.inference.speedup_intervals import PERCENTILES, Rounds, mean, noise, percentile, throughput
 from compress.models.output_dir import unwritable, write_atomically
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-# Of 2, speed-ups and some fields differ; of 3, turns began with one call alone. Both are read, and not compared.
-EARLIER_SCHEMAS = (2, 3)
+# In 2 speed-ups were ratios of the wall clock, in 3 turns began with one call: their speeds are not compared with 4's.
+SCHEMAS = (2, 3, SCHEMA)
 RESULTS_LIMIT_BYTES = 2**28
-# Kinds as earlier versions wrote them.
-EARLIER_KINDS = {"floor": "baseline", "peer": "competitor", "body": "reference-model", "structure": "pruning-step"}
 
 # What makes two lines the same configuration, whatever the batch size and the time.
 KEY = (
@@ -176,46 +170,17 @@ def parse_results(text: str, path: str) -> list[Measurement]:
 
 def _parse(text: str, number: int, path: str) -> Measurement:
     line = parse_json(text, f"{path}, line {number}")
-    if isinstance(line, dict) and line.get("schema", SCHEMA) not in (*EARLIER_SCHEMAS, SCHEMA):
+    if isinstance(line, dict) and line.get("schema", SCHEMA) not in SCHEMAS:
         found = f"{line['schema']!r:.20}"
         raise CompressError(
             f"{path}, line {number} has schema {found}; this compress reads {SCHEMA}: run the benchmark again"
         )
-    if isinstance(line, dict) and line.get("schema") == EARLIER_SCHEMAS[0]:
-        line = _upgraded(line)
     if wrong := faults(line):
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CompressError(
             f"{path}, line {number} is not a result of compress benchmark: {', '.join(wrong[:3])}{more}"
         )
     return Measurement(**line)
-
-
-def observed_fields(latency_ms: Rounds, batch_size: int, seed: int = 0) -> Fields:
-    """Return what was observed of the wall clock: percentiles of latency, throughput, noise."""
-    found: Fields = {"noise": noise(latency_ms)} | interval_fields("latency_mean_ms", mean(latency_ms, seed=seed))
-    for rank in PERCENTILES:
-        found |= interval_fields(f"latency_p{rank}_ms", percentile(latency_ms, rank, seed=seed))
-    return found | interval_fields("throughput_rows_per_second", throughput(latency_ms, batch_size, seed=seed))
-
-
-def _upgraded(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of schema 2 as one of this: intervals of what was observed follow from its latencies.
-
-    Its speed-ups are medians over rounds of the ratio of the wall clock, on other batches in every round; the schema
-    number stays, so that no gate compares them with those of today.
-    """
-    found = {**line, "clock": "wall"}
-    found.pop("noisy", None)
-    # A damaged line is refused for what it then lacks.
-    with suppress(KeyError, TypeError, ValueError, ArithmeticError, IndexError), np.errstate(all="raise"):
-        found["kind"] = EARLIER_KINDS.get(line["kind"], line["kind"])
-        samples = line["latency_ms"]
-        fits = all(samples) and sum(map(len, samples)) <= MOST_SAMPLES
-        if fits and all(0 < value < LARGEST_MS for batches in samples for value in batches):
-            observed = observed_fields(samples, line["batch_size"])
-            found |= {name: value for name, value in observed.items() if name not in line}
-    return found
 
 
 def host_id(host: Mapping[str, Any]) -> str:
