@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import provenance, replace_line
 from compress.calibration.calibrate import Acceptance, calibrate
 from compress.calibration.scaling import row_losses
 from compress.data import Example, LabelledData, content_sha256, encode_gold, open_source, read_examples, row_key

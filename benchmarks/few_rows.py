@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import provenance, replace_line
 from compress.data import Example, ExampleSource, LabelledData, open_source, read_examples, row_key
 from compress.evaluation.metrics import find_metric, interval, paired_difference
 from compress.inference.compute import Compute

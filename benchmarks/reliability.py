@@ -44,7 +44,7 @@ from safetensors.numpy import load_file
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import compress
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import provenance, replace_line
 from compress.cli import main as compress_main
 
 UNCAUGHT = 99  # the exit code of an error that the command did not catch

@@ -25,7 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import provenance, replace_line
 from compress.data import LabelledData, content_sha256, open_source, read_examples
 from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, Manifest

@@ -32,7 +32,7 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import pairwise_distances_argmin
 from sklearn.preprocessing import normalize
 
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import provenance, replace_line
 from compress.data import Example, LabelledData, encode_gold, open_source, read_examples
 from compress.evaluation.metrics import find_metric
 from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval

@@ -40,7 +40,7 @@ KINDS: Mapping[str, Kind] = {
     "architectures": Kind("training/architectures", "build"),
     "exporters": Kind("exporting/exporters", "export", ("MODEL_TYPES",)),
     "baselines": Kind("benchmarking/baselines", "fit", ("start", "RUNTIME", "TASKS")),
-    "competitors": Kind("benchmarking/competitors", "build", ("start", "DEVICES", "REQUIRES")),
+    "competitors": Kind("benchmarking/competitors", "start", ("DEVICES", "REQUIRES")),
 }
 
 # What the constants of plug-ins may name, where they are literals.

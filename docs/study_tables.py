@@ -22,7 +22,7 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement, groups
 from compress.escaping.markdown import Markdown, code_span, markdown_text
-from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
+from compress.evaluation.multi_seed_bootstrap import difference_interval
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting.charts.pareto import pareto_chart
 from compress.reporting.charts.pareto_points import marks
@@ -277,8 +277,9 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
     assert len({line.data_sha256 for line in lines}) == 1
     for recipe in students.keys() - {base}:
         pairs = [(line, students[base][seed]) for seed, line in students[recipe].items()]
-        columns = predictions.columns(pairs)
-        assert isinstance(columns, SeedSample), columns
+        missing: list[str] = []
+        columns = predictions.columns(pairs, missing)
+        assert columns, missing
         mean = sum(line.points_above(other) for line, other in pairs) / len(pairs)
         found[recipe] = str(cells.number(mean, points, difference_interval([columns])))
     return found

@@ -34,13 +34,13 @@ list(in_processes(say_and_compute, range(2), processes=2))
 WORKER = """
 from pathlib import Path
 from compress.benchmarking.worker import Worker
-from compress.benchmarking.worker_main import write_texts
+from compress.benchmarking.worker_main import write_rows
 from compress.data.examples import Example
 
 worker = Worker("slow", threads=1, scratch=Path.cwd())
-texts = str(write_texts(Path("texts.json"), [Example("a good film")]))
+write_rows(Path(), [Example("a good film")])
 worker.ask("load", folder="runtimes", plugin="onnxruntime", directory={model!r}, device="cpu", threads=1, cores=[],
-           texts=texts, handicap=1e12)
+           rows=".", handicap=1e12)
 print(worker._process.pid, flush=True)
 worker.ask("warm_up", probe=[0], shape={{}})
 """

@@ -14,9 +14,9 @@ import torch
 from transformers import AutoModel, AutoModelForTokenClassification
 
 from compress import plugins
-from compress.benchmarking import random_weights
+from compress.benchmarking import candidates as candidates_module
 from compress.benchmarking.benchmark import benchmark
-from compress.benchmarking.quality_fields import quality_fields
+from compress.benchmarking.result_fields import quality_fields
 from compress.benchmarking.results.files import read_results
 from compress.cli import execute
 from compress.data import Example, LabelledData, content_sha256, infer_task, open_source, read_examples
@@ -594,8 +594,8 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
 
 def test_a_reference_model_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
-    monkeypatch.setattr(random_weights, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
-    random_weights.build_reference_model("distilbert", tmp_path / "body", teacher)
+    monkeypatch.setattr(candidates_module, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
+    candidates_module.build_reference_model("distilbert", tmp_path / "body", teacher)
     runner = TokenRunner.open(ModelDir.open(tmp_path / "body"), 0, (16,))
     runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)

@@ -32,7 +32,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import encode_gold, open_source
 from compress.data.examples import content_sha256
 from compress.data.overlap import check_roles

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.models.output_dir import write_json_lines
 from compress.training.loss_modules import VocabularyHead

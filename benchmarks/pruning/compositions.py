@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
 from compress.exporting.export import export
 from compress.inference.compute import Compute

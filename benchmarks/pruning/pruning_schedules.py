@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import Example, encode_gold, open_source, read_examples
 from compress.data.grouped_split import grouped_split
 from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions

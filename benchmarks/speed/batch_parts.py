@@ -11,22 +11,20 @@ on one thread, else wall time. A line replaces that of the same rows, batch size
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from script import read_options
 
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import provenance, replace_line
 from compress.data import open_source
 from compress.data.tokenization import encode, pad
 from compress.inference.compute import autocast, fast_float32, resolve_precision
 from compress.inference.speedup_intervals import speedup
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
-from compress.progress import quiet_libraries
 from compress.training.batches import EpochSampler
 from compress.training.row_adamw import RowAdamW, clip_gradients
 from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
@@ -35,18 +33,17 @@ WARM_UP = 2  # steps of each way
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, help="model directory")
-    parser.add_argument("--texts", required=True, help="file of texts")
-    parser.add_argument("--rows", type=int, required=True, help="how many of them the training has")
-    parser.add_argument("--name", required=True, help="what the texts are called in the results")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5, help="passes over the rows")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto")
-    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
-    options = parser.parse_args()
-    quiet_libraries()
+    options = read_options(
+        __doc__,
+        teacher=str,
+        texts=str,
+        rows=int,
+        name=str,
+        batch_size=64,
+        rounds=5,
+        threads=1,
+        precision=("auto", "float32", "bfloat16"),
+    )
     torch.set_num_threads(options.threads)
     precision = resolve_precision(options.precision, "cpu")
     directory = ModelDir.open(options.teacher)

@@ -41,12 +41,11 @@ import numpy as np
 from scipy import stats
 
 from compress.benchmarking.candidates import Candidate, Entry
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.benchmarking.results.verdict import judge_speedup
-from compress.benchmarking.rounds import CHECKED_ROUNDS, WorkerRun
-from compress.benchmarking.start_workers import load_candidate
-from compress.benchmarking.worker import Worker
-from compress.benchmarking.worker_main import write_texts
+from compress.benchmarking.rounds import CHECKED_ROUNDS
+from compress.benchmarking.worker import Worker, WorkerRun, load_candidate
+from compress.benchmarking.worker_main import write_rows
 from compress.data import open_source, read_examples
 from compress.inference.cores import available_cores, quietest_first
 from compress.inference.speedup_intervals import PROCESS_SPREAD, Interval, bootstrap_interval, speedup
@@ -388,7 +387,7 @@ def load(path: Path) -> list[Records]:
 
 def start(options: Any, scratch: Path, texts: Sequence[Any], stack: ExitStack) -> dict[str, list[WorkerRun]]:
     """Start and warm up all processes, pinned to the quietest core."""
-    file = write_texts(scratch / "texts.json", texts)
+    write_rows(scratch, texts)
     core = quietest_first(available_cores())[:1]
     runs: dict[str, list[WorkerRun]] = {}
     for copy in COPIES:
@@ -399,7 +398,7 @@ def start(options: Any, scratch: Path, texts: Sequence[Any], stack: ExitStack) -
             stack.callback(worker.close)
             entry = Entry(Candidate(model, copy.name, "model"), runtime, model, runtime, "cpu")
             run = WorkerRun(entry, 1, worker)
-            run.loaded = load_candidate(run, file, cores=core, handicap=copy.handicap)
+            run.loaded = load_candidate(run, scratch, cores=core, handicap=copy.handicap)
             worker.ask("warm_up", probe=[0], shape={})
             runs.setdefault(copy.name, []).append(run)
     return runs

@@ -30,12 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from compress import plugins
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.benchmarking.candidates import REFERENCE_RUNTIME
-from compress.benchmarking.energy import EnergyMeter
-from compress.benchmarking.peak_flops import matmul_peak_tflops
+from compress.benchmarking.hardware import EnergyMeter, matmul_peak_tflops
 from compress.benchmarking.results.files import write_results
 from compress.benchmarking.results.formatting import is_wide
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.data import Example, open_source, read_examples
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError

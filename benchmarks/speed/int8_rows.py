@@ -11,7 +11,6 @@ in RESULTS.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import tempfile
 from pathlib import Path
@@ -21,9 +20,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
+from script import read_options
 
 from compress import plugins
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.evaluation.softmax import probabilities as softmax
@@ -36,21 +36,13 @@ from compress.inference.speedup_intervals import percentile, speedup
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
-from compress.progress import quiet_libraries
 
 WAYS = ("float32", "batch", "rows")
 BATCH_ROWS = 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, action="append", help="a torch model directory")
-    parser.add_argument("--data", required=True, help="texts")
-    parser.add_argument("--rows", type=int, default=10_000)
-    parser.add_argument("--name", required=True, help="the set and role of the texts, for the results")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    quiet_libraries()
+    arguments = read_options(__doc__, model=[str], data=str, rows=10_000, name=str)
     texts = list(itertools.islice(open_source(arguments.data, role="data", labelled=False), arguments.rows))
     lines = []
     for directory in arguments.model:

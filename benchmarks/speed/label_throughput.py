@@ -11,7 +11,6 @@ rounds with its bootstrap interval. Start-up of both (loading, exporting) is lef
 
 from __future__ import annotations
 
-import argparse
 import random
 import tempfile
 import time
@@ -21,8 +20,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from script import read_options
 
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.host import has_bfloat16
 from compress.inference.batching import Run, logits_of
@@ -32,7 +32,6 @@ from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.labelling.shards import read_shard, write_shard
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
-from compress.progress import quiet_libraries
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
 BFLOAT16 = "compress label, bfloat16"
@@ -41,15 +40,7 @@ Candidate = Callable[[list[Example]], Callable[[], object]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True)
-    parser.add_argument("--unlabeled", required=True)
-    parser.add_argument("--rows", type=int, default=2048, help="rows a round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", help="JSON lines to write")
-    arguments = parser.parse_args()
-    quiet_libraries()
+    arguments = read_options(__doc__, None, teacher=str, unlabeled=str, rows=2048, rounds=5, seed=0)
     model = ModelDir.open(arguments.teacher)
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     source = source.sample(arguments.rows * arguments.rounds)

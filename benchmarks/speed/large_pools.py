@@ -12,7 +12,6 @@ system takes back where it needs the memory. What lies in the working folder, bu
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -23,9 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from script import read_options
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import provenance, replace_line
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 
@@ -46,21 +46,14 @@ precision = "float32"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", required=True, type=Path, help="a model directory")
-    parser.add_argument("--sentences", required=True, type=Path, help="one a line, may be packed (.gz)")
-    parser.add_argument("--validation", required=True, type=Path)
-    parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--rows", type=int, action="append")
-    parser.add_argument("--student", default="cnn", help="an architecture")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("-o", "--output", required=True, type=Path)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__, tokenizer=Path, sentences=Path, validation=Path, work=Path, rows=[1_000_000], student="cnn", steps=300
+    )
     options.work.mkdir(parents=True, exist_ok=True)
     student = options.work / "student.toml"
     student.write_text(STUDENT.format(name=options.student, steps=options.steps), encoding="utf-8")
     teacher = tiny_teacher(options.tokenizer, options.work / "teacher")
-    for rows in options.rows or [1_000_000]:
+    for rows in options.rows:
         pool, labels, made = (options.work / f"{kind}-{rows}" for kind in ("pool.txt", "labels", "student"))
         if not pool.is_file():
             unfinished = options.work / f".{pool.name}"

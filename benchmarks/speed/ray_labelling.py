@@ -9,7 +9,6 @@ teacher is exported once before, because every command would spend the same time
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -25,8 +24,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from script import read_options
 
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import ExampleSource, TextSource, open_source
 from compress.exporting.export import export
 from compress.labelling.label import Engine, Job, Labelled, LabelOptions, Shard, label
@@ -45,13 +45,7 @@ DRIVEN_ROWS = 200_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True)
-    parser.add_argument("--unlabeled", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", help="JSON lines to write")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, None, teacher=str, unlabeled=str, rounds=3, seed=0)
     generator = random.Random(arguments.seed)
     seconds: dict[tuple[str, int], list[float]] = {(name, rows): [] for name in ENGINES for rows in LENGTHS}
     loads: list[float] = []

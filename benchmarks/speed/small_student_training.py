@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from compress import plugins, recipes
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, pad
 from compress.inference.speedup_intervals import speedup

@@ -10,7 +10,6 @@ texts, padded to their longest. Times are CPU time on one thread; tokenisation i
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import shutil
@@ -22,9 +21,10 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from script import read_options
 
 from compress import plugins
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import open_source
 from compress.exporting.export import write_onnx
 from compress.inference.open_runtime import open_runtime
@@ -32,24 +32,15 @@ from compress.inference.speedup_intervals import speedup
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
-from compress.progress import quiet_libraries
 
 WAYS, PRECISIONS = ("all positions", "tokens"), ("float32", "int8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, action="append", help="a torch model directory")
-    parser.add_argument("--data", required=True, help="texts")
-    parser.add_argument("--batch-size", type=int, action="append")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--texts", type=int, default=256)
-    parser.add_argument("-o", "--output", required=True)
-    arguments = parser.parse_args()
-    quiet_libraries()
+    arguments = read_options(__doc__, model=[str], data=str, batch_size=[1, 32], rounds=9, texts=256)
     texts = list(itertools.islice(open_source(arguments.data, role="data", labelled=False), arguments.texts))
     lines = []
-    for directory, batch_size in itertools.product(arguments.model, arguments.batch_size or [1, 32]):
+    for directory, batch_size in itertools.product(arguments.model, arguments.batch_size):
         with tempfile.TemporaryDirectory() as folder:
             graphs = write_graphs(ModelDir.open(directory), Path(folder))
             runner = TokenRunner.open(ModelDir.open(directory), 0, ())
@@ -92,7 +83,7 @@ def main() -> None:
                 f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
                 flush=True,
             )
-    write_json_lines(Path(arguments.output), lines)
+    write_json_lines(arguments.output, lines)
 
 
 def write_graphs(model: ModelDir, folder: Path) -> dict[tuple[str, str], Any]:

@@ -10,7 +10,6 @@ Threads: one.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import time
@@ -21,29 +20,21 @@ import numpy as np
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from compress.benchmarking.results.script_lines import provenance
+from script import read_options
+
+from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
-from compress.progress import quiet_libraries
 
 OURS = "compress"
 Way = Callable[[Example], object]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a directory with a tokenizer")
-    parser.add_argument("--unlabeled", required=True)
-    parser.add_argument("--rows", type=int, default=500, help="rows a round")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--before", type=int, default=20_000, help="rows read before")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", help="JSON lines to write")
-    arguments = parser.parse_args()
-    quiet_libraries()
+    arguments = read_options(__doc__, None, model=str, unlabeled=str, rows=500, rounds=20, before=20_000, seed=0)
     model = ModelDir.open(arguments.model)
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     pool = list(source.sample(arguments.before + arguments.rows * arguments.rounds))

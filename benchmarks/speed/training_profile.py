@@ -10,7 +10,6 @@ of the process, so that other programs hardly count.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,14 +21,14 @@ from typing import Any
 from unittest import mock
 
 from accelerate import Accelerator
+from script import read_options
 
 from compress import recipes
-from compress.benchmarking.results.script_lines import provenance
+from compress.benchmarking.results.files import provenance
 from compress.data import LabelledData, open_source
 from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.models.output_dir import write_json_lines
-from compress.progress import quiet_libraries
 from compress.training import trainer
 from compress.training.distill import DistillationData, distill
 from compress.training.row_adamw import RowAdamW
@@ -50,26 +49,25 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, help="model directory")
-    parser.add_argument("--unlabeled", required=True, help="file of texts")
-    parser.add_argument("--validation", required=True, help="file of labelled texts")
-    parser.add_argument("--student", action="append", help="recipe; default: minilm-3, distilbert-half, bilstm, cnn")
-    parser.add_argument("--precision", action="append", choices=("float32", "bfloat16"), help="default: both")
-    parser.add_argument("--rows", type=int, default=8192, help="of the texts")
-    parser.add_argument("--steps", type=int, default=188)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
-    options = parser.parse_args()
-    quiet_libraries()
+    options = read_options(
+        __doc__,
+        teacher=str,
+        unlabeled=str,
+        validation=str,
+        student=["minilm-3", "distilbert-half", "bilstm", "cnn"],
+        precision=["float32", "bfloat16"],
+        rows=8192,
+        steps=188,
+        batch_size=32,
+    )
     compute, lines = Compute(threads=1), []
     with tempfile.TemporaryDirectory() as scratch:
         text = open_source(options.unlabeled, role="unlabeled", labelled=False).sample(options.rows)
         labels = label(options.teacher, text, Path(scratch, "labels"), compute=compute)
         validation = list(open_source(options.validation, role="validation", labelled=True))
         data = DistillationData(labels=[labels], labelled=LabelledData(validation=validation))
-        for student in options.student or ("minilm-3", "distilbert-half", "bilstm", "cnn"):
-            for precision in options.precision or ("float32", "bfloat16"):
+        for student in options.student:
+            for precision in options.precision:
                 recipe = recipes.load_recipe("students", student)
                 steps = {"min_steps": options.steps, "max_steps": options.steps, "batch_size": options.batch_size}
                 training = replace(recipe.training, **steps, evaluations=1, precision=precision)

@@ -16,31 +16,34 @@ from typing import Self
 
 import numpy as np
 
-from compress.benchmarking import comparison_entries
 from compress.benchmarking.candidates import (
-    REFERENCE_RUNTIME,
-    Candidate,
     Entry,
     Model,
+    build_pruning_steps,
+    build_reference_models,
+    competitor_models,
     open_candidates,
+    plan_baselines,
+    plan_competitors,
     plan_entries,
+    plan_pruning_steps,
 )
 from compress.benchmarking.lockfile import LOCK_SUFFIX, lock_path, write_lock
-from compress.benchmarking.quality_fields import quality_fields
-from compress.benchmarking.random_weights import build_pruning_steps, build_reference_models, plan_pruning_steps
 from compress.benchmarking.result_fields import (
     Rows,
     count_arithmetic,
     describe_run,
     device_fields,
     keep_predictions,
+    quality_fields,
     setting_fields,
     speed_fields,
 )
 from compress.benchmarking.results.files import host_id, write_results
-from compress.benchmarking.results.schema import PREDICTIONS_KEPT, SCHEMA, Fields, Measurement
-from compress.benchmarking.rounds import WorkerRun, take_turns, workloads_of
-from compress.benchmarking.start_workers import Files, groups_of, started
+from compress.benchmarking.results.schema import PREDICTIONS_KEPT, REFERENCE_RUNTIME, SCHEMA, Fields, Measurement
+from compress.benchmarking.rounds import take_turns, workloads_of
+from compress.benchmarking.worker import WorkerRun, groups_of, started
+from compress.benchmarking.worker_main import write_rows
 from compress.data import (
     Example,
     Overlap,
@@ -146,12 +149,18 @@ def benchmark(
         batch_sizes=tuple(dict.fromkeys(settings.batch_sizes)),
         lengths=tuple(dict.fromkeys(settings.lengths)),
     )
-    _check(settings)
+    if faults := settings.faults():
+        raise CompressError("; ".join(faults))
+    if max(settings.thread_counts) > core_count():
+        raise CompressError(
+            f"--threads {','.join(map(str, settings.thread_counts))} is not possible here; use 1 to {core_count()}, "
+            "the cores at hand"
+        )
     compute = replace(compute, device=resolve_device(compute.device))
     output.check()
     with output.alone(), tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
         scratch = Path(folder)
-        threads = min(max(settings.thread_counts), core_count())
+        threads = max(settings.thread_counts)
         if compute.device == "cpu" and threads > 1 and threads > free_cores():
             logger.warning(
                 "other work keeps cores busy: speeds on %d threads are those of this machine as it is now; one thread "
@@ -170,19 +179,15 @@ def benchmark(
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
-        baselines = _baselines(settings.baselines, fitted, candidates, scratch)
-        added, left_out = comparison_entries.plan_competitors(
-            settings.competitors,
-            comparison_entries.competitor_models(candidates, settings.competitor_models),
-            scratch,
-            device=device,
-            has_train=fitted is not None,
-        )
+        has_train = fitted is not None
+        baselines = plan_baselines(settings.baselines, candidates, scratch, has_train=has_train)
+        compared = competitor_models(candidates, settings.competitor_models)
+        added, left_out = plan_competitors(settings.competitors, compared, scratch, device=device, has_train=has_train)
         # Last, because the largest take a while to build: a mistake in the settings is found before.
         references = build_reference_models(settings.reference_models, candidates, scratch)
         entries += [Entry(one, REFERENCE_RUNTIME, one.model, REFERENCE_RUNTIME, device) for one in references]
         entries += baselines
-        files = Files.write(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ([], None)))
+        write_rows(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ()))
         measured_fields: list[Fields] = []
         logits: dict[str, np.ndarray | None] = {}
         groups = groups_of([*entries, *added], settings.together)
@@ -193,7 +198,7 @@ def benchmark(
                 padded_teacher=settings.padded_teacher and not number,
                 time_limit=settings.time_limit / len(groups),
             )
-            with started(group, own, files, left_out, output.progress) as (runs, predicted):
+            with started(group, own, scratch, left_out, output.progress) as (runs, predicted):
                 measured_fields += [
                     {**fields, "group": number}
                     for run, fields in _measure(runs, predicted, own, compute, rows, metric, output.progress)
@@ -218,8 +223,8 @@ def benchmark(
         lines = [Measurement(**common, **fields) for fields in measured_fields]
         cut = {line.model: f"{line.truncated_rows:,} for {line.model}" for line in lines if line.truncated_rows}
         if cut:
-            rows_cut = ", ".join(cut.values())
-            logger.info("of %d test rows, longer than what is read, were cut: %s", len(rows.examples), rows_cut)
+            number, of_models = len(rows.examples), ", ".join(cut.values())
+            logger.info("of %d test rows, longer than what is read, were cut: %s", number, of_models)
         # Intervals resample whole sentences, which cannot be done with the predictions of single words.
         if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
             predictions = {
@@ -284,16 +289,6 @@ def _measure(
             )
 
 
-def _check(settings: BenchmarkSettings) -> None:
-    if faults := settings.faults():
-        raise CompressError("; ".join(faults))
-    cores, counts = core_count(), settings.thread_counts
-    if max(counts) > cores:
-        raise CompressError(
-            f"--threads {','.join(map(str, counts))} is not possible here; use 1 to {cores}, the cores at hand"
-        )
-
-
 def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
     """Export a model once, whatever the number of runtimes that need it."""
     from compress.exporting.export import export
@@ -334,19 +329,3 @@ def _read_fitted(train: Data | None, rows: Rows, overlap: Overlap, models: Seque
         return fitted
     tell_seen(models, rows.examples, {"train": fitted.examples})
     return _read_rows(list(checked.sets["train"]), fitted.name, "train", models[0])
-
-
-def _baselines(
-    wanted: bool | Sequence[str], fitted: Rows | None, candidates: Sequence[Candidate], scratch: Path
-) -> list[Entry]:
-    if not wanted:
-        return []
-    names = None if isinstance(wanted, bool) else wanted
-    if fitted is not None:
-        return comparison_entries.plan_baselines(names, candidates, scratch)
-    if names:
-        raise CompressError(
-            f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
-        )
-    logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
-    return []

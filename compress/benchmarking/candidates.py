@@ -1,24 +1,42 @@
-"""Candidates of a benchmark: open the models, check that they are comparable, and assign runtimes."""
+"""What a benchmark measures: models and their controls, baselines, competitors, and models with random weights.
+
+A *candidate* is a model, an *entry* a candidate and what runs it. Baselines and competitors are measured in the same
+rounds as the models; each is built later, in a process of its own, in a folder of the benchmark's scratch.
+
+Random weights are as fast as trained ones. A *reference model* is a published architecture, for scale: published
+speed-ups are against BERT-base or BERT-large. It has the teacher's vocabulary and labels, so that it reads the same
+rows. A *pruning step* is an intermediate shape of a pruned model, to measure the effect of each removal. ``compress
+prune`` notes the config after each removal in the manifest; each shape but the last, which is the pruned model itself,
+is built here. It reads rows as the pruned model does, whose tokenizer it has (the vocabulary is cut before all else).
+"""
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from zlib import crc32
 
 from compress import plugins
-from compress.errors import CompressError, some_of
+from compress.benchmarking.competitors import interpreter
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME
+from compress.data.tokenization import maximum_length
+from compress.errors import CompressError, Unavailable, did_you_mean, first_line, some_of
+from compress.host import without_home
 from compress.models.cascade_dir import CascadeDir, open_model
-from compress.models.manifest import VOCABULARIES, file_sha256
-from compress.models.model_dir import ModelDir, removals_of
+from compress.models.manifest import VOCABULARIES, Manifest, describe_files, file_sha256
+from compress.models.model_dir import REMOVALS, ModelDir, parent_entry, removal_shapes, removals_of
+from compress.models.modeling import PROBLEM_TYPES, auto_class
 from compress.progress import logger
+from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.controls import control_key
 
 Model = ModelDir | str | Path
 
-REFERENCE_RUNTIME = "torch"  # what a user of the teacher runs today
 DERIVED_STAGES = ("export", "quantize", "calibrate")
+POSITIONS = 512  # of a reference model, at least
 
 
 @dataclass(frozen=True)
@@ -66,11 +84,6 @@ class Entry:
     @property
     def kind(self) -> str:
         return "competitor" if self.folder == "competitors" else self.candidate.kind
-
-    @property
-    def has_random_weights(self) -> bool:
-        """Whether it is there for its speed and has no quality."""
-        return self.kind in {"reference-model", "pruning-step"}
 
     @property
     def is_reference(self) -> bool:
@@ -260,3 +273,221 @@ def _with_own_names(candidates: list[Candidate]) -> list[Candidate]:
     if twice is not None:
         raise CompressError(f"{twice.model.path} is given twice; give each model once")
     return candidates
+
+
+def plan_baselines(
+    wanted: bool | Sequence[str], candidates: Sequence[Candidate], scratch: Path, *, has_train: bool
+) -> list[Entry]:
+    """Return an entry for each baseline, which run on the CPU: for all of the teacher's task, none, or those named.
+
+    Raises:
+        CompressError: an unknown baseline, one of another task, or named ones without training rows.
+    """
+    names = plugins.names("baselines") if wanted is True else wanted or ()
+    if names and not has_train:
+        if wanted is True:
+            logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
+            return []
+        raise CompressError(
+            f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
+        )
+    entries: list[Entry] = []
+    teacher = candidates[0].model
+    for given in dict.fromkeys(names):
+        plugin = plugins.find("baselines", given)
+        module, name = plugin.load(), plugin.name
+        if teacher.task in module.TASKS:
+            new = new_candidate(name, "baseline", candidates, scratch)
+            entries.append(Entry(new, str(module.RUNTIME), new.model, name, "cpu", "baselines", teacher))
+        elif wanted is not True:
+            raise CompressError(
+                f"the baseline {name} is for {' and '.join(module.TASKS)}, not {teacher.task}; leave it out"
+            )
+    return entries
+
+
+def competitor_models(candidates: Sequence[Candidate], names: Sequence[str]) -> list[Candidate]:
+    """Return the models that competitors run: torch models that are no controls, or those of them that were named.
+
+    Raises:
+        CompressError: a name that is none of them.
+    """
+    possible = {c.name: c for c in candidates if c.kind in {"teacher", "model"} and not c.model.is_onnx}
+    for name in names:
+        if name not in possible:
+            raise CompressError(
+                f"--competitor-model {name} is no torch model of this benchmark; choose of {', '.join(possible)}."
+                f"{did_you_mean(name, possible)}"
+            )
+    return [possible[name] for name in (dict.fromkeys(names) or possible)]
+
+
+def plan_competitors(
+    names: Sequence[str],
+    models: Sequence[Candidate],
+    scratch: Path,
+    *,
+    device: str,
+    has_train: bool,
+) -> tuple[list[Entry], list[dict[str, str]]]:
+    """Return an entry for each competitor (``all``: every one) and model, and those that cannot run here: name and
+    reason.
+
+    Raises:
+        CompressError: an unknown competitor.
+    """
+    entries: list[Entry] = []
+    left_out: list[dict[str, str]] = []
+    known = plugins.names("competitors")
+    for name in dict.fromkeys(plugins.find("competitors", name).name for name in (known if "all" in names else names)):
+        module = plugins.find("competitors", name).load()
+        tags = bool(models) and models[0].model.task == "tagging"
+        lacks = {
+            f"it does not run on {device}": device not in module.DEVICES,
+            "it classifies whole texts, and these models tag words": tags and not getattr(module, "TAGS", False),
+            "it reads training rows; give them with --train": getattr(module, "NEEDS_TRAIN", False) and not has_train,
+        }
+        try:
+            if reason := next((reason for reason, holds in lacks.items() if holds), ""):
+                raise Unavailable(reason)
+            python = Path(interpreter(module))
+        except Unavailable as error:
+            left_out.append(left_out_entry(name, error))
+            continue
+        isolated = python if getattr(module, "ENVIRONMENT", "") else None
+        for number, candidate in enumerate(models):
+            place = ModelDir(scratch / f"competitor-{name}-{number}")
+            entries.append(Entry(candidate, name, place, name, device, "competitors", candidate.model, isolated))
+    return entries, left_out
+
+
+def left_out_entry(name: str, error: CompressError, directory: Path | None = None) -> dict[str, str]:
+    """Say that something is left out, and return what lines record of it.
+
+    Results are shared, so that the reason names no folder of this host: ``directory`` becomes the name.
+    """
+    reason = str(error).removeprefix(f"{name}: ")
+    logger.warning("%s is left out: %s", name, reason)
+    for path in filter(None, (directory, directory and directory.resolve())):
+        reason = reason.replace(str(path), name)
+    return {"name": name, "reason": without_home(reason)}
+
+
+def build_reference_models(names: Sequence[str], candidates: Sequence[Candidate], scratch: Path) -> list[Candidate]:
+    """Write each reference model into a folder of its own and return what is measured; the same weights every time."""
+    found = []
+    for name in dict.fromkeys(name.replace("_", "-") for name in names):
+        logger.info("%s: building", name)
+        found.append(new_candidate(name, "reference-model", candidates, scratch))
+        build_reference_model(name, found[-1].model.path, candidates[0].model)
+    return found
+
+
+def build_reference_model(name: str, directory: Path, teacher: ModelDir) -> None:
+    """Write a reference model with the tokenizer and labels of a teacher; the same weights every time."""
+    from compress.models.saving import save_model
+
+    tokenizer = teacher.load_tokenizer()
+    model_type, shape = REFERENCE_MODELS[name]
+    config = {
+        "model_type": model_type,
+        "vocab_size": max(len(tokenizer), int(teacher.config.get("vocab_size", 0))),
+        "max_position_embeddings": max(POSITIONS, maximum_length(tokenizer, teacher.config)),
+        "pad_token_id": tokenizer.pad_token_id,
+        **shape,
+    }
+    save_model(_random_model(config, teacher, seed=0), tokenizer, directory)
+
+
+@dataclass(frozen=True)
+class PruningStep:
+    """The shape of a pruned model, ``of``, after the first of its ``removals``: these, in turn."""
+
+    of: Candidate
+    removals: tuple[str, ...]
+    config: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        *others, last = (REMOVALS[removal] for removal in self.removals)
+        return f"{self.of.name}: fewer {' and '.join(filter(None, (', '.join(others), last)))}"
+
+
+def plan_pruning_steps(candidates: Sequence[Candidate]) -> list[PruningStep]:
+    """Return the shapes that pruned torch models had before their last removal.
+
+    Raises:
+        CompressError: no model had two removals.
+    """
+    found = []
+    for candidate in candidates:
+        if candidate.kind == "model" and not candidate.model.is_onnx:
+            shapes = removal_shapes(candidate.model)
+            found += [
+                PruningStep(candidate, tuple(removal for removal, _ in shapes[: index + 1]), config)
+                for index, (_, config) in enumerate(shapes[:-1])
+            ]
+    if not found:
+        raise CompressError(
+            "--pruning-steps takes two or more removals of one 'compress prune' apart, and no torch model here had "
+            "them; give such a model with --model, or leave it out"
+        )
+    return found
+
+
+def build_pruning_steps(steps: Sequence[PruningStep], scratch: Path) -> list[Candidate]:
+    """Write every pruning step into a folder of its own and return what is measured; the same weights every time.
+
+    Raises:
+        CompressError: a shape that cannot be built.
+    """
+    return [_built(step, scratch / f"pruning-step-{number}") for number, step in enumerate(steps)]
+
+
+def _built(step: PruningStep, directory: Path) -> Candidate:
+    from compress.models.saving import describe_architecture, save_model
+
+    source = step.of.model
+    try:
+        # Two models may have had the same shape: their pruning steps differ by their weights.
+        model = _random_model(step.config, source, seed=crc32(step.name.encode()))
+    except Exception as error:  # configs and models refuse what is wrong by many classes of their own
+        raise CompressError(
+            f"{step.name} cannot be built from the manifest of {source.path}: {first_line(error)}; leave "
+            "--pruning-steps out"
+        ) from error
+    save_model(model, source.load_tokenizer(), directory)
+    manifest = Manifest(
+        stage="",
+        name=step.name,
+        task=source.task,
+        labels=source.labels,
+        architecture=describe_architecture(model),
+        parents=(parent_entry("pruned", source),),
+        files=describe_files(directory),
+    )
+    return replace(
+        step.of,
+        model=ModelDir(directory, manifest),
+        name=step.name,
+        kind="pruning-step",
+        recipe="",
+        control="",
+        removals=step.removals,
+        step_of=step.of.name,
+    )
+
+
+def _random_model(config: Mapping[str, Any], labels_from: ModelDir, seed: int) -> Any:
+    """Return a classifier of the shape of a config, with the task and labels of another model."""
+    import torch
+    from transformers import AutoConfig
+
+    settings = {
+        **config,
+        "id2label": dict(enumerate(labels_from.labels)),
+        "label2id": {label: index for index, label in enumerate(labels_from.labels)},
+        "problem_type": PROBLEM_TYPES[labels_from.task],
+    }
+    torch.manual_seed(seed)
+    return auto_class(labels_from.task).from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))

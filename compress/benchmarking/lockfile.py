@@ -35,7 +35,6 @@ class LockedData:
     rows: int
 
     def faults(self) -> list[str]:
-        """Return what no benchmark writes."""
         return [] if _is_sha256(self.sha256) and self.rows >= 2 else [f"data {self.name!r:.60} has no hash or no rows"]
 
 
@@ -51,13 +50,13 @@ class LockedModel:
     training_seed: int | None
 
     def faults(self) -> list[str]:
-        """Return what no benchmark writes."""
-        checks = {
-            f"model {self.name!r:.60} is of kind {self.kind!r:.20}": self.kind in LOCKED_KINDS,
-            f"model {self.name!r:.60} has no hash": _is_sha256(self.sha256),
-            f"{self.directory!r:.60} is not the name of a directory": _is_one_name(self.directory),
-        }
-        return _failed(checks)
+        return _failed(
+            {
+                f"model {self.name!r:.60} is of kind {self.kind!r:.20}": self.kind in LOCKED_KINDS,
+                f"model {self.name!r:.60} has no hash": _is_sha256(self.sha256),
+                f"{self.directory!r:.60} is not the name of a directory": _is_one_name(self.directory),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -87,19 +86,19 @@ class LockedFigure(WithIntervals):
 
     @classmethod
     def of(cls, line: Measurement) -> Self:
-        """Return the fields of a result line that a lock keeps."""
         return cls(**{f.name: getattr(line, f.name) for f in fields(cls)})
 
     def faults(self) -> list[str]:
-        """Return what no benchmark writes."""
-        bounds = (self.metric, self.metric_low, self.metric_high)
-        checks = {
-            **{f"{name} is not above 0": getattr(self, name) > 0 for name in ("speedup", "latency_p50_ms")},
-            "speedup is outside its interval": 0 < self.speedup_low <= self.speedup <= self.speedup_high,
-            "model_sha256 is not a hash": not self.model_sha256 or _is_sha256(self.model_sha256),
-            "metric has no interval": len({value is None for value in bounds}) == 1,
-        }
-        return _failed(checks)
+        return _failed(
+            {
+                **{f"{name} is not above 0": getattr(self, name) > 0 for name in ("speedup", "latency_p50_ms")},
+                "speedup is outside its interval": 0 < self.speedup_low <= self.speedup <= self.speedup_high,
+                "model_sha256 is not a hash": not self.model_sha256 or _is_sha256(self.model_sha256),
+                "metric has no interval": (self.metric is None)
+                == (self.metric_low is None)
+                == (self.metric_high is None),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,6 @@ class LockedSettings(BenchmarkSettings):
     seed: int = 0
 
     def faults(self) -> list[str]:
-        """Return what no benchmark writes."""
         return super().faults() + faults_of_seeds([self.seed])
 
 
@@ -136,13 +134,8 @@ class Lock:
     budget: str
 
     def faults(self) -> list[str]:
-        """Return what no benchmark writes."""
-        teachers = [model.kind for model in self.models].count("teacher")
-        checks = {
-            "models do not have one teacher": teachers == 1,
-            "figures are missing": bool(self.figures),
-        }
-        return _failed(checks)
+        has_teacher = [model.kind for model in self.models].count("teacher") == 1
+        return _failed({"models do not have one teacher": has_teacher, "figures are missing": bool(self.figures)})
 
 
 def lock_path(results: Path) -> Path:
@@ -169,6 +162,8 @@ def write_lock(
     """
     first = lines[0]
     found = {(line.model, line.model_sha256): line for line in reversed(lines) if line.kind in LOCKED_KINDS}
+    directories = {name: place.resolve().name for name, place in places.items()}
+    directories = {name: directory for name, directory in directories.items() if _is_one_name(directory)}
     lock = Lock(
         data=LockedData(first.data, first.data_sha256, first.data_rows),
         train=None if train is None else LockedData("train", content_sha256(train), len(train)),
@@ -178,7 +173,7 @@ def write_lock(
                 kind=line.kind,
                 sha256=line.model_sha256,
                 tokenizer_sha256=line.tokenizer_sha256,
-                directory=_directory_name(places.get(line.model, Path("model"))),
+                directory=directories.get(line.model, "model"),
                 training_seed=line.training_seed,
             )
             for line in reversed(found.values())
@@ -189,16 +184,9 @@ def write_lock(
         figures=tuple(LockedFigure.of(line) for line in lines),
         **{name: getattr(first, name) for name in _SHARED},
     )
-    target = lock_path(results)
-    content = {"format_version": LOCK_VERSION, **asdict(lock)}
+    target, content = lock_path(results), {"format_version": LOCK_VERSION, **asdict(lock)}
     write_atomically(target, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     return target
-
-
-def _directory_name(place: Path) -> str:
-    """Return the name of a directory, without its path."""
-    name = place.resolve().name
-    return name if _is_one_name(name) else "model"
 
 
 def read_lock(path: str | Path) -> Lock:
@@ -228,6 +216,7 @@ def read_lock(path: str | Path) -> Lock:
 
 
 def _failed(checks: Mapping[str, bool]) -> list[str]:
+    """Return what does not hold of what every benchmark writes."""
     return [fault for fault, is_right in checks.items() if not is_right]
 
 

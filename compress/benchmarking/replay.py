@@ -4,22 +4,72 @@ Models and data are known by their hashes, so that nobody compares with somethin
 compared anywhere. Speed-ups are compared on a host of the same fingerprint only; elsewhere they are shown.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark, read_rows
-from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedModel, read_lock
-from compress.benchmarking.replay_agreement import Agreement, compare
+from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedFigure, LockedModel, read_lock
+from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, content_sha256, row_key
 from compress.errors import CompressError
+from compress.evaluation.cluster_bootstrap import CONFIDENCE
 from compress.inference.compute import Compute
 from compress.inference.cores import core_count
+from compress.inference.speedup_intervals import Interval
 from compress.models.cascade_dir import CASCADE_NAME, open_model
 from compress.models.output_dir import keep_apart
 
 DEPTH = 4  # how far below a root model directories are looked for
+SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with the order of their terms
+SIZE_WITHIN = 0.01  # a graph that another version exported names its nodes otherwise
+
+# Outcomes of a comparison. The first two are agreement, the last two decide nothing.
+SAME, WITHIN, DIFFERS = "the same", "within its interval", "differs"
+OTHER_HOST, OTHER_METHOD = "other host", "other method"
+# What all of them together say, with the exit code of each.
+REPLAY_EXIT_CODES = {"agrees": 0, "differs": 1, "undecided": 3}
+
+
+@dataclass(frozen=True)
+class ReplayComparison:
+    """A figure of the lock, with the interval that counts as agreement, and the new one.
+
+    ``what`` is the metric's name, ``size`` (bytes) or ``speed-up``.
+    """
+
+    model: str
+    runtime: str
+    setting: str
+    what: str
+    before: Interval
+    after: float
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Every comparison, versions that changed (before and after), and configurations that were not measured again."""
+
+    comparisons: tuple[ReplayComparison, ...]
+    versions: Mapping[str, tuple[str, str]]
+    missing: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """``agrees``, ``differs`` or ``undecided``."""
+        outcomes = {comparison.outcome for comparison in self.comparisons}
+        if DIFFERS in outcomes:
+            return "differs"
+        return "undecided" if self.missing or outcomes & {OTHER_HOST, OTHER_METHOD} else "agrees"
+
+    @property
+    def exit_code(self) -> int:
+        return REPLAY_EXIT_CODES[self.verdict]
 
 
 @dataclass(frozen=True)
@@ -56,17 +106,14 @@ def replay(
         keep_apart(output.files, [lock])
         roots = roots or (Path(lock).parent, Path.cwd())
         lock = read_lock(lock)
-    if lock.train is None and train is not None:
-        raise CompressError(
-            "the benchmark was given no training rows, so that a replay has no use for them; leave out --train"
-        )
-    if lock.train is not None and train is None:
+    if (lock.train is None) != (train is None):
         raise CompressError(
             f"the benchmark was given training rows, {lock.train.name!r} of {lock.train.rows:,} rows; give them with "
             "--train FILE"
+            if lock.train
+            else "the benchmark was given no training rows, so that a replay has no use for them; leave out --train"
         )
-    rows = _locked_rows(data, lock.data, "data", "test")
-    fitted = None
+    rows, fitted = _locked_rows(data, lock.data, "data", "test"), None
     if lock.train and train is not None:
         _, given = read_rows(train, "train")
         tested = frozenset(map(row_key, rows))
@@ -110,10 +157,13 @@ def find_models(models: Sequence[LockedModel], roots: Sequence[Path]) -> dict[Lo
             raise CompressError(f"{root} is not a directory; give one that holds the models with --root")
     called = {model.directory for model in models}
     seen: dict[Path, int] = {}
-    candidates = [path for root in roots for path in _directories(root.resolve(), DEPTH, seen)]
     found: dict[LockedModel, Path] = {}
+    candidates = (path for root in roots for path in _directories(root.resolve(), DEPTH, seen))
     for directory in sorted(candidates, key=lambda path: path.name not in called):
-        sha256 = _sha256(directory)
+        try:  # the benchmark checks the files of those it opens
+            sha256 = open_model(directory, verify=False).sha256
+        except (CompressError, OSError):
+            continue  # it is no model
         same = [model for model in models if model.sha256 == sha256 and model not in found]
         if same:  # of copies, the one whose directory is called so
             found[next((model for model in same if model.directory == directory.name), same[0])] = directory
@@ -145,9 +195,81 @@ def _directories(root: Path, depth: int, seen: dict[Path, int]) -> Iterator[Path
         yield from _directories(entry.resolve(), depth - 1, seen)
 
 
-def _sha256(directory: Path) -> str | None:
-    """Return the hash of a model directory; None if it is none. The benchmark checks the files of those it opens."""
-    try:
-        return open_model(directory, verify=False).sha256
-    except (CompressError, OSError):
-        return None
+def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
+    """Compare every figure of a lock with that of the same configuration among new lines.
+
+    Quality and size are compared once for each model and runtime, whatever the host. Speed-ups are compared at every
+    setting, on a host of the same fingerprint only: see :func:`ratio_agrees`.
+    """
+    copies = {sha256 for sha256, count in Counter(model.sha256 for model in lock.models).items() if count > 1}
+    new = {_key(figure, copies): figure for figure in map(LockedFigure.of, lines)}
+    again = [(old, new.get(_key(old, copies))) for old in lock.figures]
+    missing = [f"{old.model} in {old.runtime}, {_setting(old)}" for old, now in again if now is None]
+    pairs = [(old, now) for old, now in again if now is not None]
+    once = {(old.kind, old.model, old.runtime): (old, now) for old, now in reversed(pairs)}
+    # The teacher in torch is what the others are compared with: its own speed-up is 1 by definition.
+    timed = [(old, now) for old, now in pairs if old.speedup_low != old.speedup_high or now.speedup != old.speedup]
+    same_host = lines[0].host_id == lock.host_id
+    comparisons = [
+        _repeated(old, old.metric_name or "metric", metric, now.metric, SAME_WITHIN)
+        for old, now in reversed(once.values())
+        if (metric := old.interval("metric")) and now.metric is not None
+    ]
+    for old, now in reversed(once.values()):
+        size, margin = old.size_bytes, SIZE_WITHIN * old.size_bytes
+        comparisons.append(_repeated(old, "size", Interval(size, size - margin, size + margin), now.size_bytes, 0))
+    comparisons += [_speed(old, now, len(timed), same_host) for old, now in timed]
+    versions = {
+        name: (lock.versions.get(name, "not installed"), lines[0].versions.get(name, "not installed"))
+        for name in sorted({*lock.versions, *lines[0].versions})
+    }
+    changed = {name: (before, after) for name, (before, after) in versions.items() if before != after}
+    return Agreement(tuple(comparisons), changed, tuple(missing))
+
+
+def ratio_agrees(before: LockedFigure, after: LockedFigure, comparisons: int = 1) -> bool:
+    """Tell whether two speed-ups are the same within their errors: whether the interval of their ratio holds 1.
+
+    Errors are independent, and those of a speed-up multiply: they are added in squares on the scale of its logarithm.
+    Of many comparisons some would fall outside a 95% interval by chance, so that all of them together are held to 95%
+    (Bonferroni).
+    """
+    from scipy.stats import norm
+
+    slower, faster = sorted((before, after), key=lambda figure: figure.speedup)
+    error = math.hypot(math.log(slower.speedup_high / slower.speedup), math.log(faster.speedup / faster.speedup_low))
+    wider = norm.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons) / norm.ppf((1 + CONFIDENCE) / 2)
+    return bool(math.log(faster.speedup / slower.speedup) <= wider * error)
+
+
+def _key(figure: LockedFigure, copies: set[str]) -> tuple[Any, ...]:
+    """Return what makes figures those of one configuration; elsewhere a model directory may be called otherwise."""
+    by_hash = figure.kind in LOCKED_KINDS and figure.model_sha256 not in copies
+    setting = (figure.runtime, figure.device, figure.threads, figure.batch_size, figure.length, figure.padding)
+    return figure.kind, figure.model_sha256 if by_hash else figure.model, *setting
+
+
+def _setting(figure: LockedFigure) -> str:
+    length = f"{figure.length} tokens" if figure.length else ""
+    padded = "padded" if figure.padding != "longest" else ""
+    parts = (figure.device, plural(figure.threads, "thread"), f"batch {figure.batch_size}", length, padded)
+    return ", ".join(filter(None, parts))
+
+
+def _repeated(old: LockedFigure, what: str, before: Interval, now: float, same_within: float) -> ReplayComparison:
+    """Compare a figure that does not depend on the host."""
+    outcome = WITHIN if before.low <= now <= before.high else DIFFERS
+    if abs(now - before.value) <= same_within:
+        outcome = SAME
+    return ReplayComparison(old.model, old.runtime, "", what, before, now, outcome)
+
+
+def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bool) -> ReplayComparison:
+    if not same_host:
+        outcome = OTHER_HOST
+    elif (old.clock, old.schema) != (now.clock, now.schema):
+        outcome = OTHER_METHOD
+    else:
+        outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
+    before = Interval(old.speedup, old.speedup_low, old.speedup_high)
+    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", before, now.speedup, outcome)

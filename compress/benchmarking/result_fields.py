@@ -1,4 +1,7 @@
-"""Result fields of a run: identity, workload, speed, size, memory and arithmetic."""
+"""Result fields of a run: identity, workload, speed, size, memory, arithmetic and quality.
+
+N rows, C classes. What each field means is said in :mod:`compress.benchmarking.results.schema`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,11 +12,16 @@ import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
 from compress.benchmarking.results.files import grouped
-from compress.benchmarking.results.schema import Fields, Measurement, interval_fields
-from compress.benchmarking.rounds import WorkerRun, Workload, speedup_of
-from compress.benchmarking.worker import Worker
+from compress.benchmarking.results.schema import Fields, Measurement, groups, interval_fields
+from compress.benchmarking.rounds import speedup_of
+from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.data import Example
+from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError
+from compress.evaluation import metrics
+from compress.evaluation.calibration_error import calibration_error, calibration_interval
+from compress.evaluation.cluster_bootstrap import Array
+from compress.evaluation.metrics import METRICS, Difference, Metric
 from compress.inference.speedup_intervals import (
     PERCENTILES,
     Interval,
@@ -31,6 +39,8 @@ from compress.models.training_log import read_training, series
 from compress.progress import Progress, logger
 
 ONE = Interval(1.0, 1.0, 1.0)
+FLIPS_KEPT = 100
+NO_DIFFERENCE = Difference(0.0, 0.0, 0.0, None)  # of the teacher to itself
 
 
 @dataclass(frozen=True)
@@ -52,17 +62,16 @@ def keep_predictions(
     batch.
     """
     entries = grouped((line for line in lines if line.title in predicted), attrgetter("title"))
-    keeping = {id(min(own, key=_place_in_table)) for own in entries.values()}
+    keeping = {
+        id(min(own, key=lambda x: (x.threads, x.length is not None, x.padding != "longest", x.batch_size)))
+        for own in entries.values()
+    }
 
     def kept(line: Measurement) -> Measurement:
-        predictions = [round(value, 5) for value in predicted[line.title].tolist()]
-        return replace(line, predictions=predictions, **({"gold": gold.tolist()} if line.is_reference else {}))
+        own = {"gold": gold.tolist()} if line.is_reference else {}
+        return replace(line, predictions=[round(value, 5) for value in predicted[line.title].tolist()], **own)
 
     return [kept(line) if id(line) in keeping else line for line in lines]
-
-
-def _place_in_table(line: Measurement) -> tuple[Any, ...]:
-    return line.threads, line.length is not None, line.padding != "longest", line.batch_size
 
 
 def describe_run(run: WorkerRun, runs: Sequence[WorkerRun]) -> Fields:
@@ -126,24 +135,17 @@ def training_fields(model: ModelDir) -> Fields:
     sizes = {phase.get("training", {}).get("batch_size", own) for phase in manifest.recipe.get("phases", ())} or {own}
     given = [entry.get("rows", 0) for entry in manifest.data if entry.get("role") == "unlabeled"]
     pool = 0 if manifest.notes.get("control") else manifest.notes.get("pool_rows", sum(given))
+    log, validation = read_training(model.path) if (model.path / METRICS_NAME).is_file() else None, {}
+    # The score that chose the weights; nothing where that was another one, such as the agreement on rows of the pool.
+    if log and log.split == "validation" and log.phases:
+        points = series(log.phases[-1][1], "validation")
+        validation = {"validation_curve": [[step, score] for step, score in points], "validation_metric": log.metric}
     return {
         "training_steps": int(steps),
         "training_batch_size": sizes.pop() if len(sizes) == 1 else None,
         "unlabeled_rows": pool or None,
-        **_validation_fields(model),
+        **validation,
     }
-
-
-def _validation_fields(model: ModelDir) -> Fields:
-    """Return how the validation score went in the last phase, which chose the weights.
-
-    Nothing where that was another score, such as the agreement with the teacher on rows of the pool.
-    """
-    log = read_training(model.path) if (model.path / METRICS_NAME).is_file() else None
-    if log is None or log.split != "validation" or not log.phases:
-        return {}
-    points = series(log.phases[-1][1], "validation")
-    return {"validation_curve": [[step, score] for step, score in points], "validation_metric": log.metric}
 
 
 # What a shape has, and what configs call it.
@@ -187,9 +189,10 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
     teachers = [r for r in runs if r.threads == run.threads and r.entry.candidate.kind == "teacher"]
     baseline = next(r for r in teachers if r.entry.is_reference)
     same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and plain in r.rounds), None)
-    rounds = run.rounds[workload]
+    rounds, lengths = run.rounds[workload], token_lengths(run, runs)
     mine = run.milliseconds(workload)
-    cold = [value for one in rounds for value in one.cold_ms]
+    tokens = [sum(workload.length or lengths[row] for batch in one.measured for row in batch) for one in rounds]
+    cold = [value for one in rounds for value in one.times["cold_ms"]]
 
     def against(teacher: WorkerRun, with_tokenizer: bool | None) -> Interval:
         if run is teacher and workload == plain:
@@ -204,12 +207,15 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
         "latency_cpu_ms": run.milliseconds(workload, by_cpu_time=True),
         **observed_fields(mine, workload.batch_size, seed),
         "latency_cold_p50_ms": float(np.median(cold)) if cold else None,
-        "tokenize_p50_ms": float(np.median([value for one in rounds for value in one.tokenize_ms])),
+        "tokenize_p50_ms": float(np.median([value for one in rounds for value in one.times["tokenize_ms"]])),
         **interval_fields(
             "throughput_with_tokenizer_rows_per_second",
             throughput(run.milliseconds(workload, with_tokenizer=True), workload.batch_size, seed=seed),
         ),
-        **interval_fields("throughput_tokens_per_second", _tokens_per_second(run, runs, workload, seed)),
+        **interval_fields(
+            "throughput_tokens_per_second",
+            None if run.entry.kind == "baseline" else units_per_second(mine, tokens, seed=seed),
+        ),
         **interval_fields("speedup", against(baseline, None)),
         **interval_fields("speedup_with_tokenizer", against(baseline, True)),
         **interval_fields("speedup_same_runtime", against(same, False) if same else None),
@@ -233,7 +239,7 @@ def device_fields(
         flops_per_row, peaks: as :func:`count_arithmetic` returns them.
     """
     rounds = run.rounds[workload]
-    device_ms = [value for one in rounds for value in one.device_ms if value is not None]
+    device_ms = [value for one in rounds for value in one.times["device_ms"] if value is not None]
     flops = flops_per_row.get((run.entry.title, workload))
     peak = peaks.get(precision_of(run.entry) or "")
     rows_per_second = throughput(run.milliseconds(workload), workload.batch_size).value
@@ -250,17 +256,6 @@ def token_lengths(run: WorkerRun, runs: Sequence[WorkerRun]) -> list[int]:
     """Return the tokens of each row: as the run counts them, or as its model does in a runtime, or as the teacher."""
     mine = [r for r in runs if r.entry.candidate is run.entry.candidate]
     return next(list(r.loaded["lengths"]) for r in [run, *mine, *runs] if r.loaded["lengths"] is not None)
-
-
-def _tokens_per_second(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, seed: int) -> Interval | None:
-    if run.entry.kind == "baseline":
-        return None
-    lengths, latency_ms = token_lengths(run, runs), run.milliseconds(workload)
-    tokens = [
-        sum(workload.length or lengths[row] for batch in one.batches[: len(one.latency_ms)] for row in batch)
-        for one in run.rounds[workload]
-    ]
-    return units_per_second(latency_ms, tokens, seed=seed)
 
 
 def _parents(candidate: Candidate, runs: Sequence[WorkerRun]) -> list[str]:
@@ -307,7 +302,9 @@ def count_arithmetic(
             counted = _flops(worker, mine, runs)
             flops |= {(run.entry.title, one): counted[one] for run in mine for one in run.rounds if one in counted}
             advance(1)
-    return flops, _peaks(worker, runs) if device == "cuda" else {}
+    precisions = dict.fromkeys(precision_of(run.entry) for run in runs if device == "cuda")
+    peaks = {p: worker.ask("peak", device="cuda", precision=p, threads=1)["tflops"] for p in precisions if p}
+    return flops, peaks
 
 
 def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun]) -> dict[Workload, float]:
@@ -318,16 +315,199 @@ def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun])
         {"batches": [[workload.length or lengths[row] for row in batch] for batch in drawn], "width": workload.width}
         for workload, drawn in batches.items()
     ]
-    directory = str(mine[0].entry.candidate.model.path.resolve())
+    candidate = mine[0].entry.candidate
     try:
-        found = worker.ask("arithmetic", directory=directory, jobs=jobs)["flops"]
+        found = worker.ask("arithmetic", directory=str(candidate.model.path.resolve()), jobs=jobs)["flops"]
     except CompressError as error:  # what was timed is worth more than this
-        logger.warning("the operations of %s are not counted: %s", mine[0].entry.candidate.name, error)
+        logger.warning("the operations of %s are not counted: %s", candidate.name, error)
         return {}
     return {workload: value for workload, value in zip(batches, found, strict=True) if value is not None}
 
 
-def _peaks(worker: Worker, runs: Sequence[WorkerRun]) -> dict[str, float]:
-    """Measure the GPU's peak in each precision that a runtime multiplies in."""
-    precisions = dict.fromkeys(filter(None, (precision_of(run.entry) for run in runs)))
-    return {p: float(worker.ask("peak", device="cuda", precision=p, threads=1)["tflops"]) for p in precisions}
+@dataclass(frozen=True)
+class ModelPredictions:
+    """What a model says about every row: ``predicted [N]`` and, of a classifier, ``probabilities [N, C]``."""
+
+    predicted: Array
+    probabilities: Array | None
+
+
+def quality_fields(
+    logits: Mapping[str, np.ndarray | None],
+    gold: np.ndarray,
+    *,
+    baseline: str,
+    metric: Metric,
+    task: str,
+    labels: Sequence[str],
+    sentences: np.ndarray | None = None,
+) -> dict[str, Fields]:
+    """Return the quality fields that follow from logits and gold labels, of every model by its title.
+
+    Args:
+        logits: logits or log-probabilities ``[N, C]`` by title, ``[N, 1]`` for regression; None for random weights,
+            whose fields are null and whose lists are empty.
+        gold: class indices, or scores, ``[N]``.
+        baseline: title of the teacher that the others are compared with.
+        metric: what to measure.
+        task: ``classification``, ``regression`` or ``tagging``, where N counts words.
+        labels: names of the classes in order.
+        sentences: for tagging, the sentence of every word, ``[N]``.
+
+    Raises:
+        CompressError: a model's output is not a number.
+        ValueError: the baseline has no logits, or shapes differ.
+    """
+    teacher = read_answers(baseline, logits[baseline], len(gold), task=task, labels=labels)
+    found: dict[str, Fields] = {}
+    for title, values in logits.items():
+        if values is None:
+            empty = {"integer": 0, "array": []}
+            found[title] = {f.name: None if f.null else empty[f.kind] for f in groups()["Quality"] if not f.optional}
+            continue
+        model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
+        found[title] = {
+            **_metric_fields(model, teacher, gold, metric, len(labels), sentences),
+            "classes": _class_fields(model, teacher, gold, labels, sentences) if task != "regression" else [],
+            **_flip_fields(model, teacher, gold, sentences),
+        }
+    return found
+
+
+def read_answers(
+    title: str, logits: np.ndarray | None, rows: int, *, task: str, labels: Sequence[str]
+) -> ModelPredictions:
+    """Turn logits into predictions and probabilities.
+
+    Raises:
+        CompressError: one of them is not a number.
+        ValueError: their shape is not ``[rows, C]``.
+    """
+    from scipy.special import softmax
+
+    values = np.asarray(logits, dtype=np.float64)
+    width = 1 if task == "regression" else len(labels)
+    if values.shape != (rows, width):
+        raise ValueError(f"{title} has logits of shape {values.shape}, not {(rows, width)}")
+    predicted = metrics.predictions(values, task)
+    if task == "tagging":  # a word without an answer: all tags are as likely
+        values = np.where(predicted[:, None] == NO_ANSWER, 0.0, values)
+    # A log-probability may be minus infinity; its softmax is a number all the same.
+    with np.errstate(invalid="ignore"):
+        probabilities = None if task == "regression" else softmax(values, axis=1)
+    broken = ~np.isfinite(values if probabilities is None else probabilities).all(axis=1)
+    if broken.any():
+        raise CompressError(
+            f"{title} answers row {int(broken.argmax()) + 1} and {int(broken.sum()) - 1} others with something that is "
+            "not a number; leave this model out, or make it again"
+        )
+    return ModelPredictions(predicted, probabilities)
+
+
+def _metric_fields(
+    model: ModelPredictions,
+    teacher: ModelPredictions,
+    gold: Array,
+    metric: Metric,
+    classes: int,
+    sentences: Array | None,
+) -> Fields:
+    mine, reference = model.predicted, teacher.predicted
+    value = metrics.score(mine, gold, metric=metric, classes=classes)
+    reached = metrics.score(reference, gold, metric=metric, classes=classes)
+    bounds = metrics.interval(mine, gold, metric=metric, classes=classes, sentences=sentences)
+    difference = NO_DIFFERENCE
+    if model is not teacher:
+        difference = metrics.paired_difference(
+            mine, reference, gold, metric=metric, classes=classes, sentences=sentences
+        )
+    error = None
+    if model.probabilities is not None:  # the calibration of the probability of the predicted class
+        confidence, correct = model.probabilities.max(axis=1), mine == gold
+        error = (
+            calibration_error(confidence, correct),
+            *calibration_interval(confidence, correct, sentences=sentences),
+        )
+    return {
+        "metric_name": metric.name,
+        **interval_fields("metric", (value, *bounds)),
+        "metric_rows": len(gold),
+        "metric_kept_percent": 100 * value / reached if reached > 0 else None,
+        **interval_fields("difference_points", (difference.points, difference.low, difference.high)),
+        "mcnemar_p": difference.mcnemar_p,
+        "agreement": metrics.agreement(mine, reference),
+        **interval_fields("calibration_error", error),
+    }
+
+
+def _class_fields(
+    model: ModelPredictions, teacher: ModelPredictions, gold: Array, labels: Sequence[str], sentences: Array | None
+) -> list[dict[str, Any]]:
+    """Compare recall class by class: recall is the accuracy on the rows of a class, and so is its paired interval.
+
+    A class without rows has no recall, and one row, or words of one sentence, no interval: null.
+    """
+    found = []
+    for index, label in enumerate(labels):
+        held = gold == index
+        mine, reference, rows = model.predicted[held], teacher.predicted[held], int(held.sum())
+        one: dict[str, Any] = {"label": label, "rows": rows, "recall": None, "teacher_recall": None}
+        one |= {"difference_points": None, "low": None, "high": None}
+        if rows:
+            right, before = (mine == index).mean(), (reference == index).mean()
+            one |= {"recall": float(right), "teacher_recall": float(before)}
+            one["difference_points"] = float(100 * (right - before))
+        own = None if sentences is None else sentences[held]
+        if (rows if own is None else len(np.unique(own))) > 1:
+            paired = NO_DIFFERENCE
+            if model is not teacher:
+                paired = metrics.paired_difference(
+                    mine, reference, gold[held], metric=METRICS["accuracy"], classes=len(labels), sentences=own
+                )
+            one |= {"low": paired.low, "high": paired.high}
+        found.append(one)
+    return found
+
+
+def _flip_fields(model: ModelPredictions, teacher: ModelPredictions, gold: Array, sentences: Array | None) -> Fields:
+    """List the rows that the model gets wrong and the teacher right, and the reverse, largest change first.
+
+    Of a classifier, a row is lost that the teacher has right and the model wrong, and ``change`` is how the probability
+    of the gold label changed, in points. Of a regression, a row is lost when its absolute error grew, and ``change`` is
+    how much smaller the error became, in units of the score; a change of 0 in four digits counts on neither side.
+    Either way a change below 0 is for the worse. For tagging, ``row`` is the sentence and ``word`` the number of the
+    word in it, from 0.
+    """
+    mine, reference = model.predicted, teacher.predicted
+    if model.probabilities is None or teacher.probabilities is None:
+        change = np.round(np.abs(reference - gold) - np.abs(mine - gold), 4)
+        lost, won = change < 0, change > 0
+    else:
+        rows = np.arange(len(gold))
+        change = np.round(100 * (model.probabilities[rows, gold] - teacher.probabilities[rows, gold]), 4)
+        lost, won = (reference == gold) & (mine != gold), (reference != gold) & (mine == gold)
+
+    def place(row: int) -> dict[str, int]:
+        if sentences is None:
+            return {"row": row}
+        return {"row": int(sentences[row]), "word": row - int(np.searchsorted(sentences, sentences[row]))}
+
+    def listed(chosen: Array, rank: Array) -> list[dict[str, Any]]:
+        rows = np.flatnonzero(chosen)
+        first = rows[np.argsort(rank[rows], kind="stable")][:FLIPS_KEPT]
+        return [
+            {
+                **place(int(row)),
+                "gold": gold[row].item(),
+                "predicted": round(mine[row].item(), 5),
+                "change": change[row].item(),
+            }
+            for row in first
+        ]
+
+    return {
+        "flips_lost": listed(lost, change),
+        "flips_won": listed(won, -change),
+        "flips_lost_rows": int(lost.sum()),
+        "flips_won_rows": int(won.sum()),
+    }

@@ -4,21 +4,17 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from collections.abc import Sequence
 
-from compress.benchmarking.candidates import REFERENCE_RUNTIME, Entry
-from compress.benchmarking.energy import EnergyMeter
+from compress.benchmarking.hardware import EnergyMeter
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import plural
-from compress.benchmarking.worker import Worker
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME
+from compress.benchmarking.worker import Round, WorkerRun, Workload
 from compress.data.examples import batched
 from compress.inference.speedup_intervals import Interval, by_length, draw_batches, speedup
 from compress.progress import Progress, logger
 from compress.recipes import BenchmarkSettings
-
-Samples = list[list[float]]  # milliseconds, one list a round
 
 PADDED_WIDTH = 128  # what people commonly pad to
 ENERGY_READINGS = 5
@@ -33,83 +29,6 @@ COMPARISON_KINDS = frozenset({"baseline", "control", "reference-model", "pruning
 COMPARISON_FACTOR = 2.0
 
 
-@dataclass(frozen=True)
-class Workload:
-    """How rows are put before a model.
-
-    ``length`` is the tokens of every row, or None for the data's own. ``width`` is what rows are padded to whatever
-    their length; 0 means to the longest of their batch.
-    """
-
-    batch_size: int
-    length: int | None = None
-    width: int = 0
-
-    @property
-    def padding(self) -> str:
-        return "max_length" if self.width else "longest"
-
-    @property
-    def shape(self) -> dict[str, int]:
-        """The arguments of a runner's ``prepare``."""
-        return {**({"length": self.length} if self.length else {}), **({"width": self.width} if self.width else {})}
-
-    @property
-    def plain(self) -> Self:
-        """The same rows without padding that is not needed: what it is compared with."""
-        return replace(self, width=0)
-
-
-@dataclass
-class Round:
-    """What a run took for the batches of a round, in milliseconds, a value a batch.
-
-    ``cold_ms`` has the first call of every turn, ``device_ms`` the time on the GPU where there is one.
-    """
-
-    batches: Sequence[list[int]]
-    latency_ms: list[float] = field(default_factory=list)
-    latency_cpu_ms: list[float] = field(default_factory=list)
-    tokenize_ms: list[float] = field(default_factory=list)
-    tokenize_cpu_ms: list[float] = field(default_factory=list)
-    device_ms: list[float | None] = field(default_factory=list)
-    cold_ms: list[float] = field(default_factory=list)
-
-    def add(self, turn: Mapping[str, list[Any]]) -> None:
-        for name, values in turn.items():
-            getattr(self, name).extend(values)
-
-
-@dataclass
-class WorkerRun:
-    """An entry with a thread count, its process, and what was measured so far."""
-
-    entry: Entry
-    threads: int
-    worker: Worker
-    loaded: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, Any] = field(default_factory=dict)
-    warm: dict[Workload, bool] = field(default_factory=dict)
-    rounds: dict[Workload, list[Round]] = field(default_factory=dict)
-    joules_per_row: dict[Workload, float] = field(default_factory=dict)
-    answered: Sequence[float] = ()  # of a cascade: the share of the rows that each member answers
-    batch_dependent_share: float | None = None  # of the rows, those with another answer alone than in a batch
-
-    @property
-    def uses_cpu_time(self) -> bool:
-        """Whether runs are compared by CPU time: one thread on a CPU, on a system that counts it."""
-        return self.threads == 1 and self.entry.device == "cpu" and hasattr(time, "CLOCK_PROCESS_CPUTIME_ID")
-
-    def milliseconds(self, workload: Workload, by_cpu_time: bool = False, with_tokenizer: bool = False) -> Samples:
-        """Return what every batch took, a list a round, by CPU time or the wall clock."""
-        rounds = self.rounds[workload]
-        model = [one.latency_cpu_ms if by_cpu_time else one.latency_ms for one in rounds]
-        if not with_tokenizer:
-            return model
-        tokenizer = [one.tokenize_cpu_ms if by_cpu_time else one.tokenize_ms for one in rounds]
-        return [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(model, tokenizer, strict=True)]
-
-
 Pair = tuple[WorkerRun, Workload]
 
 
@@ -121,8 +40,7 @@ def workloads_of(run: WorkerRun, settings: BenchmarkSettings) -> list[Workload]:
     takes as long as the whole benchmark of another model.
     """
     entry = run.entry
-    at_lengths = entry.folder == "runtimes" and entry.kind != "pruning-step"
-    lengths = [None, *settings.lengths] if at_lengths else [None]
+    lengths = [None, *(settings.lengths if entry.folder == "runtimes" and entry.kind != "pruning-step" else ())]
     sizes = [min(settings.batch_sizes)] if entry.kind == "reference-model" else settings.batch_sizes
     workloads = [Workload(size, length) for length in lengths for size in sizes]
     if entry.is_reference and settings.padded_teacher:
@@ -184,18 +102,16 @@ def take_turns(
                 if wide and not is_last:
                     groups[plain] = _with_teachers(wide, group)
     if less_precise:
-        rounds = min(done.values())
         logger.info(
             "%s less precise than asked, after %d s and %s: a longer --time-limit or more --rounds may narrow them",
             plural(less_precise, "speed-up"),
             sum(spent_s.values()),
-            plural(rounds, "round"),
+            plural(min(done.values()), "round"),
         )
     meters = {device: EnergyMeter.open(device) for device in {run.entry.device for run in runs}}
     for run, workload in pairs:
         if meter := meters[run.entry.device]:
-            last = run.rounds[workload][-1]
-            run.joules_per_row[workload] = joules_per_row(run, workload, last.batches[: len(last.latency_ms)], meter)
+            run.joules_per_row[workload] = joules_per_row(run, workload, run.rounds[workload][-1].measured, meter)
 
 
 def _measure_round(group: Sequence[Pair], batches: list[list[int]], generator: random.Random) -> None:
@@ -205,7 +121,11 @@ def _measure_round(group: Sequence[Pair], batches: list[list[int]], generator: r
     # In short turns: the closer models follow each other, the more alike the machine.
     for part in batched(batches, max(2, SLICE_ROWS // len(batches[0]))):
         for run, workload in generator.sample(group, len(group)):
-            _turn(run, workload, part)
+            times = run.rounds[workload][-1].times
+            is_limited = run.entry.kind == "reference-model"
+            if own := part[: max(0, REFERENCE_BATCHES - len(times["latency_ms"]))] if is_limited else part:
+                for name, values in run.worker.ask("measure", batches=own, shape=workload.shape).items():
+                    times[name] += values
 
 
 def _wide(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair]:
@@ -259,15 +179,6 @@ def speedup_of(
     )
     # A cascade's batches are of two kinds, so that no column has a typical one: the mean is what it costs.
     return speedup(first, second, seed=seed, of_means=run.entry.kind == "cascade")
-
-
-def _turn(run: WorkerRun, workload: Workload, batches: list[list[int]]) -> None:
-    """Measure a slice of a round."""
-    round_ = run.rounds[workload][-1]
-    if run.entry.kind == "reference-model":
-        batches = batches[: max(0, REFERENCE_BATCHES - len(round_.latency_ms))]
-    if batches:
-        round_.add(run.worker.ask("measure", batches=batches, shape=workload.shape))
 
 
 def joules_per_row(run: WorkerRun, workload: Workload, batches: Sequence[list[int]], meter: EnergyMeter) -> float:

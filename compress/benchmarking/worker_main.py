@@ -1,4 +1,4 @@
-"""The worker process of a benchmark: load one candidate and the test rows, predict, and time batches on request.
+"""The worker process of a benchmark: load one candidate and the test rows, predict, and time batches on
 
 ``python -m compress.benchmarking.worker_main`` answers one JSON line on standard output for each on standard input; see
 :class:`compress.benchmarking.worker.Worker`. At the top it imports NumPy and nothing heavier: a baseline needs no
@@ -14,15 +14,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from compress import plugins
-from compress.benchmarking.memory import peak_gpu_memory, peak_memory, reset_peak_memory
+from compress.benchmarking import competitors
+from compress.benchmarking.hardware import matmul_peak_tflops, peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.data.examples import Example
 from compress.data.tokenization import pad, word_counts
 from compress.data.truncation import counting
@@ -38,6 +38,7 @@ from compress.models.model_dir import ModelDir
 WARM_UP_SECONDS, WARM_UP_RUNS = 2.0, 10
 TOKENIZER_WARM_UP_MS, MODEL_WARM_UP_MS, EARLIER_BATCHES = 1.0, 4.0, 32
 PREDICT_ROWS = 32
+TEXTS_NAME, TRAIN_NAME, GOLD_NAME = "texts.json", "train.json", "train-gold.npy"  # of a benchmark's scratch
 MOST_ALONE_ROWS = 1000  # classified one at a time too, which costs as much as several thousand rows in batches
 LARGEST_SCORE_CHANGE = 1e-3  # of a regression: more is another answer
 
@@ -46,30 +47,6 @@ T = TypeVar("T")
 
 # How rows are made: {} as they are, or "length" and "width" of compress.inference.token_runner.
 Shape = Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class LoadRequest:
-    """The candidate that a worker loads, and how.
-
-    Args:
-        folder, plugin: the plug-in that starts the directory: a runtime, a baseline or a competitor.
-        cores: the CPU cores that the process is pinned to; none leaves it free.
-        texts: a file of texts.
-        max_length, lengths: see :class:`compress.inference.token_runner.TokenRunner`; runtimes only.
-        handicap: lengthen each run by this share of its time, to test whether a benchmark detects it.
-    """
-
-    folder: str
-    plugin: str
-    directory: str
-    device: str
-    threads: int
-    cores: Sequence[int]
-    texts: str
-    max_length: int = 0
-    lengths: Sequence[int] = ()
-    handicap: float = 0.0
 
 
 class RequestHandler:
@@ -81,73 +58,86 @@ class RequestHandler:
     def __init__(self) -> None:
         self.earlier: dict[tuple[Any, ...], deque[list[int]]] = {}  # batches by their size and shape
 
-    def build(
-        self, *, folder: str, plugin: str, directory: str, model: str, train: str, gold: str, task: str, classes: int
-    ) -> Any:
+    def build(self, *, folder: str, plugin: str, directory: str, model: str, rows: str) -> Any:
         """Fit a baseline or convert a model for a competitor: afterwards ``directory`` can be loaded.
 
         Args:
             model: the model that a competitor runs; for baselines the teacher.
-            train: a file of texts, or empty; ``gold`` the file of their labels.
+            rows: the folder of :func:`write_rows`.
         """
-        target = Path(directory)
+        target, place, train = Path(directory), Path(model), Path(rows) / TRAIN_NAME
         target.mkdir(parents=True)
         # The parent has checked it, and the environment of a competitor may lack what checking needs.
-        source = ModelDir(Path(model), Manifest.read(Path(model) / MANIFEST_NAME))
-        examples = read_texts(train) if train else []
-        labels = np.load(gold) if gold else None
+        source = ModelDir(place, Manifest.read(place / MANIFEST_NAME))
+        examples, labels = (read_texts(train), np.load(train.with_name(GOLD_NAME))) if train.is_file() else ([], None)
         module = plugins.find(folder, plugin).load()
         import_required(module)
         if folder == "baselines":
-            module.fit(target, examples, labels, task, classes, source)
+            module.fit(target, examples, labels, source.task, len(source.labels), source)
         else:
-            module.build(target, source, examples, labels)
+            competitors.build(module, target, source, examples, labels)
 
     def prepare(self, *, folder: str, plugin: str) -> Any:
         """Import what a candidate needs, which takes longer than loading it."""
         import_plugin(folder, plugin)
 
-    def load(self, **fields: Any) -> Any:
-        """Load the rows and the candidate of a :class:`LoadRequest`. Pins this process first, so that thread pools
-        obey.
+    def load(
+        self,
+        *,
+        folder: str,
+        plugin: str,
+        directory: str,
+        device: str,
+        threads: int,
+        cores: Sequence[int],
+        rows: str,
+        **options: Any,
+    ) -> Any:
+        """Load the rows and the candidate. Pins this process first, so that thread pools obey.
+
+        Args:
+            folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
+            cores: the CPU cores that the process is pinned to; none leaves it free.
+            rows: the folder of :func:`write_rows`.
+            options: ``max_length`` and ``lengths``, see :class:`compress.inference.token_runner.TokenRunner`; runtimes
+                only. ``handicap`` lengthens each run by this share of its time, to test whether a benchmark detects it.
         """
-        request = LoadRequest(**fields)
-        self.cores = request.cores
-        pin(self.cores)
-        self.handicap = request.handicap
-        self.examples = read_texts(request.texts)
-        place = Path(request.directory)
-        module, required = import_plugin(request.folder, request.plugin)
-        tokens = None
-        if request.folder == "runtimes":
+        max_length, lengths = options.get("max_length", 0), options.get("lengths", ())
+        self.cores, self.handicap = cores, options.get("handicap", 0.0)
+        pin(cores)
+        self.examples = read_texts(Path(rows) / TEXTS_NAME)
+        place, tokens = Path(directory), None
+        module, required = import_plugin(folder, plugin)
+        if folder == "runtimes":
             from compress.inference.cascade import open_runner
             from compress.inference.open_runtime import open_runtime
 
-            tokens = open_runner(place, request.max_length, request.lengths)
+            tokens = open_runner(place, max_length, lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
         with counting() as truncation:
             self.sizes = tokens.lengths(self.examples) if tokens else characters
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
         if tokens:
-            tokens.start(
-                lambda model: open_runtime(model.path, request.plugin, threads=request.threads, device=request.device)
-            )
+            tokens.start(lambda model: open_runtime(model.path, plugin, threads=threads, device=device))
             self.runner = tokens
         else:
-            self.runner = module.start(place, threads=request.threads, device=request.device)
-            if request.max_length and request.folder == "competitors":
-                cut_to(self.runner, request.max_length)
+            self.runner = module.start(place, threads=threads, device=device)
+            if max_length and folder == "competitors":
+                if not hasattr(self.runner, "max_length"):
+                    raise Unavailable("it reads texts whole; leave out --max-length to measure it")
+                self.runner.max_length = min(max_length, self.runner.max_length)
         shortest = min(range(len(self.sizes)), key=lambda row: self.sizes[row])
         self.runner.run(self.inputs([shortest], {}))
         return {
-            "load_ms": _since(started),
+            "load_ms": round((time.perf_counter_ns() - started) / 1e6, 5),
             "parameters": int(self.runner.parameters),
             "tokenizer_inside": bool(self.runner.tokenizer_inside),
             "max_length": int(getattr(self.runner, "max_length", 0)),
             "lengths": self.sizes if tokens else None,
             "truncated_rows": sum(map(truncation.has_cut, self.examples)) if tokens else None,
-            "versions": library_versions() | installed_versions(map(_name_in, required.values())),
+            "versions": library_versions()
+            | installed_versions(re.split(r"[^A-Za-z0-9._-]", one)[0] for one in required.values()),
         }
 
     def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
@@ -167,11 +157,10 @@ class RequestHandler:
         def run(rows: list[int]) -> np.ndarray:
             return np.asarray(self.runner.run(self.inputs(rows, {})))
 
-        before = np.array(getattr(self.runner, "answered", ()))
+        rows, before = len(self.sizes), np.array(getattr(self.runner, "answered", ()))
         found = run_by_length(self.sizes, run, PREDICT_ROWS, words)
         np.save(logits, found)
-        answered = ((getattr(self.runner, "answered", before) - before) / len(self.sizes)).tolist()
-        rows = len(self.sizes)
+        answered = ((getattr(self.runner, "answered", before) - before) / rows).tolist()
         together = np.split(found, np.cumsum(words or [1] * rows)[:-1])
         sample = sorted({round(row) for row in np.linspace(0, rows - 1, MOST_ALONE_ROWS)})
         changed = [_differ(together[row], run([row]), task) for row in sample]
@@ -200,27 +189,15 @@ class RequestHandler:
         """
         earlier = self.earlier.setdefault((len(batches[0]), *shape.items()), deque(batches, maxlen=EARLIER_BATCHES))
         ready = for_a_while(TOKENIZER_WARM_UP_MS, lambda rows: self.inputs(rows, shape), earlier if warm_up else ())
-        prepared, tokenize_ms, tokenize_cpu_ms = [], [], []
-        for rows in batches:
-            inputs, (wall_ms, cpu_ms) = timed(partial(self.inputs, rows, shape))
-            prepared.append(inputs)
-            tokenize_ms.append(0.0 if self.runner.tokenizer_inside else wall_ms)
-            tokenize_cpu_ms.append(0.0 if self.runner.tokenizer_inside else cpu_ms)
+        prepared = [timed(partial(self.inputs, rows, shape)) for rows in batches]
+        tokenize = [(0.0, 0.0) if self.runner.tokenizer_inside else times for _, times in prepared]
         earlier.extend(batches)
         before_ms = for_a_while(MODEL_WARM_UP_MS, lambda inputs: self._time(inputs)[0], ready)
-        latency_ms, latency_cpu_ms, device_ms = [], [], []
-        for inputs in prepared:
-            wall_ms, cpu_ms = self._time(inputs)
-            latency_ms.append(wall_ms)
-            latency_cpu_ms.append(cpu_ms)
-            device_ms.append(getattr(self.runner, "device_ms", None))
+        latency = [(*self._time(inputs), getattr(self.runner, "device_ms", None)) for inputs, _ in prepared]
         return {
             "cold_ms": before_ms[:1],
-            "latency_ms": latency_ms,
-            "latency_cpu_ms": latency_cpu_ms,
-            "tokenize_ms": tokenize_ms,
-            "tokenize_cpu_ms": tokenize_cpu_ms,
-            "device_ms": device_ms,
+            **dict(zip(("latency_ms", "latency_cpu_ms", "device_ms"), zip(*latency, strict=True), strict=True)),
+            **dict(zip(("tokenize_ms", "tokenize_cpu_ms"), zip(*tokenize, strict=True), strict=True)),
         }
 
     def memory(self) -> Any:
@@ -241,21 +218,15 @@ class RequestHandler:
         from compress.models.flops import count_flops
 
         model = ModelDir.open(directory, verify=False).load()
-        counted: list[float | None] = []
-        for job in jobs:
-            batches = [tuple(lengths) for lengths in job["batches"]]
-            known = {}
-            for lengths in set(batches):
-                rows = [{"input_ids": [1] * length} for length in lengths]
-                known[lengths] = count_flops(model, widen(pad(rows, 0), job["width"], 0))
-            found = [value for lengths in batches if (value := known[lengths]) is not None]
-            counted.append(sum(found) / len(found) if len(found) == len(batches) else None)
-        return {"flops": counted}
+
+        @cache
+        def count(lengths: tuple[int, ...], width: int) -> float | None:
+            return count_flops(model, widen(pad([{"input_ids": [1] * length} for length in lengths], 0), width, 0))
+
+        counted = [[count(tuple(lengths), job["width"]) for lengths in job["batches"]] for job in jobs]
+        return {"flops": [None if None in one else sum(flops or 0.0 for flops in one) / len(one) for one in counted]}
 
     def peak(self, *, device: str, precision: str, threads: int) -> Any:
-        """Return the fastest matrix product of a device."""
-        from compress.benchmarking.peak_flops import matmul_peak_tflops
-
         return {"tflops": matmul_peak_tflops(device, precision, threads)}
 
     def _time(self, inputs: Any) -> tuple[float, float]:
@@ -291,14 +262,20 @@ def for_a_while(least_ms: float, work: Callable[[S], T], items: Collection[S]) -
     ]
 
 
-def write_texts(path: Path, examples: Sequence[Example]) -> Path:
-    """Write texts without their labels for :func:`read_texts` and return the path."""
-    path.write_text(json.dumps([[row.text, row.text_pair] for row in examples]), encoding="utf-8")
-    return path
+def write_rows(
+    folder: Path, test: Sequence[Example], train: Sequence[Example] = (), gold: np.ndarray | None = None
+) -> None:
+    """Write what children read: the texts of the test rows, and of the training rows if they have gold labels."""
+    for name, examples in ((TEXTS_NAME, test), (TRAIN_NAME, train if gold is not None else ())):
+        if examples:
+            texts = [[row.text, row.text_pair] for row in examples]
+            (folder / name).write_text(json.dumps(texts), encoding="utf-8")
+    if gold is not None:
+        np.save(folder / GOLD_NAME, gold)
 
 
-def read_texts(path: str) -> list[Example]:
-    return [Example(*pair) for pair in json.loads(Path(path).read_text(encoding="utf-8"))]
+def read_texts(path: Path) -> list[Example]:
+    return [Example(*pair) for pair in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def import_plugin(folder: str, plugin: str) -> tuple[Any, Mapping[str, str]]:
@@ -331,26 +308,11 @@ def import_required(module: Any) -> Mapping[str, str]:
     return required
 
 
-def cut_to(runner: Any, max_length: int) -> None:
-    """Make a competitor truncate rows as the others do."""
-    if not hasattr(runner, "max_length"):
-        raise Unavailable("it reads texts whole; leave out --max-length to measure it")
-    runner.max_length = min(max_length, runner.max_length)
-
-
 def _differ(logits: np.ndarray, others: np.ndarray, task: str) -> bool:
     """Tell whether two logits ``[N, C]`` of the same rows are different answers."""
     if task == "regression":
         return bool(np.abs(logits - others).max() > LARGEST_SCORE_CHANGE)
     return not np.array_equal(predictions(logits, task), predictions(others, task))
-
-
-def _name_in(requirement: str) -> str:
-    return re.split(r"[^A-Za-z0-9._-]", requirement)[0]
-
-
-def _since(started_ns: int) -> float:
-    return round((time.perf_counter_ns() - started_ns) / 1e6, 5)
 
 
 def serve(requests: IO[str], answers: IO[str]) -> None:

@@ -13,8 +13,7 @@ from compress.escaping.terminal import terminal_cell
 from compress.progress import Progress
 
 if TYPE_CHECKING:
-    from compress.benchmarking.replay import Replay
-    from compress.benchmarking.replay_agreement import ReplayComparison
+    from compress.benchmarking.replay import Replay, ReplayComparison
 
 
 WIDTH_IN_A_LOG = 160
@@ -98,7 +97,7 @@ def _number(row: ReplayComparison, value: float) -> str:
 
 
 def _reason(made: Replay) -> str:
-    from compress.benchmarking.replay_agreement import DIFFERS, OTHER_HOST, OTHER_METHOD
+    from compress.benchmarking.replay import DIFFERS, OTHER_HOST, OTHER_METHOD
 
     outcomes = [comparison.outcome for comparison in made.agreement.comparisons]
     if made.agreement.verdict == "differs":

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter, mul
 
-from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import plural, precision, times, with_span
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.inference.speedup_intervals import Interval, divided, speedup
 from compress.reporting.charts.svg import Picture
 from compress.reporting.charts.waterfall import Bar, waterfall_chart

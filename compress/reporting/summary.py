@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import largest_batch, results_of, smallest_batch
 from compress.benchmarking.results.formatting import (
     NONE,
@@ -28,7 +27,7 @@ from compress.benchmarking.results.formatting import (
     times,
     with_span,
 )
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, Verdict, judge_drop_of
 from compress.escaping.terminal import terminal_cell
 from compress.evaluation.metrics import METRICS, paired_difference

@@ -21,8 +21,7 @@ from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.result_fields import quantizer_of, training_fields
 from compress.benchmarking.results.files import read_results, results_of
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.start_workers import groups_of
-from compress.benchmarking.worker import Worker
+from compress.benchmarking.worker import Worker, groups_of
 from compress.benchmarking.worker_main import RequestHandler
 from compress.cli import execute
 from compress.data import Example, content_sha256, describe_rows
@@ -426,6 +425,11 @@ def test_wrong_inputs_are_refused(options: dict[str, Any], message: str, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+def test_one_row_is_no_comparison() -> None:
+    with pytest.raises(CompressError, match="data has 1 rows; a comparison needs two or more"):
+        benchmark(torch_directory("bert"), [], examples(1), QUICK)
+
+
 def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     output.write_text("precious")
@@ -511,8 +515,7 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path, real_workers: None) -> 
     broken = tmp_path / "broken"
     shutil.copytree(onnx_directory("bert").path, broken)
     (broken / "model.onnx").write_bytes(b"no graph")
-    texts = tmp_path / "texts.json"
-    texts.write_text('[["good", null]]')
+    (tmp_path / "texts.json").write_text('[["good", null]]')
     worker = Worker("broken in onnxruntime", threads=1, scratch=tmp_path)
     try:
         with pytest.raises(CompressError, match="broken in onnxruntime: .*cannot be read as an ONNX graph"):
@@ -524,7 +527,7 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path, real_workers: None) -> 
                 device="cpu",
                 threads=1,
                 cores=[],
-                texts=str(texts),
+                rows=str(tmp_path),
             )
     finally:
         worker.close()

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compress.benchmarking import comparison_entries, random_weights, start_workers
+from compress.benchmarking import candidates as entries_module
+from compress.benchmarking import worker as worker_module
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import Entry, open_candidates
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.rounds import REFERENCE_BATCHES, WorkerRun, Workload, workloads_of
-from compress.benchmarking.start_workers import Files
-from compress.benchmarking.worker import Worker
+from compress.benchmarking.rounds import REFERENCE_BATCHES, workloads_of
+from compress.benchmarking.worker import Worker, WorkerRun, Workload
+from compress.benchmarking.worker_main import write_rows
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
 from compress.host import typed_command, without_home
@@ -41,7 +42,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Measurement]:
     not installed.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(random_weights.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
+        patch.setitem(entries_module.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
         patch.setenv("COMPRESS_COMPETITORS", str(tmp_path_factory.mktemp("competitors")))
         return benchmark(
             torch_directory("bert"),
@@ -125,10 +126,10 @@ def test_what_could_not_be_measured_is_in_every_line(lines: list[Measurement]) -
 def test_a_reference_model_is_deterministic_and_reads_the_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(random_weights.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
+    monkeypatch.setitem(entries_module.REFERENCE_MODELS, "tiny-reference-model", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
     teacher = torch_directory("bert")
     for folder in ("a", "b"):
-        random_weights.build_reference_model("tiny-reference-model", tmp_path / folder, teacher)
+        entries_module.build_reference_model("tiny-reference-model", tmp_path / folder, teacher)
     one, other = ModelDir.open(tmp_path / "a"), ModelDir.open(tmp_path / "b")
     assert one.sha256 == other.sha256
     assert one.labels == teacher.labels and one.task == "classification"
@@ -144,16 +145,16 @@ def test_reference_models_have_the_published_sizes(name: str, millions: int) -> 
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    model_type, shape = random_weights.REFERENCE_MODELS[name]
+    model_type, shape = entries_module.REFERENCE_MODELS[name]
     with torch.device("meta"):
         model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(model_type, **shape))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
 def test_a_reference_model_named_as_a_model_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(random_weights.REFERENCE_MODELS, "bert-base", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
+    monkeypatch.setitem(entries_module.REFERENCE_MODELS, "bert-base", TINY_REFERENCE_MODEL)  # type: ignore[arg-type]
     candidates = open_candidates(write(tmp_path / "bert-base", classifier("bert")), [], [])
-    (made,) = random_weights.build_reference_models(["bert_base", "bert-base"], candidates, tmp_path)
+    (made,) = entries_module.build_reference_models(["bert_base", "bert-base"], candidates, tmp_path)
     entry = Entry(made, "torch", made.model, "torch", "cpu")
     assert (
         entry.title == "bert-base (reference-model) in torch"
@@ -164,20 +165,20 @@ def test_a_reference_model_named_as_a_model_is_renamed(tmp_path: Path, monkeypat
 
 def test_baselines_run_on_the_cpu(tmp_path: Path) -> None:
     candidates = open_candidates(torch_directory("bert"), [], [])
-    entries = comparison_entries.plan_baselines(None, candidates, tmp_path)
+    entries = entries_module.plan_baselines(True, candidates, tmp_path, has_train=True)
     assert {"majority", "tfidf"} <= {entry.candidate.name for entry in entries}
     assert {(entry.kind, entry.device, entry.folder) for entry in entries} == {("baseline", "cpu", "baselines")}
     with pytest.raises(CompressError, match="Did you mean 'majority'"):
-        comparison_entries.plan_baselines(["mayority"], candidates, tmp_path)
+        entries_module.plan_baselines(["mayority"], candidates, tmp_path, has_train=True)
 
 
 def test_competitors_run_torch_models_that_are_no_controls(tmp_path: Path) -> None:
     control, student = write(tmp_path / "control", bilstm()), write(tmp_path / "student", bilstm())
     candidates = open_candidates(torch_directory("bert"), [student, onnx_directory("bert")], [control])
-    assert [c.name for c in comparison_entries.competitor_models(candidates, [])] == ["bert", "student"]
-    assert [c.name for c in comparison_entries.competitor_models(candidates, ["student"])] == ["student"]
+    assert [c.name for c in entries_module.competitor_models(candidates, [])] == ["bert", "student"]
+    assert [c.name for c in entries_module.competitor_models(candidates, ["student"])] == ["student"]
     with pytest.raises(CompressError, match="--competitor-model control is no torch model.*bert, student"):
-        comparison_entries.competitor_models(candidates, ["control"])
+        entries_module.competitor_models(candidates, ["control"])
 
 
 @pytest.mark.parametrize(
@@ -197,10 +198,8 @@ def test_a_competitor_that_cannot_run_here_is_skipped(
     vars(module).update({"DEVICES": ("cpu",), "NEEDS_TRAIN": False, "REQUIRES": {"numpy": "numpy"}, **fields})
     found = SimpleNamespace(name="mine", load=lambda: module)
     candidates = open_candidates(torch_directory("bert"), [], [])
-    monkeypatch.setattr(comparison_entries.plugins, "find", lambda folder, name: found)
-    entries, left_out = comparison_entries.plan_competitors(
-        ["mine"], candidates, tmp_path, device="cpu", has_train=False
-    )
+    monkeypatch.setattr(entries_module.plugins, "find", lambda folder, name: found)
+    entries, left_out = entries_module.plan_competitors(["mine"], candidates, tmp_path, device="cpu", has_train=False)
     if reason:
         assert entries == [] and left_out[0]["name"] == "mine" and reason in left_out[0]["reason"]
     else:
@@ -235,7 +234,7 @@ def test_a_typed_command_names_files_without_their_folders_and_no_secret(monkeyp
 
 def test_a_reason_names_no_folder_of_this_host(tmp_path: Path) -> None:
     error = Unavailable(f"student in mine: {tmp_path}/x cannot be opened, nor {Path.home()}/.cache")
-    entry = comparison_entries.left_out_entry("student in mine", error, tmp_path / "x")
+    entry = entries_module.left_out_entry("student in mine", error, tmp_path / "x")
     assert entry == {"name": "student in mine", "reason": "student in mine cannot be opened, nor ~/.cache"}
 
 
@@ -280,25 +279,24 @@ def test_a_failing_competitor_is_skipped_a_model_is_an_error(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made.clear()
-    monkeypatch.setattr(start_workers, "Worker", Broken)
+    monkeypatch.setattr(worker_module, "Worker", Broken)
     (teacher,) = open_candidates(torch_directory("bert"), [], [])
     folder = "competitors" if kind == "competitor" else "runtimes"
     entry = Entry(teacher, "mine", teacher.model, "mine", "cpu", folder)
-    files = Files.write(tmp_path, examples(4), [], None)
     left_out: list[dict[str, str]] = []
     if kind == "teacher":
         with pytest.raises(CompressError, match="out of luck"):
-            with start_workers.started([entry], SETTINGS, files, left_out, silent):
+            with worker_module.started([entry], SETTINGS, tmp_path, left_out, silent):
                 pass
     else:
-        with start_workers.started([entry], SETTINGS, files, left_out, silent) as (runs, logits):
+        with worker_module.started([entry], SETTINGS, tmp_path, left_out, silent) as (runs, logits):
             assert runs == [] and logits == {}
         assert left_out == [{"name": "bert in mine", "reason": "out of luck"}]
     assert made and all(worker.closed for worker in made)
 
 
 def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> None:
-    files = Files.write(tmp_path, examples(4), TRAIN, np.array([0, 1] * 30))
+    write_rows(tmp_path, examples(4), TRAIN, np.array([0, 1] * 30))
     worker = Worker("majority in numpy", threads=1, scratch=tmp_path, python=Path(sys.executable))
     try:
         assert [path.name for path in (tmp_path / "package").iterdir()] == ["compress"]
@@ -308,10 +306,7 @@ def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> No
             plugin="majority",
             directory=str(tmp_path / "baseline"),
             model=str(torch_directory("bert").path),
-            train=str(files.train),
-            gold=str(files.gold),
-            task="classification",
-            classes=2,
+            rows=str(tmp_path),
         )
         loaded = worker.ask(
             "load",
@@ -321,7 +316,7 @@ def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> No
             device="cpu",
             threads=1,
             cores=[],
-            texts=str(files.texts),
+            rows=str(tmp_path),
         )
         assert loaded["parameters"] == 2 and loaded["lengths"] is None and loaded["versions"]["numpy"]
     finally:

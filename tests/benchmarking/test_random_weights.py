@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 
 from compress.benchmarking.benchmark import benchmark
-from compress.benchmarking.candidates import Candidate, Entry, open_candidates
+from compress.benchmarking.candidates import (
+    Candidate,
+    Entry,
+    PruningStep,
+    build_pruning_steps,
+    open_candidates,
+    plan_pruning_steps,
+)
 from compress.benchmarking.lockfile import lock_path, read_lock
-from compress.benchmarking.random_weights import PruningStep, build_pruning_steps, plan_pruning_steps
 from compress.benchmarking.results.files import read_results, results_of
-from compress.benchmarking.rounds import WorkerRun, Workload, workloads_of
-from compress.benchmarking.start_workers import groups_of
+from compress.benchmarking.rounds import workloads_of
+from compress.benchmarking.worker import WorkerRun, Workload, groups_of
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError

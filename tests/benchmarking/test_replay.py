@@ -17,16 +17,18 @@ import pytest
 from compress.benchmarking import replay as replay_module
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.lockfile import LockedFigure, LockedModel, lock_path, read_lock, write_lock
-from compress.benchmarking.replay import Replay, find_models, replay
-from compress.benchmarking.replay_agreement import (
+from compress.benchmarking.replay import (
     DIFFERS,
     OTHER_HOST,
     OTHER_METHOD,
     SAME,
     WITHIN,
     Agreement,
+    Replay,
     compare,
+    find_models,
     ratio_agrees,
+    replay,
 )
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement

@@ -14,7 +14,8 @@ import pytest
 
 from compress.benchmarking import rounds
 from compress.benchmarking.candidates import Candidate, Entry
-from compress.benchmarking.rounds import LEAST_ROUNDS, WorkerRun, Workload, speedup_of, take_turns
+from compress.benchmarking.rounds import LEAST_ROUNDS, speedup_of, take_turns
+from compress.benchmarking.worker import WorkerRun, Workload
 from compress.models.model_dir import ModelDir
 from compress.progress import silent
 from compress.recipes import BenchmarkSettings
@@ -123,7 +124,7 @@ def test_all_get_the_same_batches_in_short_turns() -> None:
         drawn = sorted(row for batches in teacher[start : start + 4] for (row,) in batches)
         assert [row // 10 for row in drawn] == list(range(20))
     assert reference == [teacher[start][:4] for start in (0, 4, 8)]  # for scale only
-    assert len(runs[0].rounds[Workload(1)][0].cold_ms) == 4
+    assert len(runs[0].rounds[Workload(1)][0].times["cold_ms"]) == 4
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from compress.benchmarking import peak_flops
-from compress.benchmarking.peak_flops import matmul_peak_tflops
+from compress.benchmarking import hardware
+from compress.benchmarking.hardware import matmul_peak_tflops
 from compress.models import flops
 from compress.models.flops import count_flops
 from tests.support.tiny import HEADS, LAYERS, UNEVEN, UNEVEN_NEURONS, bilstm, classifier, torch_directory
@@ -120,15 +120,15 @@ def test_what_the_counter_does_not_know_has_no_count(monkeypatch: pytest.MonkeyP
 
 def test_the_peak_is_the_fastest_of_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter((1e-3, 2e-3, 1.0))
-    monkeypatch.setattr(peak_flops, "PEAK_SIZES", {"cpu": (100, 200, 300, 400)})
-    monkeypatch.setattr(peak_flops, "_fastest_s", lambda *given: next(seconds))
+    monkeypatch.setattr(hardware, "PEAK_SIZES", {"cpu": (100, 200, 300, 400)})
+    monkeypatch.setattr(hardware, "_fastest_s", lambda *given: next(seconds))
     # 2 n^3 operations: 2e6 in 1 ms, 1.6e7 in 2 ms, 5.4e7 in 1 s; the last took so long that 400 is not tried.
     assert matmul_peak_tflops("cpu", "float32", 1) == pytest.approx(1.6e7 / 2e-3 / 1e12)
     assert next(seconds, None) is None
 
 
 def test_the_peak_is_measured_and_leaves_settings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peak_flops, "PEAK_SIZES", {"cpu": (64, 128)})
+    monkeypatch.setattr(hardware, "PEAK_SIZES", {"cpu": (64, 128)})
     threads = torch.get_num_threads()
     assert 1e-6 < matmul_peak_tflops("cpu", "float32", threads + 1) < 100
     assert matmul_peak_tflops("cpu", "bfloat16", 1) > 1e-6

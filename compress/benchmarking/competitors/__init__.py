@@ -5,21 +5,23 @@ A competitor states ``REQUIRES`` (importable module -> pip requirement) and ``DE
 cannot or should not be installed beside ours, ``ENVIRONMENT``: the name of the virtual environment that it runs in,
 made by ``benchmarks/competitor_environments.py``. The worker checks the requirements before it calls one of these:
 
-``build(directory, model, train, gold)`` converts a model, offline; ``start(directory, threads=, device=)`` opens what
-it made as a ``compress.inference.runner.Runner``. Each does what the documentation of its tool tells a user to do. A
-competitor that cannot take a model raises ``compress.errors.Unavailable`` with the reason.
+``build(directory, model)`` converts a model, offline, and gets ``train`` and ``gold`` too where it ``NEEDS_TRAIN``;
+without it the model is linked. ``start(directory, threads=, device=)`` opens what was made as a
+``compress.inference.runner.Runner``. Each does what the documentation of its tool tells a user to do. A competitor that
+cannot take a model raises ``compress.errors.Unavailable`` with the reason.
 """
 
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
+from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
@@ -27,7 +29,7 @@ from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 
 # Named by its module, so that it is imported with the other requirements, before memory is counted.
-TOKENIZERS: Mapping[str, str] = {"transformers.models.auto.tokenization_auto": "transformers>=5.23,<6"}
+TOKENIZERS = {"transformers.models.auto.tokenization_auto": "transformers>=5.23,<6"}
 COMPETITOR_NAME = "competitor.json"
 INSTALLED_NAME = "installed.txt"  # in an environment: the requirements that it was made for, one a line
 
@@ -58,6 +60,16 @@ def interpreter(competitor: ModuleType) -> str:
     return str(folder / "bin" / "python")
 
 
+def build(
+    competitor: ModuleType, directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None
+) -> None:
+    """Convert a model for a competitor: afterwards it starts the directory."""
+    if not hasattr(competitor, "build"):
+        link_model(directory, model, weights=True)
+    else:
+        competitor.build(directory, model, *((train, gold) if getattr(competitor, "NEEDS_TRAIN", False) else ()))
+
+
 def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:
     """Put a model's config and tokenizer into a directory, and its weights as links if ``weights``.
 
@@ -70,7 +82,10 @@ def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:
         if file.suffix != ".safetensors":
             shutil.copyfile(file, directory / file.name)
         elif weights:
-            _place(file.resolve(), directory / file.name)
+            try:  # without a copy where the file system allows it
+                os.link(file.resolve(), directory / file.name)
+            except OSError:
+                shutil.copyfile(file, directory / file.name)
     (directory / COMPETITOR_NAME).write_text(json.dumps({"parameters": model.parameters}), encoding="utf-8")
 
 
@@ -89,11 +104,3 @@ def token_runner(
         return function({n: arrays[n] if n in arrays else np.zeros_like(arrays["input_ids"]) for n in inputs})
 
     return TokenRunner(tokenizer, maximum_length(tokenizer, placed.config), run, parameters, task=placed.task)
-
-
-def _place(file: Path, target: Path) -> None:
-    """Put a file into another directory, without a copy where the file system allows it."""
-    try:
-        os.link(file, target)
-    except OSError:
-        shutil.copyfile(file, target)

@@ -5,7 +5,6 @@ This module runs there: of this package it needs only what imports no library.
 
 import json
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from compress.errors import Unavailable, first_line
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 
-REQUIRES: Mapping[str, str] = {
+REQUIRES = {
     "optimum.onnxruntime": "optimum-onnx[onnxruntime]==0.1.0",
     "transformers.models.auto.tokenization_auto": "transformers==4.57.6",
     "torch": "torch==2.13.0",
@@ -54,7 +53,6 @@ def export_onnx(model: ModelDir, directory: Path) -> None:
 
 
 def open_onnx(directory: Path, file_name: str, threads: int) -> TokenRunner:
-    """Open an exported model."""
     from onnxruntime import SessionOptions
     from optimum.onnxruntime import ORTModelForSequenceClassification
 

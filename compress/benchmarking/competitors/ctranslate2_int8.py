@@ -9,19 +9,18 @@ Source: https://opennmt.net/CTranslate2/guides/transformers.html (BERT)
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
-from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 
-REQUIRES: Mapping[str, str] = {"ctranslate2": "ctranslate2>=4.8", **TOKENIZERS}
+REQUIRES = {"ctranslate2": "ctranslate2>=4.8", **TOKENIZERS}
 DEVICES = ("cpu",)
 HEAD_NAME = "head.safetensors"
 
@@ -46,7 +45,7 @@ def _roberta(first: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
 HEADS: Mapping[str, Head] = {"bert": _bert, "distilbert": _distilbert, "roberta": _roberta, "xlm-roberta": _roberta}
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+def build(directory: Path, model: ModelDir) -> None:
     """Convert the encoder and keep the head's weights."""
     from ctranslate2.converters import TransformersConverter
 
@@ -68,7 +67,6 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
-    """Open the encoder and the head."""
     import ctranslate2
 
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))

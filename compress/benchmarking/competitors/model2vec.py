@@ -7,7 +7,7 @@ training rows, as the README shows for tasks of one's own. A pair of texts u, v 
 Source: Tulkens & van Dongen 2024, https://github.com/MinishLab/model2vec
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ import numpy as np
 
 from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
-from compress.errors import CompressError, Unavailable, first_line
+from compress.errors import Unavailable, first_line
 from compress.models.model_dir import ModelDir
 
 # 0.8.0 is the last whose requirements allow the transformers of this package.
-REQUIRES: Mapping[str, str] = {"model2vec": "model2vec[distill]==0.8.0"}
+REQUIRES = {"model2vec": "model2vec[distill]==0.8.0"}
 DEVICES = ("cpu",)
 NEEDS_TRAIN = True
 DIMENSIONS = 256
@@ -55,7 +55,7 @@ def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarra
     )
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray) -> None:
     """Distil the static model and fit the classifier."""
     try:
         from model2vec.distill import distill_from_model
@@ -63,8 +63,6 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
         raise Unavailable(
             f"model2vec cannot distil here ({error}); type pip install '{REQUIRES['model2vec']}'"
         ) from None
-    if gold is None or not train:
-        raise CompressError("the competitor model2vec fits a classifier; give it labelled rows with --train")
     from compress.models.prunable_units import has_heads
 
     loaded: Any = model.load()

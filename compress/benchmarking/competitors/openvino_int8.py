@@ -7,7 +7,7 @@ latency and otherwise as OpenVINO chooses: where the CPU has bfloat16, the remai
 Source: https://docs.openvino.ai/2026/openvino-workflow/model-optimization-guide/quantizing-models-post-training.html
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
 
-REQUIRES: Mapping[str, str] = {"openvino": "openvino>=2026.4", "nncf": "nncf>=3.4", **TOKENIZERS}
+REQUIRES = {"openvino": "openvino>=2026.4", "nncf": "nncf>=3.4", **TOKENIZERS}
 DEVICES = ("cpu",)
 NEEDS_TRAIN = True
 CALIBRATION_ROWS = 300
 GRAPH_NAME = "openvino_model.xml"
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
+def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray) -> None:
     """Convert and quantize; calibration texts are spread evenly over ``train``."""
     import nncf
     import openvino
@@ -66,7 +66,6 @@ def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
-    """Compile the graph for this CPU."""
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}

@@ -10,31 +10,30 @@ Source: https://huggingface.co/docs/optimum-onnx/onnxruntime/usage_guides/quanti
 
 import platform
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from compress.benchmarking.competitors import _optimum_client, link_model
-from compress.data.examples import Example
+from compress.benchmarking.competitors import link_model
+from compress.benchmarking.competitors._optimum_client import (  # noqa: F401  constants of a competitor
+    DEVICES,
+    ENVIRONMENT,
+    REQUIRES,
+    export_onnx,
+    fit_transformers_4,
+    open_onnx,
+)
 from compress.host import describe_host
 from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 
-REQUIRES = _optimum_client.REQUIRES
-ENVIRONMENT = _optimum_client.ENVIRONMENT
-DEVICES = _optimum_client.DEVICES
 
-
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
-    """Export the model and quantize it."""
+def build(directory: Path, model: ModelDir) -> None:
     from optimum.onnxruntime import ORTQuantizer
     from optimum.onnxruntime.configuration import AutoQuantizationConfig
 
     link_model(directory, model, weights=False)
-    _optimum_client.fit_transformers_4(directory)
+    fit_transformers_4(directory)
     with tempfile.TemporaryDirectory() as exported:
-        _optimum_client.export_onnx(model, Path(exported))
+        export_onnx(model, Path(exported))
         quantizer = ORTQuantizer.from_pretrained(Path(exported))
         has_vnni = any("vnni" in flag for flag in describe_host()["cpu_flags"])
         fitting = "arm64" if platform.machine() in {"aarch64", "arm64"} else "avx512_vnni" if has_vnni else "avx2"
@@ -43,5 +42,4 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
-    """Open the quantized model."""
-    return _optimum_client.open_onnx(directory, "model_quantized.onnx", threads)
+    return open_onnx(directory, "model_quantized.onnx", threads)

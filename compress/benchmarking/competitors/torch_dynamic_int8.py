@@ -9,29 +9,18 @@ Source: https://docs.pytorch.org/tutorials/intermediate/dynamic_quantization_ber
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
-from compress.data.examples import Example
+from compress.benchmarking.competitors import TOKENIZERS, token_runner
 from compress.inference.batching import TorchRun, open_torch
 from compress.inference.token_runner import TokenRunner
-from compress.models.model_dir import ModelDir
 
-REQUIRES: Mapping[str, str] = {"torch.ao.quantization": "torch>=2.13,<3", **TOKENIZERS}
+REQUIRES = {"torch.ao.quantization": "torch>=2.13,<3", **TOKENIZERS}
 DEVICES = ("cpu",)
 TAGS = True
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
-    """Link the model."""
-    link_model(directory, model, weights=True)
-
-
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
-    """Load the model and quantize it."""
     import torch
     from torch.ao.quantization import default_dynamic_qconfig, per_channel_dynamic_qconfig, quantize_dynamic
 

@@ -10,20 +10,16 @@ it is installed, which would add to the memory and the load time of every other 
 Source: https://github.com/pytorch/ao (README, "Inference")
 """
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from compress.benchmarking.competitors import link_model, token_runner
+from compress.benchmarking.competitors import token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.batching import TorchRun, open_torch
 from compress.inference.token_runner import TokenRunner
-from compress.models.model_dir import ModelDir
 
-REQUIRES: Mapping[str, str] = {
+REQUIRES = {
     "torchao": "torchao==0.18.0",
     "transformers.models.auto.tokenization_auto": "transformers==5.23.0",
     "torch": "torch==2.13.0",
@@ -33,13 +29,7 @@ DEVICES = ("cpu",)
 TAGS = True
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
-    """Link the model."""
-    link_model(directory, model, weights=True)
-
-
 def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
-    """Load the model, quantize and compile it."""
     from torch._inductor.exc import InvalidCxxCompiler
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 

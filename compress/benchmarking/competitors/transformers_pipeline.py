@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from compress.benchmarking.competitors import link_model
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.inference.batching import open_torch
 from compress.models.model_dir import ModelDir
 
-REQUIRES: Mapping[str, str] = {"transformers.pipelines": "transformers>=5.23,<6"}
+REQUIRES = {"transformers.pipelines": "transformers>=5.23,<6"}
 DEVICES = ("cpu", "cuda")
 
 
@@ -54,13 +53,8 @@ class PipelineRunner:
         return logits
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None) -> None:
-    """Link the model: a pipeline opens it as it is."""
-    link_model(directory, model, weights=True)
-
-
 def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
-    """Open the model in a pipeline; ``device`` is ``"cpu"`` or ``"cuda"``."""
+    """Open the model in a pipeline, as it is; ``device`` is ``"cpu"`` or ``"cuda"``."""
     from transformers import pipeline
 
     placed = ModelDir(directory)

@@ -12,9 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.files import grouped, is_control_of
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import METRICS
 from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
@@ -72,7 +71,6 @@ class RowPredictions:
 
     @classmethod
     def read(cls, lines: Sequence[Measurement]) -> Self:
-        """Read them from the first line that has them."""
         said = [line for line in reversed(lines) if line.predictions]
         return cls(
             {_model_of(line): np.asarray(line.predictions) for line in said},
@@ -80,8 +78,8 @@ class RowPredictions:
             {_run_of(line): np.asarray(line.gold) for line in reversed(lines) if line.gold},
         )
 
-    def columns(self, pairs: Sequence[SeedPair]) -> SeedSample | list[str]:
-        """Return the columns of one data set, or what is missing."""
+    def columns(self, pairs: Sequence[SeedPair], notes: list[str]) -> SeedSample | None:
+        """Return the columns of one data set; where anything is missing there are none, and ``notes`` say what."""
         predicted: list[Any] = [self.predictions.get(_model_of(line)) for line, _ in pairs]
         reference: list[Any] = [
             self.teacher.get(_run_of(line)) if other is None else self.predictions.get(_model_of(other))
@@ -99,8 +97,9 @@ class RowPredictions:
             missing.append(f"no gold labels of {first.data}")
         if any(line.labels != first.labels for pair in pairs for line in pair if line):  # predictions are their numbers
             missing.append(f"labels of {first.data} in another order")
+        notes += missing
         if missing or gold is None:
-            return missing
+            return None
         metric, classes = METRICS[first.metric_name or ""], len(first.labels)
         return SeedSample(np.stack(predicted), np.stack(reference), gold, metric, classes)
 
@@ -123,7 +122,6 @@ def _aggregate(
     sets = list(grouped(group, attrgetter("data_sha256")).values())
     notes = _uneven(sets, members)
     metrics = [[line.metric or 0.0 for line in lines] for lines in sets]
-    points = _mean([[line.difference_points or 0.0 for line in lines] for lines in sets])
     bounds: tuple[float | None, float | None]
     if head.kind == "teacher" and head.runtime == REFERENCE_RUNTIME:
         bounds = 0.0, 0.0  # it is what the others are compared with
@@ -132,10 +130,7 @@ def _aggregate(
     else:
         bounds = _interval([[(line, None) for line in lines] for lines in sets], answers, notes)
     pairs = _with_controls(group, members, notes)
-    gain = gain_low = gain_high = None
-    if pairs:
-        gain = _mean([[m.points_above(c) for m, c in of_set if c] for of_set in pairs])
-        gain_low, gain_high = _interval(pairs, answers, notes)
+    gain_low, gain_high = _interval(pairs, answers, notes) if pairs else (None, None)
     return Aggregate(
         name=name,
         models=tuple(dict.fromkeys(line.model for line in group)),
@@ -146,10 +141,10 @@ def _aggregate(
         rows=sum(lines[0].metric_rows for lines in sets),
         metric=_mean(metrics),
         metric_spread=_spread(metrics),
-        difference_points=points,
+        difference_points=_mean([[line.difference_points or 0.0 for line in lines] for lines in sets]),
         low=bounds[0],
         high=bounds[1],
-        gain_points=gain,
+        gain_points=_mean([[m.points_above(c) for m, c in of_set if c] for of_set in pairs]) if pairs else None,
         gain_low=gain_low,
         gain_high=gain_high,
         notes=tuple(dict.fromkeys(notes)),
@@ -175,12 +170,9 @@ def _interval(
     sets: Sequence[Sequence[SeedPair]], answers: RowPredictions, notes: list[str]
 ) -> tuple[float | None, float | None]:
     """Return the interval over all sets; where anything is missing there is none, and ``notes`` say what."""
-    found = [answers.columns(pairs) for pairs in sets]
-    missing = [what for one in found if isinstance(one, list) for what in one]
-    if missing:
-        notes += missing
-        return None, None
-    return difference_interval([one for one in found if isinstance(one, SeedSample)])
+    found = [answers.columns(pairs, notes) for pairs in sets]
+    samples = [sample for sample in found if sample is not None]
+    return difference_interval(samples) if len(samples) == len(found) else (None, None)
 
 
 def _with_controls(
@@ -206,12 +198,12 @@ def _with_controls(
 
 def _uneven(sets: Sequence[Sequence[Measurement]], members: Sequence[Measurement]) -> list[str]:
     """Say which data sets of the metric the group lacks, and where it has fewer seeds than elsewhere."""
-    metric = sets[0][0].metric_name
-    there = {lines[0].data_sha256 for lines in sets}
-    known = {x.data_sha256: x.data for x in members if x.metric_name == metric}
-    notes = [f"not measured on {name}" for sha, name in known.items() if sha not in there]
-    most = max(map(len, sets))
-    return notes + [f"{len(lines)} of {most} seeds on {lines[0].data}" for lines in sets if len(lines) < most]
+    there, most = {lines[0].data_sha256 for lines in sets}, max(map(len, sets))
+    known = {x.data_sha256: x.data for x in members if x.metric_name == sets[0][0].metric_name}
+    return [
+        *(f"not measured on {name}" for sha, name in known.items() if sha not in there),
+        *(f"{len(lines)} of {most} seeds on {lines[0].data}" for lines in sets if len(lines) < most),
+    ]
 
 
 def _newest(lines: Sequence[Measurement]) -> list[Measurement]:
@@ -222,17 +214,17 @@ def _newest(lines: Sequence[Measurement]) -> list[Measurement]:
 
 def _named_groups(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:
     """Group repetitions by name; two models of one data set and seed are separate groups."""
+
+    def named(line: Measurement) -> tuple[Any, ...]:
+        return line.recipe or ("teacher" if line.kind == "teacher" else line.model), *_shared(line)
+
     groups: list[tuple[str, list[Measurement]]] = []
-    for (name, *_), group in grouped(members, lambda line: (_name_of(line), *_shared(line))).items():
+    for (name, *_), group in grouped(members, named).items():
         if len({_unit_of(line) for line in group}) == len(group):
             groups.append((name, group))
         else:
             groups += grouped(group, attrgetter("model")).items()
     return groups
-
-
-def _name_of(line: Measurement) -> str:
-    return line.recipe or ("teacher" if line.kind == "teacher" else line.model)
 
 
 def _seed_of(line: Measurement) -> str:

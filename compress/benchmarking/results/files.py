@@ -1,7 +1,8 @@
 """Result files: flat JSON lines, one for each (model, runtime, device, threads, length, padding, batch size).
 
 ``compress benchmark`` writes them, ``report`` and ``check`` read them, ``benchmarks/results`` keeps them. Every line
-stands on its own. Examples are known by their row number only; no line holds a text.
+stands on its own. Examples are known by their row number only; no line holds a text. The scripts in ``benchmarks``
+write lines with fields of their own.
 """
 
 import hashlib
@@ -9,15 +10,16 @@ import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compress.benchmarking.results.line_faults import faults
-from compress.benchmarking.results.schema import SCHEMA, Measurement
+from compress.benchmarking.results.schema import SCHEMA, Measurement, faults
 from compress.errors import CompressError
 from compress.files import parse_json, read_text
-from compress.models.output_dir import unwritable, write_atomically
+from compress.host import describe_host, library_versions, typed_command
+from compress.models.output_dir import unwritable, write_atomically, write_json_lines
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -171,9 +173,9 @@ def parse_results(text: str, path: str) -> list[Measurement]:
 def _parse(text: str, number: int, path: str) -> Measurement:
     line = parse_json(text, f"{path}, line {number}")
     if isinstance(line, dict) and line.get("schema", SCHEMA) not in SCHEMAS:
-        found = f"{line['schema']!r:.20}"
         raise CompressError(
-            f"{path}, line {number} has schema {found}; this compress reads {SCHEMA}: run the benchmark again"
+            f"{path}, line {number} has schema {line['schema']!r:.20}; this compress reads {SCHEMA}: run the benchmark "
+            "again"
         )
     if wrong := faults(line):
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -189,3 +191,21 @@ def host_id(host: Mapping[str, Any]) -> str:
     if quota := host.get("cpu_quota"):
         deciding["cpu_quota"] = quota
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def provenance() -> dict[str, Any]:
+    """Return by which command, when, where and with which versions a line of a script was measured."""
+    host = describe_host()
+    return {
+        "command": typed_command("python"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": host,
+        "host_id": host_id(host),
+        "versions": library_versions(),
+    }
+
+
+def replace_line(path: Path, line: Mapping[str, Any], *keys: str) -> None:
+    """Write a line to a file of JSON lines, in place of the one that has the same values of these fields."""
+    known = map(json.loads, path.read_text(encoding="utf-8").splitlines() if path.is_file() else [])
+    write_json_lines(path, [*(one for one in known if any(one[key] != line[key] for key in keys)), line])

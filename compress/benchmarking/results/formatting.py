@@ -23,12 +23,10 @@ def shown(value: float | None, metric: str | None, *, digits: int = 2) -> str:
 
 
 def shown_metric(line: Measurement) -> str:
-    """Return the metric of a line; a dash for none."""
     return shown(line.metric, line.metric_name)
 
 
 def in_percent(metric: str | None) -> bool:
-    """Tell whether a metric is written in percent."""
     return metric in {"accuracy", "f1", "macro-f1"}
 
 

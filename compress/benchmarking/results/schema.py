@@ -4,15 +4,19 @@ The JSON schema (``docs/results.schema.json``) and the table of fields in ``benc
 from it. Lines are validated when they are written and read, and unknown fields are refused.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
+from compress.evaluation.metrics import METRICS
 from compress.inference.speedup_intervals import PERCENTILES, Interval
+from compress.recipes.parsing import LARGEST_NUMBER
 
 SCHEMA = 4
 CLOCKS = ("cpu", "wall")
+REFERENCE_RUNTIME = "torch"  # what a user of the teacher runs today
 PREDICTIONS_KEPT = 10_000  # of a set with more rows no line keeps them
 
 Fields = dict[str, Any]  # some fields of a line by name, while it is put together
@@ -241,7 +245,7 @@ class Measurement(WithIntervals):
     @property
     def is_reference(self) -> bool:
         """Whether it is the teacher in torch with dynamic padding, which every speed-up is relative to."""
-        return self.kind == "teacher" and self.runtime == "torch" and self.padding == "longest"
+        return self.kind == "teacher" and self.runtime == REFERENCE_RUNTIME and self.padding == "longest"
 
     @property
     def is_compressed(self) -> bool:
@@ -339,7 +343,6 @@ FIELDS = _read_fields()
 
 
 def groups() -> dict[str, list[Field]]:
-    """Return the fields by group."""
     found: dict[str, list[Field]] = {}
     group = ""
     for one in FIELDS.values():
@@ -349,7 +352,6 @@ def groups() -> dict[str, list[Field]]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of one line."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A line of compress results",
@@ -360,3 +362,162 @@ def json_schema() -> dict[str, Any]:
         "required": [f.name for f in FIELDS.values() if not f.optional],
         "additionalProperties": False,
     }
+
+
+LARGEST_MS = 1e9  # eleven days
+MOST_SAMPLES = 200_000  # 10,000 rounds of 20 batches
+_LEAST_ABOVE_ZERO = 1e-12
+_COUNTED_FROM_ONE = ("threads", "batch_size", "rounds", "data_rows")
+_ABOVE_ZERO = ("speedup", "throughput", "latency_p", "latency_cold", "size_ratio", "parameters_ratio")
+_MAY_BE_NEGATIVE = ("metric", "metric_low", "metric_high", "metric_kept_percent", "agreement")
+_INTERVALS = ("speedup", "speedup_with_tokenizer", "speedup_same_runtime", "metric", "difference_points")
+
+Rule = Callable[[Any], bool]
+
+
+def faults(line: object) -> list[str]:
+    """Return everything about a line that is not as the table says, as short phrases; none if it is right.
+
+    Somebody else may have made it: this comes before anything divides by its numbers.
+    """
+    if not isinstance(line, dict):
+        return ["it is not an object"]
+    found = [f"it has no {f.name}" for f in FIELDS.values() if f.name not in line and not f.optional]
+    found += [f"{name} is unknown" for name in line if name not in FIELDS]
+    found += [f"{name} is not of type {FIELDS[name].kind}" for name in line if name in FIELDS and not _fits(name, line)]
+    return found or _value_faults(line)
+
+
+def _fits(name: str, line: Mapping[str, Any]) -> bool:
+    known, value = FIELDS[name], line[name]
+    if value is None:
+        return known.null
+    if not _rule_of(known.hint)(value):
+        return False
+    needed, read = _KEYS.get(name, {}), _KEYS_READ.get(name, {})
+    objects = value if isinstance(value, list | tuple) else [value]
+    return not (needed or read) or all(
+        needed.keys() <= one.keys() and all(rule(one[key]) for key, rule in {**needed, **read}.items() if key in one)
+        for one in objects
+    )
+
+
+@cache  # made once for a type, not once for each of a hundred thousand samples
+def _rule_of(hint: Any) -> Rule:
+    """Return what tells whether a value of JSON is of a type, and so are its parts.
+
+    Numbers are those that can be computed with.
+    """
+    origin, inner = get_origin(hint) or hint, get_args(hint)
+    if origin is list:
+        of_item = _rule_of(inner[0])
+        return lambda value: isinstance(value, list | tuple) and all(map(of_item, value))
+    if origin is dict:
+        of_value = _rule_of(inner[1])
+        return lambda value: isinstance(value, dict) and all(map(of_value, value.values()))
+    if origin in (int, float):
+        return lambda value: (
+            isinstance(value, int | float if origin is float else int)
+            and not isinstance(value, bool)
+            and abs(value) < LARGEST_NUMBER
+        )
+    return lambda value: origin is Any or isinstance(value, origin)
+
+
+def _is_count(value: Any) -> bool:
+    return _rule_of(int)(value) and value >= 0
+
+
+def _is_number_or_null(value: Any) -> bool:
+    return value is None or _rule_of(float)(value)
+
+
+_is_text, _is_number, _are_texts = _rule_of(str), _rule_of(float), _rule_of(list[str])
+_FLIP: Mapping[str, Rule] = {"row": _is_count, "gold": _is_number, "predicted": _is_number, "change": _is_number}
+# Field -> the keys of each of its objects.
+_KEYS: Mapping[str, Mapping[str, Rule]] = {
+    "classes": {
+        "label": _is_text,
+        "rows": _is_count,
+        **dict.fromkeys(("recall", "teacher_recall", "difference_points", "low", "high"), _is_number_or_null),
+    },
+    "flips_lost": _FLIP,
+    "flips_won": _FLIP,
+    "left_out": {"name": _is_text, "reason": _is_text},
+}
+# Field -> the keys that its objects may have, of those that are read.
+_KEYS_READ: Mapping[str, Mapping[str, Rule]] = {
+    "flips_lost": {"word": _is_count},
+    "flips_won": {"word": _is_count},
+    "host": {
+        "cpu": _is_text,
+        "cpu_flags": _are_texts,
+        "cores": _is_count,
+        "cpu_quota": _is_number_or_null,
+        "system": _is_text,
+        "gpu": _are_texts,
+    },
+    "shape": {"type": _is_text, "layers": _is_count, "hidden_size": _is_count, "vocabulary_size": _is_count},
+}
+
+
+def _value_faults(line: Mapping[str, Any]) -> list[str]:
+    """Return which values no benchmark measures: figures, samples of latency, and predictions."""
+    found = []
+    for name, value in line.items():
+        if FIELDS[name].kind in ("integer", "number") and value is not None:
+            least = 1 if name in _COUNTED_FROM_ONE else _LEAST_ABOVE_ZERO if name.startswith(_ABOVE_ZERO) else 0
+            if value < least and not name.startswith("difference") and name not in _MAY_BE_NEGATIVE:
+                found.append(f"{name} = {value} is too small")
+    metric, rows, flips = line["metric_name"], line["data_rows"], [*line["flips_lost"], *line["flips_won"]]
+    flipped = (line["flips_lost_rows"] or 0) + (line["flips_won_rows"] or 0)
+    curve = line.get("validation_curve", ())
+    steps = [point[0] for point in curve if len(point) == 2]
+    bounds = {name: [line.get(one) for one in names_of(name)[1:]] for name in _INTERVALS}
+    latency, by_cpu = (line.get(name, ()) for name in ("latency_ms", "latency_cpu_ms"))
+    kept = {name: line.get(name, ()) for name in ("predictions", "gold")}
+    has_classes = metric in METRICS and METRICS[metric].task != "regression"
+    # Of a prediction -1 says that there was no answer.
+    classes = {"predictions": range(-1, len(line["labels"])), "gold": range(len(line["labels"]))} if has_classes else {}
+    of_flips = {"predicted": classes["predictions"], "gold": classes["gold"]} if has_classes else {}
+    checks = {
+        "parents do not name the pruned model that the step is of": line["kind"] == "pruning-step"
+        and not line["parents"],
+        "validation_curve is not of ascending steps, each with a score": len(steps) < len(curve)
+        or steps != sorted({step for step in steps if step >= 0}),
+        f"metric_name is none of {', '.join(METRICS)}": metric is not None and metric not in METRICS,
+        "metric has no name": line["metric"] is not None and metric is None,
+        "metric stands without difference_points, or these without it": (line["metric"] is None)
+        != (line["difference_points"] is None),
+        "metric_rows are fewer than the rows that flipped": metric is not None
+        and line["metric_rows"] < max(1, flipped),
+        **{
+            f"{name} has an interval that ends before it begins": low is not None and high is not None and low > high
+            for name, (low, high) in bounds.items()
+        },
+        f"clock is none of {', '.join(CLOCKS)}": line["clock"] not in CLOCKS,
+        f"latency_ms has more than {MOST_SAMPLES:,} times": any(
+            sum(map(len, samples)) > MOST_SAMPLES for samples in (latency, by_cpu)
+        ),
+        "latency_ms has fewer than two rounds, or a round without batches": len(latency) < 2 or not all(latency),
+        "latency_ms has times that no benchmark measures": not all(
+            0 < value < LARGEST_MS for batches in (*latency, *by_cpu) for value in batches
+        ),
+        "latency_cpu_ms has other batches than latency_ms": line["clock"] == "cpu"
+        and [*map(len, latency)] != [*map(len, by_cpu)],
+        **{
+            f"{name} has classes that are not in labels": any(value not in known for value in kept[name])
+            for name, known in classes.items()
+        },
+        **{
+            f"flips have classes as {key} that are not in labels": any(one[key] not in known for one in flips)
+            for key, known in of_flips.items()
+        },
+        **{f"{name} has other rows than data_rows says": len(kept[name]) not in (0, rows) for name in kept},
+        **{  # whose intervals would take hours
+            f"{name} has more rows than the {PREDICTIONS_KEPT:,} that are kept": len(kept[name]) > PREDICTIONS_KEPT
+            for name in kept
+        },
+        "flips have rows beyond data_rows": any(one["row"] >= rows for one in flips),
+    }
+    return found + [fault for fault, is_wrong in checks.items() if is_wrong]

@@ -46,7 +46,11 @@ def judge_drop(difference_points: float, low: float, high: float, budget_points:
     needed = rows_to_decide(difference_points, low, high, budget_points, rows)
     if needed is None:
         return Verdict(UNDECIDED, "the loss is the budget; more examples will hardly decide")
-    more = f"about {_rounded_up(needed - rows):,} more examples would decide (with a chance of {POWER:.0%})"
+    # Rounded up to two digits, and to tens at least: more would pretend to know.
+    step = 10 ** max(1, math.floor(math.log10(needed - rows)) - 1)
+    more = (
+        f"about {math.ceil((needed - rows) / step) * step:,} more examples would decide (with a chance of {POWER:.0%})"
+    )
     return Verdict(UNDECIDED, more)
 
 
@@ -91,9 +95,3 @@ def at_least(low: float, high: float, least: float, more: str) -> Verdict:
     if low >= least:
         return Verdict(WITHIN)
     return Verdict(WORSE) if high < least else Verdict(UNDECIDED, more)
-
-
-def _rounded_up(value: float) -> int:
-    """Round up to two digits, and to tens at least: more would pretend to know."""
-    step: int = 10 ** max(1, math.floor(math.log10(max(value, 1))) - 1)
-    return math.ceil(value / step) * step

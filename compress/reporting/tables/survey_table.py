@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from compress.benchmarking.candidates import REFERENCE_RUNTIME
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import (
@@ -25,7 +24,7 @@ from compress.benchmarking.results.formatting import (
     table,
     times,
 )
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.escaping.markdown import Markdown, markdown_text
 from compress.recipes import StudentRecipe, Survey
 from compress.reporting.leaders import teacher_line

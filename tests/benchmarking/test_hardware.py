@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from compress.benchmarking import rounds
-from compress.benchmarking.energy import EnergyMeter
+from compress.benchmarking.hardware import EnergyMeter
 
 
 def domain(root: Path, number: str, name: str, microjoules: int, largest: int = 1_000_000_000) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compress.benchmarking import start_workers
+from compress.benchmarking import worker as worker_module
 from compress.benchmarking.candidates import Candidate, Entry
-from compress.benchmarking.start_workers import Files, started
+from compress.benchmarking.worker import started
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 from compress.progress import silent
@@ -39,13 +39,13 @@ class FakeWorker:
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     FakeWorker.every = []
-    monkeypatch.setattr(start_workers, "Worker", FakeWorker)
-    monkeypatch.setattr(start_workers, "available_cores", lambda: [0, 1])
-    monkeypatch.setattr(start_workers, "quietest_first", lambda cores: list(cores))
+    monkeypatch.setattr(worker_module, "Worker", FakeWorker)
+    monkeypatch.setattr(worker_module, "available_cores", lambda: [0, 1])
+    monkeypatch.setattr(worker_module, "quietest_first", lambda cores: list(cores))
     monkeypatch.setattr(ModelDir, "task", "classification")
-    return Files(tmp_path, tmp_path / "texts.json", None, None)
+    return tmp_path
 
 
 def entries() -> list[Entry]:
@@ -57,13 +57,13 @@ def entries() -> list[Entry]:
     ]
 
 
-def start(files: Files) -> dict[str, Any]:
-    with started(entries(), BenchmarkSettings(), files, [], silent) as (runs, logits):
+def start(scratch: Path) -> dict[str, Any]:
+    with started(entries(), BenchmarkSettings(), scratch, [], silent) as (runs, logits):
         assert len(runs) == 2 and not any(worker.ended.is_set() for worker in FakeWorker.every)
     return logits
 
 
-def test_predictions_run_at_the_same_time_and_models_are_loaded_one_by_one(files: Files) -> None:
+def test_predictions_run_at_the_same_time_and_models_are_loaded_one_by_one(scratch: Path) -> None:
     together, alone = threading.Barrier(2), threading.Lock()
 
     def answer(worker: FakeWorker, request: str, arguments: dict[str, Any]) -> None:
@@ -76,12 +76,12 @@ def test_predictions_run_at_the_same_time_and_models_are_loaded_one_by_one(files
             np.save(arguments["logits"], np.full((3, 2), len(worker.title)))
 
     FakeWorker.answer = answer
-    logits = start(files)
+    logits = start(scratch)
     assert {title: one[0, 0] for title, one in logits.items()} == {title: len(title) for title in logits}
     assert len(logits) == 2 and all(worker.ended.is_set() for worker in FakeWorker.every)
 
 
-def test_a_failure_ends_the_processes_that_still_load(files: Files) -> None:
+def test_a_failure_ends_the_processes_that_still_load(scratch: Path) -> None:
     def answer(worker: FakeWorker, request: str, arguments: dict[str, Any]) -> None:
         if worker.title.startswith("teacher"):
             raise CompressError("the teacher cannot be opened")
@@ -90,5 +90,5 @@ def test_a_failure_ends_the_processes_that_still_load(files: Files) -> None:
 
     FakeWorker.answer = answer
     with pytest.raises(CompressError, match="the teacher cannot be opened"):
-        start(files)
+        start(scratch)
     assert all(worker.ended.is_set() for worker in FakeWorker.every)

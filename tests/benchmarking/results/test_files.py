@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from compress.benchmarking.results.files import host_id
-from compress.benchmarking.results.script_lines import provenance, replace_line
+from compress.benchmarking.results.files import host_id, provenance, replace_line
 
 
 def test_a_line_replaces_the_one_of_the_same_fields(tmp_path: Path) -> None:

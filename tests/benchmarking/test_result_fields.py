@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compress.benchmarking.quality_fields import quality_fields
-from compress.benchmarking.result_fields import keep_predictions
-from compress.benchmarking.results.line_faults import faults
-from compress.benchmarking.results.schema import groups
+from compress.benchmarking.result_fields import keep_predictions, quality_fields
+from compress.benchmarking.results.schema import faults, groups
 from compress.errors import CompressError
 from compress.evaluation.calibration_error import calibration_error, calibration_interval
 from compress.evaluation.metrics import METRICS, mcnemar_p, paired_difference
@@ -180,9 +178,7 @@ def test_certain_answers_are_fine_and_broken_ones_are_named() -> None:
     broken[1] = np.nan
     with pytest.raises(CompressError, match="model answers row 2 and 0 others"):
         fields({"teacher": certain, "model": broken}, [1, 0, 0])
-    with pytest.raises(CompressError, match="have 1 row"):
-        fields({"teacher": certain[:1]}, [1])
-    with pytest.raises(ValueError, match="baseline teacher has no logits"):
+    with pytest.raises(ValueError, match="teacher has logits of shape"):
         fields({"teacher": None}, [1, 0])
     with pytest.raises(ValueError, match=r"shape \(3, 2\), not \(4, 2\)"):
         fields({"teacher": certain}, [1, 0, 0, 1])
