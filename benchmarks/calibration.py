@@ -25,7 +25,8 @@ from compress.evaluation.calibration_error import calibration_error, calibration
 from compress.evaluation.metrics import METRICS, bootstrap, interval
 from compress.evaluation.softmax import probabilities
 from compress.inference.compute import Compute
-from compress.inference.predict import Reader, acceptance_thresholds
+from compress.inference.predict import acceptance_thresholds
+from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 
@@ -76,7 +77,7 @@ def measure(
         acceptance = None
         made = calibrate(model, output, data=data, compute=compute, force=True)
     gold = one_column(encode_gold(test, model.labels, task=model.task, name="test")).astype(int)
-    logits = [Reader.open(one, compute).logits(test).astype(float) for one in (model, made)]
+    logits = [LoadedModel.load(one, compute).logits(test).astype(float) for one in (model, made)]
     losses = [row_losses(one, gold) for one in logits]
     change = losses[1] - losses[0]
     confidence, predicted = probabilities(logits[1]).max(axis=1), logits[1].argmax(axis=1)

@@ -202,7 +202,8 @@ def pack_teacher(teacher: Path, target: Path, rows: Sequence[Any]) -> str:
     import numpy as np
 
     from compress.data.tokenization import maximum_length
-    from compress.inference.batching import TorchRun, logits_of
+    from compress.inference.batching import logits_of
+    from compress.inference.torch_run import TorchRun
     from compress.models.model_dir import ModelDir
 
     source, packed = ModelDir.open(teacher), ModelDir.open(convert(teacher, target, "float16"))
@@ -409,7 +410,7 @@ def make_row(options: argparse.Namespace) -> None:
     from compress.cli.options import set_up_messages
     from compress.host import without_home
     from compress.inference.compute import Compute
-    from compress.inference.cores import available_cores
+    from compress.inference.threads import available_cores
     from compress.studies.run import run
 
     set_up_messages(logging.INFO)

@@ -16,7 +16,7 @@ from compress import host
 from compress.benchmarking.results.files import host_id
 from compress.data import parallel
 from compress.data.parallel import in_processes
-from compress.inference import batching, cores, threads
+from compress.inference import batching, threads
 from compress.inference.batching import logits_of
 from tests.support import tiny
 
@@ -46,7 +46,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
     monkeypatch.setattr(host, "_OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(host, "_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(cores, "available_cores", lambda: list(range(16)))
+    monkeypatch.setattr(threads, "available_cores", lambda: list(range(16)))
     return write
 
 
@@ -77,7 +77,7 @@ VERSION_1 = (
 @pytest.mark.parametrize(("own", "files"), [VERSION_2, OF_THE_HOST, OF_A_PARENT, VERSION_1])
 def test_limits_of_a_container_are_read(own: str, files: dict[str, str], groups: Callable[..., None]) -> None:
     groups(own, **files)
-    assert host.cpu_quota() == 2.5 and cores.core_count() == 2
+    assert host.cpu_quota() == 2.5 and threads.core_count() == 2
     assert host.memory_bytes() == GIB
     described = host.describe_host()
     assert described["cpu_quota"] == 2.5 and described["memory_limit_bytes"] == GIB
@@ -87,14 +87,14 @@ def test_limits_of_a_container_are_read(own: str, files: dict[str, str], groups:
 @pytest.mark.parametrize("own", ["0::/\n", "1:cpu:/\n", "0::/../../elsewhere\n"])
 def test_without_limits_all_of_the_machine_is_used(own: str, groups: Callable[..., None]) -> None:
     groups(own, **{"cpu.max": "max 100000\n", "memory.max": "max\n", "cpu/cpu.cfs_quota_us": "-1\n"})
-    assert host.cpu_quota() is None and cores.core_count() == 16
+    assert host.cpu_quota() is None and threads.core_count() == 16
     assert not {"cpu_quota", "memory_limit_bytes"} & set(host.describe_host())
     assert host.describe_host()["memory_bytes"] == host.memory_bytes()
 
 
 def test_less_than_a_core_is_one_thread(groups: Callable[..., None]) -> None:
     groups("0::/\n", **{"cpu.max": "20000 100000"})
-    assert cores.core_count() == 1
+    assert threads.core_count() == 1
 
 
 def test_a_stage_has_no_more_threads_than_the_quota(

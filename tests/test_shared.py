@@ -17,11 +17,12 @@ from compress import plugins
 from compress.cli import execute
 from compress.data import Example, open_source, read_examples, row_key
 from compress.evaluation.softmax import probabilities as softmax
-from compress.inference.batching import TorchRun, logits_of
+from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
 from compress.inference.predict import load as load_classifier
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
+from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
@@ -137,7 +138,7 @@ def test_int8_of_the_real_teacher_answers_each_text_by_itself(
     """By a range for the whole batch 17 of 872 labels were others alone, and a probability changed by 0.44."""
     rows = read(shared_data, "glue/SST-2", "dev")
     int8 = quantize(shared_models / "minilm-l6-sst2", tmp_path / "int8", compute=Compute(threads=1))
-    runner = TokenRunner.open(int8, 0, ())
+    runner = LoadedModel.open(int8, 0, ())
     runner.start(lambda model: open_runtime(model.path, threads=1))
 
     def probabilities(order: Sequence[int], batch_rows: int) -> np.ndarray:

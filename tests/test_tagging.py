@@ -27,10 +27,11 @@ from compress.errors import CompressError
 from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_mean_interval, sentence_weights
 from compress.evaluation.metrics import METRICS, find_metric, interval, paired_difference, predictions
 from compress.exporting.export import export
-from compress.inference.batching import TorchRun, logits_of
+from compress.inference.batching import logits_of
+from compress.inference.torch_run import TorchRun
 from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
@@ -596,7 +597,7 @@ def test_a_reference_model_tags_too(teacher: ModelDir, tmp_path: Path, monkeypat
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
     monkeypatch.setattr(candidates_module, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
     candidates_module.build_reference_model("distilbert", tmp_path / "body", teacher)
-    runner = TokenRunner.open(ModelDir.open(tmp_path / "body"), 0, (16,))
+    runner = LoadedModel.open(ModelDir.open(tmp_path / "body"), 0, (16,))
     runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)
     assert runner.run(runner.prepare(TEST[:3], length=16)).shape == (3, 16, 3)  # no words: only for its speed

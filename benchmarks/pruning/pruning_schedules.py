@@ -38,8 +38,9 @@ from compress.benchmarking.results.files import provenance
 from compress.data import Example, encode_gold, open_source, read_examples
 from compress.data.grouped_split import grouped_split
 from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
-from compress.inference.batching import TorchRun, logits_of
+from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_precision
+from compress.inference.torch_run import TorchRun
 from compress.labelling.label import teacher_logits
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically, write_json_lines

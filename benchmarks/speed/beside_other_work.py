@@ -33,8 +33,7 @@ from statistics import median
 from typing import Any
 
 from compress.host import describe_host, library_versions, typed_command
-from compress.inference.cores import available_cores, busy_seconds
-from compress.inference.threads import RENEWED_AFTER_S
+from compress.inference.threads import RENEWED_AFTER_S, available_cores, busy_seconds
 from compress.models.output_dir import write_json_lines
 
 CORES = len(available_cores())

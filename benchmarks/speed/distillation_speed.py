@@ -49,7 +49,7 @@ from distillation_turns import (
 
 from compress import plugins
 from compress.benchmarking.results.files import provenance
-from compress.inference.cores import available_cores
+from compress.inference.threads import available_cores
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries

@@ -38,9 +38,9 @@ from compress.data import Example, open_source, read_examples
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.host import describe_host, library_versions, typed_command, without_home
-from compress.inference.batching import TorchRun, open_torch
 from compress.inference.compute import Compute
-from compress.inference.cores import available_cores
+from compress.inference.threads import available_cores
+from compress.inference.torch_run import TorchRun, open_torch
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.recipes import BenchmarkSettings

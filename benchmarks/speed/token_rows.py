@@ -28,8 +28,8 @@ from compress.benchmarking.results.files import provenance
 from compress.data import open_source
 from compress.exporting.export import write_onnx
 from compress.inference.open_runtime import open_runtime
+from compress.inference.runners import LoadedModel
 from compress.inference.speedup_intervals import speedup
-from compress.inference.token_runner import TokenRunner
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
 
@@ -43,7 +43,7 @@ def main() -> None:
     for directory, batch_size in itertools.product(arguments.model, arguments.batch_size):
         with tempfile.TemporaryDirectory() as folder:
             graphs = write_graphs(ModelDir.open(directory), Path(folder))
-            runner = TokenRunner.open(ModelDir.open(directory), 0, ())
+            runner = LoadedModel.open(ModelDir.open(directory), 0, ())
             starts = range(0, len(texts) - batch_size + 1, batch_size)
             batches = [runner.prepare(texts[start : start + batch_size]) for start in starts]
             samples: dict[tuple[str, str], list[list[float]]] = {key: [] for key in graphs}

@@ -59,9 +59,8 @@ from compress.errors import CompressError
 from compress.evaluation import metrics
 from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.cores import core_count
-from compress.inference.label_check import check_label_meaning
-from compress.inference.threads import free_cores
+from compress.inference.predict import check_label_meaning
+from compress.inference.threads import core_count, free_cores
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside

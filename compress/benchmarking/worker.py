@@ -24,7 +24,7 @@ import numpy as np
 from compress.benchmarking.candidates import Entry, left_out_entry
 from compress.benchmarking.results.files import grouped
 from compress.errors import CompressError, Unavailable
-from compress.inference.cores import available_cores, core_count, quietest_first
+from compress.inference.threads import available_cores, core_count, quietest_first
 from compress.progress import Progress, logger
 from compress.recipes import BenchmarkSettings
 

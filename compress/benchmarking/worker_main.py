@@ -29,8 +29,8 @@ from compress.data.truncation import counting
 from compress.errors import CompressError, Unavailable
 from compress.evaluation.metrics import predictions
 from compress.host import end_with_parent, installed_versions, library_versions
-from compress.inference.cores import pin
-from compress.inference.runner import run_by_length
+from compress.inference.threads import pin
+from compress.inference.batching import run_by_length
 from compress.inference.speedup_intervals import is_stable
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
@@ -45,7 +45,7 @@ LARGEST_SCORE_CHANGE = 1e-3  # of a regression: more is another answer
 S = TypeVar("S")
 T = TypeVar("T")
 
-# How rows are made: {} as they are, or "length" and "width" of compress.inference.token_runner.
+# How rows are made: {} as they are, or "length" and "width" of compress.inference.runners.
 Shape = Mapping[str, int]
 
 
@@ -99,7 +99,7 @@ class RequestHandler:
             folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
             cores: the CPU cores that the process is pinned to; none leaves it free.
             rows: the folder of :func:`write_rows`.
-            options: ``max_length`` and ``lengths``, see :class:`compress.inference.token_runner.TokenRunner`; runtimes
+            options: ``max_length`` and ``lengths``, see :class:`compress.inference.runners.LoadedModel`; runtimes
                 only. ``handicap`` lengthens each run by this share of its time, to test whether a benchmark detects it.
         """
         max_length, lengths = options.get("max_length", 0), options.get("lengths", ())
@@ -109,7 +109,7 @@ class RequestHandler:
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":
-            from compress.inference.cascade import open_runner
+            from compress.inference.runners import open_runner
             from compress.inference.open_runtime import open_runtime
 
             tokens = open_runner(place, max_length, lengths)
@@ -214,7 +214,7 @@ class RequestHandler:
         Args:
             jobs: ``batches``, of which only the lengths of the rows count, and the ``width`` they are padded to.
         """
-        from compress.inference.token_runner import widen
+        from compress.inference.runners import widen
         from compress.models.flops import count_flops
 
         model = ModelDir.open(directory, verify=False).load()

@@ -30,8 +30,8 @@ from compress.evaluation.metrics import METRICS, bootstrap, interval, score
 from compress.evaluation.softmax import probabilities
 from compress.files import read_json_table
 from compress.inference.compute import Compute
-from compress.inference.label_check import check_label_meaning
-from compress.inference.predict import Reader
+from compress.inference.predict import check_label_meaning
+from compress.inference.runners import LoadedModel
 from compress.models.fitted_rows import check_unseen
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import copy_client_files
@@ -121,7 +121,7 @@ def calibrate(
 
     def read(model: ModelDir, count: int) -> Array:
         with progress("Predicting", count) as advance:
-            return Reader.open(model, compute).logits(rows[:count], advance).astype(float)
+            return LoadedModel.load(model, compute).logits(rows[:count], advance).astype(float)
 
     with Stage.begin(
         "calibrate",

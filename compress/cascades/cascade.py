@@ -22,9 +22,10 @@ from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import Metric, find_metric, paired_difference, score
 from compress.files import read_json_table
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.label_check import check_label_meaning
+from compress.inference.predict import check_label_meaning
 from compress.inference.open_runtime import runtime_for
-from compress.inference.predict import Reader, load
+from compress.inference.predict import load
+from compress.inference.runners import LoadedModel
 from compress.inference.side_by_side import time_side_by_side
 from compress.inference.threads import default_threads
 from compress.models.cascade_dir import KIND, CascadeDir, check_members, open_model, write_cascade
@@ -180,7 +181,7 @@ def _latencies(
 
 def _logits(member: ModelDir, rows: Sequence[Example], compute: Compute, progress: Progress) -> Array:
     with progress(f"Predicting by {member.name}", len(rows)) as advance:
-        return Reader.open(member, compute).logits(rows, advance)
+        return LoadedModel.load(member, compute).logits(rows, advance)
 
 
 @dataclass(frozen=True)

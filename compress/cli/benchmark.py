@@ -146,7 +146,7 @@ def command(
     pinned to its cores; they take turns until speed-ups are precise or the time is over.
     """
     from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-    from compress.inference.cores import core_count
+    from compress.inference.threads import core_count
     from compress.recipes import BenchmarkSettings
 
     written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)

@@ -1,6 +1,9 @@
 """compress predict"""
 
 import json
+import sys
+from collections.abc import Iterator
+from itertools import count
 
 import click
 
@@ -20,7 +23,7 @@ CHUNK_ROWS = 2048
 @click.option("--model", required=True, metavar="DIR", help="Any model directory, torch or ONNX.")
 @click.option("--data", metavar="FILE", help="Texts to classify, instead of TEXT.")
 @click.option("--probabilities", is_flag=True, help="Print the probabilities of all labels of a classifier.")
-@click.argument("texts", nargs=-1, metavar="[TEXT]...")
+@click.argument("texts", nargs=-1, metavar="[TEXT]... | -")
 @options.pool_columns
 @options.placing
 @options.verbosity
@@ -33,7 +36,7 @@ def command(
     compute: Compute,
     progress: Progress,
 ) -> None:
-    """Classify texts, one JSON line each.
+    """Classify texts, one JSON line each; - reads them from standard input, one a line.
 
     A line holds the label and its probability, or the score of a regression. Of a model that was calibrated with
     --accept-at it also says whether the prediction is accepted. A tagger of words reads a text as words
@@ -46,9 +49,12 @@ def command(
     options.check_idle("--data FILE", data, *options.COLUMNS)
     if broken := [text for text in texts if not _is_utf8(text)]:
         raise CompressError(f"the text {broken[0]!r} is not UTF-8; convert it, or give it in a file with --data")
+    if "-" in texts and len(texts) > 1:
+        raise CompressError("- stands for all lines of standard input; give it alone")
     from compress.inference.predict import load
 
-    rows = options.open_pool([data], columns, keep_empty=True) if data else map(Example, texts)
+    given = _lines_of_standard_input() if texts == ("-",) else texts
+    rows = options.open_pool([data], columns, keep_empty=True) if data else map(Example, given)
     classifier = load(model, compute=compute)
     truncation = Truncation()
     for chunk in batched(rows, CHUNK_ROWS):
@@ -62,6 +68,14 @@ def command(
         logger.info("%s", said)
     if isinstance(rows, TextSource):
         logger.info("read: %s", rows.describe())  # with the rows that were skipped, which is known by now
+
+
+def _lines_of_standard_input() -> Iterator[str]:
+    for number, line in zip(count(1), sys.stdin.buffer, strict=False):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise CompressError(f"line {number:,} of standard input is not UTF-8; convert it") from None
 
 
 def _is_utf8(text: str) -> bool:

@@ -5,34 +5,31 @@ the GPU alone, and ``prepare_shapes(rows, length)``, which does beforehand what 
 up to so many tokens, would cost in addition.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from compress.data import Example
+from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.tokenization import at_words, encode, pad, word_counts
+from compress.data.tokenization import at_words, by_sentence, encode, pad, word_counts
 from compress.errors import CompressError
 from compress.host import memory_bytes
-from compress.inference.compute import set_up_gpu
-from compress.inference.runner import run_by_length
-from compress.models.model_dir import ModelDir
-from compress.models.modeling import input_names
-from compress.progress import Advance
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+from compress.progress import Advance, logger
 
 BATCH_ROWS = 64
 _WIDTH, _HEADS = 768, 12  # of BERT-base, whose activations tell how many rows fit into memory
+# Families whose attention leaves padding out, which parity tests hold; others, such as XLNet, FNet and MobileBERT, are
+# tried.
+_INDIFFERENT = frozenset(
+    {"albert", "bert", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta"}
+)
+_OWN = frozenset({"compress-bilstm", "compress-cnn", "compress-ngram"})
+# Largest difference of a logit that rounding makes, as a share of the row's largest logit: of float32, of others.
+_ROUNDING, _COARSE_ROUNDING = 1e-3, 5e-2
 
-# Token arrays [B, T] by input name -> logits [B, C], or [B, T, C] of a model that tags words.
-Run = Callable[[dict[str, np.ndarray]], np.ndarray]
+TokenArrays = dict[str, np.ndarray]  # [B, T] by input name
+Run = Callable[[TokenArrays], np.ndarray]  # -> logits [B, C], or [B, T, C] of a model that tags words
 
 
 def logits_of(
@@ -57,8 +54,7 @@ def logits_of(
         most = rows_in_memory(max(len(tokens["input_ids"][row]) for row in rows))
         if len(rows) > most:
             return np.concatenate([run_rows(rows[start : start + most]) for start in range(0, len(rows), most)])
-        read = [{key: values[row] for key, values in tokens.items()} for row in rows]
-        arrays = pad(read, tokenizer.pad_token_id or 0)
+        arrays = pad([{key: ids[row] for key, ids in tokens.items()} for row in rows], tokenizer.pad_token_id or 0)
         logits = run(arrays)
         advance(len(rows))
         return logits if words is None else at_words(logits, arrays["words"], [words[row] for row in rows])
@@ -72,77 +68,111 @@ def rows_in_memory(length: int) -> int:
     return max(1, memory_bytes() // 2 // max(1, row_bytes))
 
 
-class TorchRun:
-    """A torch model as a run function, on the device where it lies.
+def run_by_length(
+    lengths: Sequence[int],
+    run: Callable[[list[int]], np.ndarray],
+    batch_rows: int,
+    words: Sequence[int] | None = None,
+) -> np.ndarray:
+    """Return logits ``[N, C]`` float32 in the order of the rows; rows of similar length share a batch.
 
-    ``device_ms`` is the time of the last forward pass on a GPU, by CUDA events and without transfers; None on a
-    CPU. ``forward`` is what is called instead of the model, such as a compiled form of it.
+    Args:
+        lengths: the size of each row, by which rows are sorted.
+        run: returns the logits of the rows of these numbers.
+        batch_rows: rows of a batch.
+        words: for tagging, the words of each row; N then counts words.
+
+    Raises:
+        CompressError: there is no row, or logits are not finite. A word without an answer has no numbers
+            (:mod:`compress.data.tokenization`), so that ``run`` checks those of words itself.
+    """
+    if not lengths:
+        raise CompressError("there are no rows to predict; give one or more")
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    batches = [order[start : start + batch_rows] for start in range(0, len(order), batch_rows)]
+    logits = np.concatenate([run(batch) for batch in batches]).astype(np.float32, copy=False)
+    places = np.argsort(order)
+    if words is not None:
+        of_rows = by_sentence(logits, [words[row] for row in order])
+        return np.concatenate([of_rows[place] for place in places])
+    if not np.isfinite(logits).all():
+        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
+    return logits[places]
+
+
+def exact_batches(run: Run, config: Mapping[str, Any], precision: str = "") -> Run:
+    """Return a run function whose logits of a row do not depend on the rows beside it.
+
+    Args:
+        run: the model in a runtime; rows are padded on the right.
+        config: the ``config.json`` of the model.
+        precision: ``float32`` where logits of a row are always the same but for their last digits.
+    """
+    tolerance = _ROUNDING if precision == "float32" else _COARSE_ROUNDING
+    return EqualLengths(run, tolerance) if may_read_padding(config) else run
+
+
+def may_read_padding(config: Mapping[str, Any]) -> bool:
+    """Tell whether a model is to be tried, by its ``config.json``."""
+    family = str(config.get("model_type", "")).removeprefix("compress-pruned-")
+    return family not in _INDIFFERENT | _OWN
+
+
+def is_transformer(config: Mapping[str, Any]) -> bool:
+    """Tell by its ``config.json`` whether a model is of a family of transformers, and none of this project's own."""
+    return config.get("model_type") not in _OWN
+
+
+class EqualLengths:
+    """A run function that tries once whether padding changes logits, and then runs rows of one length together.
+
+    ``device_ms`` is that of all groups of a call together; what else the run function has is its own.
     """
 
     device_ms: float | None = None
 
-    def __init__(self, model: PreTrainedModel, forward: Callable[..., Any] | None = None) -> None:
-        self.model = model
-        self.names = input_names(model)
-        self._forward = model if forward is None else forward
+    def __init__(self, run: Run, tolerance: float, padding_matters: bool | None = None) -> None:
+        self._run, self._tolerance, self._padding_matters = run, tolerance, padding_matters
 
-    def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
-        import torch
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
 
-        device = self.model.device
-        inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in self.names if name in arrays}
-        timer = DeviceTimer(device.type)
-        with torch.inference_mode(), timer:
-            logits = self._forward(**inputs).logits
-        answer: np.ndarray = logits.float().cpu().numpy()
-        self.device_ms = timer.milliseconds()
-        return answer
-
-
-class DeviceTimer:
-    """Times what is enqueued on a CUDA GPU within its ``with`` block; on a CPU it does nothing."""
-
-    def __init__(self, device: str) -> None:
-        import torch
-
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device == "cuda" else []
-
-    def __enter__(self) -> None:
-        if self._events:
-            self._events[0].record()
-
-    def __exit__(self, *_: object) -> None:
-        if self._events:
-            self._events[1].record()
-
-    def milliseconds(self) -> float | None:
-        """Return the time between both ends once the GPU has passed them; None on a CPU."""
-        if not self._events:
-            return None
-        self._events[1].synchronize()
-        return float(self._events[0].elapsed_time(self._events[1]))
+    def __call__(self, arrays: TokenArrays) -> np.ndarray:
+        lengths, width = arrays["attention_mask"].sum(axis=1), arrays["attention_mask"].shape[1]
+        if lengths.min() < width and self._padding_matters is None:
+            self._padding_matters = padding_changes(self._run, arrays, self._tolerance)
+            if self._padding_matters:
+                logger.info("padding changes the logits of this model: texts of one length are batched together")
+        if lengths.min() == width or not self._padding_matters:
+            logits = self._run(arrays)
+            self.device_ms = getattr(self._run, "device_ms", None)
+            return logits
+        groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
+        answers, times = list[np.ndarray](), list[Any]()
+        for rows in groups:
+            length = int(lengths[rows[0]])
+            logits = self._run(_cut(arrays, rows, length))
+            times.append(getattr(self._run, "device_ms", None))
+            tokens = [(0, width - length)] * (logits.ndim - 2)  # of a tagger, which answers tokens
+            answers.append(np.pad(logits, [(0, 0), *tokens, (0, 0)]) if tokens else logits)
+        self.device_ms = None if None in times else sum(times)
+        return np.concatenate(answers)[np.argsort(np.concatenate(groups))]
 
 
-def open_torch(directory: Path, *, threads: int, device: str, precision: str = "float32") -> PreTrainedModel:
-    """Load a torch model directory for inference on a device; see :func:`~compress.inference.compute.set_up_gpu`.
+def padding_changes(run: Run, arrays: TokenArrays, tolerance: float = _ROUNDING) -> bool:
+    """Tell whether the logits of the shortest row alone are others than padded to the longest."""
+    lengths = arrays["attention_mask"].sum(axis=1)
+    shortest, longest = int(lengths.argmin()), int(lengths.argmax())
+    length = int(lengths[shortest])
+    alone = run(_cut(arrays, np.array([shortest]), length))[0]
+    try:
+        beside = run(_cut(arrays, np.array([shortest, longest]), int(lengths[longest])))[0]
+    except ValueError:  # decoders without a padding token refuse such batches
+        return True
+    beside = beside[:length] if beside.ndim == 2 else beside
+    return bool(np.abs(alone - beside).max() > tolerance * np.abs(alone).max())
 
-    Args:
-        directory: a torch model directory.
-        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
-        device: ``cpu`` or ``cuda``.
-        precision: what weights and activations are cast to: ``float32``, ``bfloat16`` or ``float16``.
 
-    Raises:
-        CompressError: there is no such device.
-    """
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CompressError(
-            "torch finds no CUDA device on this host; use --device cpu, and --runtime torch if this one needs a GPU"
-        )
-    torch.set_num_threads(threads)
-    set_up_gpu()
-    model: Any = ModelDir.open(directory, verify=False).load()
-    model.to(device=device, dtype=getattr(torch, precision))
-    return cast("PreTrainedModel", model)
+def _cut(arrays: TokenArrays, rows: np.ndarray, length: int) -> TokenArrays:
+    # Arrays with one value a row are counts of words, which the model does not read.
+    return {name: values[rows, :length] for name, values in arrays.items() if values.ndim == 2}

@@ -10,7 +10,7 @@ from compress.errors import CompressError, some_of
 from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import METRICS, interval, predictions
 from compress.inference.compute import Compute
-from compress.inference.predict import Reader
+from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
 
@@ -26,7 +26,7 @@ def check_gold(model: ModelDir, rows: Sequence[Example], name: str, compute: Com
     if rows and model.task != "regression":
         some = rows[:: -(-len(rows) // CHECKED_ROWS)]
         gold = one_column(encode_gold(some, model.labels, task=model.task, name=name))
-        predicted = predictions(Reader.open(model, compute).logits(some), model.task)
+        predicted = predictions(LoadedModel.load(model, compute).logits(some), model.task)
         check_label_meaning(predicted, gold, model.labels, name)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from compress import plugins
 from compress.errors import CompressError
 from compress.files import fault_of
-from compress.inference.batching import Run
-from compress.inference.padding import exact_batches
+from compress.inference.batching import Run, exact_batches
 from compress.inference.threads import default_threads
 from compress.models.graph_files import graph_file
 from compress.models.model_files import CONFIG_NAME, labels_of, read_config, sigmoid_of, task_of

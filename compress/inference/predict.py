@@ -4,30 +4,26 @@ An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here impo
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, overload
 
 import numpy as np
 
 from compress.data import Example
-from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.tokenization import by_sentence, maximum_length, word_counts
+from compress.data.tokenization import by_sentence, word_counts
 from compress.data.truncation import counting
 from compress.errors import CompressError
 from compress.evaluation.softmax import probabilities as softmax
-from compress.inference.batching import Run, logits_of
-from compress.inference.cascade import ask_in_turn
-from compress.inference.compute import Compute, resolve_device
-from compress.inference.open_runtime import open_runtime
+from compress.inference.compute import Compute
+from compress.inference.runners import LoadedModel, ask_in_turn
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
-from compress.progress import Advance
 
 Prediction = dict[str, Any]
 Text = str | tuple[str, str] | Example
+_ONE = (str, tuple, Example)
 
 
 def acceptance_thresholds(model: ModelDir) -> np.ndarray | None:
@@ -52,51 +48,29 @@ def acceptance_thresholds(model: ModelDir) -> np.ndarray | None:
     return np.array([math.inf if value is None else value for value in found], float)
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A model, or a member of a cascade, with its tokenizer."""
-
-    run: Run
-    tokenizer: AnyTokenizer
-    max_length: int
-    task: str
-
-    @classmethod
-    def open(cls, model: ModelDir, compute: Compute = Compute()) -> Self:
-        """Load a model; on ``auto`` an ONNX one runs on the CPU, and needs no PyTorch."""
-        device = resolve_device(compute.device, for_onnx=model.is_onnx)
-        tokenizer = model.open_tokenizer()
-        run = open_runtime(model.path, threads=compute.threads, device=device)
-        return cls(run, tokenizer, maximum_length(tokenizer, model.config), model.task)
-
-    def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
-        """Return logits ``[N, C]``, of a tagger those of all words; ``advance`` counts the rows."""
-        return logits_of(
-            examples, self.run, self.tokenizer, max_length=self.max_length, task=self.task, advance=advance
-        )
-
-
 class Classifier:
     """A model that is loaded and predicts; made by :func:`load`.
 
     Args:
-        model: an open model directory, torch or ONNX.
+        model: an open model directory, torch or ONNX, or a cascade.
         compute: device and threads. ``auto`` is the CPU for an ONNX model.
     """
 
     def __init__(self, model: ModelDir, compute: Compute) -> None:
-        self.labels = model.labels
-        self.task = model.task
-        members: Sequence[ModelDir] = [model]
-        self._asked: Sequence[float] = ()
+        self.labels, self.task = model.labels, model.task
+        members, self._asked = [model], list[float]()
         if isinstance(model, CascadeDir):
-            members, self._asked = model.members, model.thresholds
-        self._members = [Reader.open(one, compute) for one in members]
+            members, self._asked = [*model.members], [*model.thresholds]
+        self._members = [LoadedModel.load(one, compute) for one in members]
         self.max_length = min(member.max_length for member in self._members)
         self._thresholds = acceptance_thresholds(model)
 
-    def predict(self, texts: Sequence[Text], *, probabilities: bool = False) -> list[Prediction]:
-        """Return one prediction a text, in order.
+    @overload
+    def predict(self, texts: Text, *, probabilities: bool = False) -> Prediction: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, texts: Iterable[Text], *, probabilities: bool = False) -> list[Prediction]: ...
+    def predict(self, texts: Text | Iterable[Text], *, probabilities: bool = False) -> Prediction | list[Prediction]:
+        """Return the prediction of a text, or one for each of many, in order.
 
         A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words",
         "tags", "probabilities"}``, one tag a word, null for a word that was cut off. A classifier that was calibrated
@@ -104,30 +78,42 @@ class Classifier:
         cut, because the model does not read all of it, it has ``"truncated": True``.
 
         Args:
-            texts: texts, pairs of texts as tuples, or examples; for a tagger a text is words with spaces between.
+            texts: a text, a pair of texts as a tuple, or an example; or many of one kind. For a tagger a text is words
+                with spaces between.
             probabilities: add ``"probabilities"``, those of all labels of a classifier.
 
         Raises:
-            CompressError: it is a single text, or one is no text, or texts and pairs are mixed.
+            CompressError: one is no text, or texts and pairs are mixed.
         """
-        if isinstance(texts, str):
-            raise CompressError("predict takes a list of texts; for one text type predict([text])")
-        if probabilities and self.task != "classification":
-            raise CompressError(f"a model made for {self.task} has no probabilities of its labels; leave them out")
-        examples = [_example(text) for text in texts]
-        if not examples:
-            return []
-
-        def ask(number: int, rows: np.ndarray) -> np.ndarray:
-            return self._members[number].logits([examples[row] for row in rows])
-
+        if probabilities:
+            self._check_probabilities()
+        examples = _examples(texts)
         with counting() as truncation:
-            logits = ask_in_turn(self._members[0].logits(examples), self._asked, ask).logits
-        found = [*self._predictions(examples, logits, probabilities)]
+            found = [*self._predictions(examples, self._logits(examples), probabilities)] if examples else []
         for example, prediction in zip(examples, found, strict=True):
             if truncation.has_cut(example):
                 prediction["truncated"] = True
-        return found
+        return found[0] if isinstance(texts, _ONE) else found
+
+    def predict_proba(self, texts: Text | Iterable[Text]) -> np.ndarray:
+        """Return probabilities ``[N, C]`` float32 of ``labels``, as scikit-learn's classifiers do; N is 1 for one text.
+
+        Raises:
+            CompressError: as :meth:`predict`, or the model is no classifier of texts.
+        """
+        self._check_probabilities()
+        examples = _examples(texts)
+        return softmax(self._logits(examples)) if examples else np.zeros((0, len(self.labels)), np.float32)
+
+    def _check_probabilities(self) -> None:
+        if self.task != "classification":
+            raise CompressError(f"a model made for {self.task} has no probabilities of its labels; leave them out")
+
+    def _logits(self, examples: Sequence[Example]) -> np.ndarray:
+        def ask(number: int, rows: np.ndarray) -> np.ndarray:
+            return self._members[number].logits([examples[row] for row in rows])
+
+        return ask_in_turn(self._members[0].logits(examples), self._asked, ask)[0]
 
     def _predictions(
         self, examples: Sequence[Example], logits: np.ndarray, probabilities: bool
@@ -157,6 +143,14 @@ def load(model: ModelDir | str | Path, *, compute: Compute = Compute()) -> Class
         CompressError: it is no classifier or does not open, or a torch model lacks the extra ``train``.
     """
     return Classifier(open_model(model), compute)
+
+
+def _examples(texts: Text | Iterable[Text]) -> list[Example]:
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable | Example):
+        raise CompressError(
+            f"predict takes a text, a tuple of two texts, or a list of them, not {type(texts).__name__}"
+        )
+    return [*map(_example, [texts] if isinstance(texts, _ONE) else texts)]
 
 
 def _example(text: Text) -> Example:

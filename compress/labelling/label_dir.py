@@ -25,7 +25,7 @@ from compress.data.tokenization import by_sentence
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of
-from compress.inference.cores import core_count
+from compress.inference.threads import core_count
 from compress.labelling.remote_labels import local_copy
 from compress.labelling.shards import SHARD_ROWS, Shards, centred, open_shard, shard_path
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files

@@ -24,8 +24,7 @@ from compress.data import Example
 from compress.errors import CompressError, first_line
 from compress.host import is_installed
 from compress.inference.batching import Run
-from compress.inference.cores import available_cores
-from compress.inference.threads import free_cores
+from compress.inference.threads import available_cores, free_cores
 from compress.labelling.label import Engine, Job, Labelled, Plan, Shard, runtime_directory, start_runtime
 from compress.models.manifest import MANIFEST_NAME, named_files
 from compress.models.model_dir import ModelDir

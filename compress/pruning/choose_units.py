@@ -1,25 +1,154 @@
-"""Choose the heads and neurons to remove: mask the least important, step by step, until a target is met."""
+"""Plan a pruning and choose heads and neurons: mask the least important, step by step, until a target is met."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress import plugins
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.inference.speedup_intervals import Interval
 from compress.models.batch import Batch
-from compress.models.prunable_units import Part, Units, units_of
+from compress.models.modeling.families import head_size_of, layers_of
+from compress.models.prunable_units import Part, has_heads, has_units, units_of
 from compress.progress import Progress, logger
 from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.scoring import Measure, Values
 from compress.recipes import Pruning
+from compress.recipes.pruning import MOST, units_to_remove
+from compress.surgery.remove_hidden import members, remove_hidden
+from compress.surgery.remove_layers import removable_layers, remove_layers
 from compress.surgery.unit_masks import Masks, mask_lowest, masked, normalised, unmasked
 
 MEASURE: Measure = "loss"
+OPTIONS: Mapping[Part, str] = {"heads": "--heads", "neurons": "--ffn"}
+
+
+@dataclass(frozen=True)
+class PruningPlan:
+    """What to remove from one model, as far as it is known before anything is scored.
+
+    Args:
+        layers: number of layers to remove.
+        units: number of heads and neurons to remove, by part; with a target at most so many. Where layers that are
+            removed before have unequal numbers of them, :func:`plan_units` tells the final numbers.
+        hidden: number of positions of the hidden size to remove.
+    """
+
+    layers: int
+    units: Mapping[Part, int]
+    hidden: int
+
+
+def plan_pruning(model: PreTrainedModel, config: Pruning, *, vocabulary: bool = False) -> PruningPlan:
+    """Return what to remove from a model, with a ``vocabulary`` or not, having tried the removals on a copy.
+
+    The layers to remove are not chosen yet; the first removable ones stand for them.
+
+    Raises:
+        CompressError: nothing to remove, or a model from which it cannot be removed.
+    """
+    # Without dropout student and teacher are equal at first: the first units would be chosen by rounding errors.
+    dropout = any(module.p > 0 for module in model.modules() if isinstance(module, nn.Dropout))
+    refuse(
+        (
+            not (config.removes_units or config.layers or config.hidden or vocabulary),
+            "nothing to remove; say what with --heads 60%, --ffn 40%, --layers 2, --hidden 25% or --vocabulary FILE, "
+            "or how far to go with --max-accuracy-drop 1.0 or --speedup 1.5",
+        ),
+        (
+            config.recovery == "relations" and not has_heads(model),
+            f"--recovery relations reads queries, keys and values, which compress does not know where to find in a "
+            f"{model.config.model_type!r} model; use --recovery logits or hidden",
+        ),
+        (
+            config.schedule == "cubic" and not config.layers and not dropout,
+            "--schedule cubic masks units by the gradients of its training, which begin at zero for a model without "
+            "dropout such as this one; use --schedule steps, or remove --layers too",
+        ),
+    )
+    smaller, layers, hidden = deepcopy(model), 0, 0
+    if config.layers:
+        removable, present = removable_layers(model), len(layers_of(model))
+        least = max(1, present - len(removable))
+        layers = units_to_remove("--layers", config.layers, [present], "layers", keep=least)
+        remove_layers(smaller, removable[:layers])
+    units = plan_units(smaller, config) if config.removes_units else {}
+    if config.hidden:
+        members(model)  # raises for a family that cannot be made narrower
+        hidden = _hidden_positions(model, config)
+        remove_hidden(smaller, range(hidden))
+    return PruningPlan(layers, units, hidden)
+
+
+def plan_units(model: PreTrainedModel, config: Pruning) -> dict[Part, int]:
+    """Return how many heads and neurons to remove. A target without amounts may remove as many as possible.
+
+    Raises:
+        CompressError: an amount that the model cannot give, or a criterion that does not score a part.
+    """
+    asked: dict[Part, str] = {"heads": config.heads, "neurons": config.ffn}
+    if config.has_target and not any(asked.values()):
+        asked = {
+            part: MOST
+            for part in asked
+            if has_units(model, part) and any(units.count > config.kept(part) for units in units_of(model, part))
+        }
+        refuse((not asked, "every layer of this model has as few heads and neurons as it keeps; remove --layers"))
+    present = {part: [units.count for units in units_of(model, part)] for part, amount in asked.items() if amount}
+    amounts = {
+        part: units_to_remove(OPTIONS[part], asked[part], counts, part, keep=config.kept(part))
+        for part, counts in present.items()
+    }
+    able = [name for name in plugins.names("criteria") if "part" in plugins.find("criteria", name).parameters]
+    refuse(
+        (
+            "neurons" in amounts and config.criterion.replace("_", "-") not in able,
+            f"--criterion {config.criterion} scores heads only, and neurons of feed-forward networks are to be removed "
+            f"too; use {', '.join(able)}, or remove heads only with --heads",
+        )
+    )
+    if not config.has_target:
+        for part, count in amounts.items():
+            _check_rounding(part, present[part], count, config)
+    return amounts
+
+
+def _check_rounding(part: Part, present: Sequence[int], count: int, config: Pruning) -> None:
+    """Raise an error for a count that rounding turns into zero, which does not depend on the scores."""
+    masks, scores = [torch.ones(units) for units in present], torch.zeros(len(present), max(present))
+
+    def removes_any(number: int) -> bool:
+        return not all(bool(row.all()) for row in mask_least_important(masks, scores, number, part, config))
+
+    if removes_any(count):
+        return
+    numbers = range(count + 1, sum(units - config.kept(part) for units in present) + 1)
+    least = bisect_left(numbers, True, key=removes_any)
+    raise CompressError(
+        f"{OPTIONS[part]} {count} of {sum(present)} {part} would remove none: "
+        + ("all layers come down to one width" if config.scope == "layer" else "widths are rounded")
+        + (f", in multiples of {config.multiple}" if part == "neurons" else "")
+        + (f"; ask for {numbers[least]} or more" if least < len(numbers) else "")
+    )
+
+
+def _hidden_positions(model: PreTrainedModel, config: Pruning) -> int:
+    """Return the multiple of a head's width that is nearest to the amount."""
+    size, width = head_size_of(model.config), int(model.config.hidden_size)
+    asked = units_to_remove("--hidden", config.hidden, [width], "hidden dimensions", keep=size)
+    if 2 * asked < size:
+        raise CompressError(
+            f"--hidden {config.hidden} of {width} hidden dimensions would remove none: they go in widths of a head, "
+            f"multiples of {size}; ask for {-(-size // 2)} or more"
+        )
+    return min(math.floor(asked / size + 0.5) * size, width - size)
 
 
 @dataclass(frozen=True)
@@ -37,38 +166,27 @@ class PathStep:
 
 def removal_path(
     model: PreTrainedModel,
-    batches: Sequence[Batch],
     counts: Mapping[Part, int],
     pruning: Pruning,
-    *,
-    seed: int = 0,
-    fixed: Mapping[Part, Tensor] | None = None,
-    values: Values | None = None,
+    score: Callable[[Masks], Mapping[Part, Tensor]],
 ) -> Iterator[PathStep]:
     """Yield steps, each of which masks at most a share ``pruning.step`` of the heads and of the neurons.
 
     Args:
         counts: how many heads and neurons are masked in the end.
-        fixed: scores to use instead of the criterion's.
-        values: known evaluations for a criterion that compares many; such a criterion scores heads only.
+        score: returns the scores ``[L, U]`` of each part with these masks.
     """
-    masks: Masks = unmasked(model, list(counts))
-    sizes = {part: max(1, round(pruning.step * sum(map(len, masks[part])))) for part in counts}
-    steps = max(-(-count // sizes[part]) for part, count in counts.items())
-    scores = dict(fixed or {})
-    for number in range(1, steps + 1):
-        due = {part: min(count, number * sizes[part]) for part, count in counts.items()}
-        now = PathStep(masks, scores).removed
-        if not fixed and (not scores or pruning.recompute):
-            scores = {
-                part: score_units(model, batches, masks, part, pruning.criterion, seed=seed, values=values)
-                for part in counts
-            }
+    step = PathStep(unmasked(model, list(counts)), {})
+    sizes = {part: max(1, round(pruning.step * sum(map(len, step.masks[part])))) for part in counts}
+    for number in range(1, 1 + max(-(-count // sizes[part]) for part, count in counts.items())):
+        scores = score(step.masks) if pruning.recompute or not step.scores else step.scores
+        due = {part: min(count, number * sizes[part]) - step.removed[part] for part, count in counts.items()}
         masks = {
-            part: mask_least_important(rows, scores[part], max(0, due[part] - now[part]), part, pruning)
-            for part, rows in masks.items()
+            part: mask_least_important(rows, scores[part], max(0, due[part]), part, pruning)
+            for part, rows in step.masks.items()
         }
-        yield PathStep(masks, dict(scores))
+        step = PathStep(masks, dict(scores))
+        yield step
 
 
 def mask_least_important(
@@ -130,7 +248,14 @@ def choose_units(
         CompressError: no step of the path meets the target.
     """
     model, limit = evaluation.model, config.max_accuracy_drop
-    weights = {part: [_weights(units) for units in units_of(model, part)] for part in amounts}
+    weights = {
+        part: [
+            (sum(p.numel() for linear in units.rows for p in linear.parameters()) + units.columns.weight.numel())
+            // units.count
+            for units in units_of(model, part)
+        ]
+        for part in amounts
+    }
     steps = [PathStep(unmasked(model, list(amounts)), {})]
     curve = [_point(steps[0], weights, evaluation)]
 
@@ -142,8 +267,15 @@ def choose_units(
             f"--max-accuracy-drop {limit:g} is broken before any head or neuron is removed: the layers or subword "
             f"tokens removed before cost {_described(curve[0])}; remove fewer of them, or allow more"
         )
+
+    def score(masks: Masks) -> dict[Part, Tensor]:
+        return {
+            part: score_units(model, batches, masks, part, config.criterion, seed=seed, values=values)
+            for part in amounts
+        }
+
     with progress("Removing heads and neurons", sum(amounts.values())) as advance:
-        for step in removal_path(model, batches, amounts, config, seed=seed, values=values):
+        for step in removal_path(model, amounts, config, score):
             steps.append(step)
             curve.append(_point(step, weights, evaluation))
             advance(sum(step.removed.values()) - sum(steps[-2].removed.values()))
@@ -202,7 +334,10 @@ def _fast_enough(
 
 
 def _point(step: PathStep, weights: Mapping[Part, Sequence[int]], evaluation: MaskedEvaluation) -> dict[str, Any]:
-    """Return a point of the pruning curve: numbers of removed heads and neurons, and the metric without them."""
+    """Return a point of the pruning curve: numbers of removed heads and neurons, and the metric without them.
+
+    ``weights`` are those that one head, or neuron, of each layer owns.
+    """
     rows = evaluation.rows
     counts: dict[str, int] = {}
     for part, removed in step.removed.items():
@@ -219,9 +354,3 @@ def _point(step: PathStep, weights: Mapping[Part, Sequence[int]], evaluation: Ma
         "recovered": False,
         "chosen": False,
     }
-
-
-def _weights(units: Units) -> int:
-    """Return how many weights one head, or neuron, of a layer owns."""
-    owned = sum(parameter.numel() for linear in units.rows for parameter in linear.parameters())
-    return (owned + units.columns.weight.numel()) // units.count

@@ -1,17 +1,20 @@
-"""The rows of a pruning stage by role, and evaluations of a model with some heads or neurons masked."""
+"""The rows of a pruning by role, and models on them: with heads or neurons masked, and after each removal."""
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example, LabelledData, check_roles, encode_gold, row_key
-from compress.data.tokenization import maximum_length, one_column
+from compress.data.tokenization import encode, maximum_length, one_column
 from compress.evaluation.metrics import (
     Difference,
     Metric,
@@ -21,18 +24,32 @@ from compress.evaluation.metrics import (
     predictions,
     score,
 )
-from compress.inference.batching import TorchRun, logits_of
-from compress.inference.label_check import check_label_meaning
-from compress.inference.padding import exact_batches
+from compress.inference.batching import exact_batches, logits_of
+from compress.inference.predict import check_label_meaning
+from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
+from compress.models.flops import count_flops
 from compress.models.model_dir import ModelDir
+from compress.models.modeling.families import layers_of
+from compress.models.modeling.pruned import to_pruned
+from compress.models.prunable_units import Part, has_units, kept_layers
 from compress.models.resumption import is_whole, seal
+from compress.models.saving import describe_architecture, save_model
 from compress.pruning.scoring import check_rows, scoring_batches
-from compress.surgery.unit_masks import Masks, mask_key, masked
+from compress.surgery.remove_hidden import remove_hidden
+from compress.surgery.remove_layers import remove_layers
+from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
+from compress.surgery.unit_masks import Masks, mask_key, masked, masked_positions
+from compress.training.layer_mapping import kept_layer_map
 from compress.training.training_data import Gold, LabelledPool, Selection, agreement_rows
 
 ON_TRAIN = "train (the scoring rows)"
+MASKED_TOLERANCE = 1e-5
+COMPARED_ROWS = 256
+# Fields of a config that do not describe shapes.
+NO_SHAPE = frozenset(("id2label", "label2id", "architectures", "auto_map", "transformers_version", "problem_type"))
 
 
 @dataclass(frozen=True)
@@ -97,8 +114,7 @@ def split_rows(
     validation = encoded(data.validation, "validation")
     pool = LabelledPool(tuple(labels)) if labels else None
     given: dict[str, Any] = {"train": data.train, "unlabeled": pool, "validation": data.validation}
-    present = {role: rows for role, rows in given.items() if rows}
-    checked = check_roles(present, data.overlap)
+    checked = check_roles({role: rows for role, rows in given.items() if rows}, data.overlap)
     sets: dict[str, Any] = dict(checked.sets)
     train: Sequence[Example] = sets["train"]
     sample = encoded(random.Random(seed).sample(list(train), min(examples, len(train))), "sample")
@@ -196,3 +212,133 @@ class MaskedEvaluation:
             tags: Sequence[list[int]] = self.rows.gold.labels  # type: ignore[assignment]
             sentences = np.repeat(np.arange(len(tags)), [len(row) for row in tags])
         return {"metric": self.rows.metric, "classes": self.rows.classes, "sentences": sentences}
+
+
+@dataclass
+class PrunedState:
+    """A model, its tokenizer, and its removals so far, of which the first is ``nothing``.
+
+    ``folder`` holds the predictions of each step and its checkpoint, which ``checkpoints`` names by removal. ``steps``
+    has the figures after each removal, as :meth:`record` describes them.
+    ``layer_map`` maps the layers that are kept to those of the unpruned model, for hidden-state losses.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    rows: EvaluationRows
+    folder: Path
+    steps: list[Mapping[str, Any]] = field(default_factory=list)
+    checkpoints: dict[str, Path] = field(default_factory=dict)
+    trained: bool = False
+    layer_map: str = "uniform"
+    reference: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        rows = self.rows
+        tokens = encode(self.tokenizer, rows.gold.examples, rows.max_length, task=rows.task)["input_ids"]
+        self.median_length = int(np.median([len(ids) for ids in tokens]))
+        unpruned = self.evaluation("nothing")
+        unpruned.check()
+        self.reference = unpruned.predicted()
+        self.record("nothing", 0, 0)
+
+    @property
+    def teacher(self) -> Path:
+        """The checkpoint of the unpruned model that reads the remaining subword tokens."""
+        return self.checkpoints.get("vocabulary", self.checkpoints["nothing"])
+
+    def evaluation(self, name: str) -> MaskedEvaluation:
+        """Return an evaluation of the present model; ``name`` names the cache of its predictions."""
+        folder = self.folder / f"answers-{len(self.steps)}-{name}"
+        return MaskedEvaluation(self.model, self.tokenizer, self.rows, folder, self.reference)
+
+    def record(self, removal: str, removed: int, of: int, masks: Masks | None = None) -> None:
+        """Evaluate and save the model after a removal; ``masks`` are applied in the evaluation.
+
+        Args:
+            removal: ``nothing`` of the unpruned model, ``vocabulary``, ``layers``, ``heads``, ``neurons``, ``hidden``
+                or ``recovery``, which removes nothing.
+            removed: how many, ``of`` how many there were.
+
+        A step also has ``flops`` of a row of ``tokens`` tokens (None where they cannot be counted), ``trained``
+        (whether the weights were trained since the model was unpruned), the shapes as ``architecture`` of a manifest,
+        the ``config`` that a model of random weights and equal speed can be made from, and the fields of
+        :meth:`MaskedEvaluation.effect`.
+        """
+        kept = reloadable(self.model).cpu()
+        effect = self.evaluation(removal).effect(masks)
+        tokens = np.ones((1, self.median_length), dtype=np.int64)
+        architecture = describe_architecture(kept)
+        step = {
+            "removal": removal,
+            "removed": removed,
+            "of": of,
+            "parameters": architecture["parameters"],
+            "flops": count_flops(kept, {"input_ids": tokens, "attention_mask": tokens.copy()}),
+            "tokens": self.median_length,
+            **effect,
+            "trained": self.trained,
+            "architecture": architecture,
+            "config": {key: value for key, value in kept.config.to_diff_dict().items() if key not in NO_SHAPE},
+        }
+        self.checkpoints[removal] = self.folder / f"{len(self.steps)}-{removal}"
+        self.steps.append(step)
+        shutil.rmtree(self.checkpoints[removal], ignore_errors=True)  # of an earlier start
+        save_model(kept, self.tokenizer, self.checkpoints[removal])
+
+    def save_without(self, masks: Masks, directory: Path) -> Path:
+        """Save a copy of the model without masked heads and neurons, and return the directory."""
+        smaller = deepcopy(self.model)
+        for part, rows in masks.items():
+            remove_masked(smaller, part, rows)
+        save_model(reloadable(smaller).cpu(), self.tokenizer, directory)
+        return directory
+
+    def remove_vocabulary(self, corpus: Iterable[Example]) -> dict[str, Any]:
+        """Keep the subword tokens of a corpus; return what was removed, and how many words are tokenized anew."""
+        before = self.tokenizer
+        self.tokenizer, cut = cut_vocabulary(self.model, before, corpus)
+        self.record("vocabulary", cut.pieces_before - cut.pieces_after, cut.pieces_before)
+        return {**asdict(cut), "fallbacks": fallbacks(before, self.tokenizer, self.rows.gold.examples)}
+
+    def remove_layers(self, layers: Sequence[int]) -> None:
+        """Remove whole layers by their positions."""
+        there, before = len(layers_of(self.model)), kept_layers(self.model)
+        remove_layers(self.model, layers)
+        self.layer_map = kept_layer_map(before, kept_layers(self.model))
+        self.record("layers", len(layers), there)
+
+    def remove_hidden(self, positions: Sequence[int]) -> None:
+        """Remove positions of the hidden size."""
+        there = int(self.model.config.hidden_size)
+        remove_hidden(self.model, positions)
+        self.record("hidden", len(positions), there)
+
+    def remove_units(self, masks: Masks) -> None:
+        """Remove masked heads, then neurons, from the weights, and compare the logits with those of masking.
+
+        A model that was trained with all of them masked is evaluated with all of them masked.
+        """
+        expected = self.evaluation("masked").logits(masks, COMPARED_ROWS)
+        for part, rows in masks.items():
+            remove_masked(self.model, part, rows)
+            later: Masks = {other: left for other, left in masks.items() if part == "heads" and other != part}
+            gone = sum(int((row == 0).sum()) for row in rows)
+            self.record(part, gone, sum(map(len, rows)), later if self.trained else None)
+        difference = np.abs(expected - self.evaluation("sliced").logits(first=COMPARED_ROWS))
+        if np.nanmax(difference) > MASKED_TOLERANCE * max(1.0, np.nanmax(np.abs(expected))):  # NaN: no prediction
+            raise RuntimeError(
+                f"slicing changed the logits by {np.nanmax(difference):.2g} against masking; nothing was written"
+            )
+
+
+def reloadable(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model, of a class that can be saved and opened again."""
+    copy = to_pruned(model) if has_units(model) else deepcopy(model)
+    copy.eval()
+    return copy
+
+
+def remove_masked(model: PreTrainedModel, part: Part, rows: Sequence[Tensor]) -> None:
+    """Remove masked heads, or neurons, from the weights of a model."""
+    (remove_heads if part == "heads" else remove_neurons)(model, masked_positions(rows))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from compress import plugins
 from compress.data import LabelledData
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.evaluation.metrics import METRICS, bootstrap
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.threads import using_threads
@@ -26,7 +26,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.prunable_units import Part, heads_per_layer, units_of
 from compress.models.resumption import cached_json
 from compress.models.stage import Stage
-from compress.progress import Advance, Progress, silent
+from compress.progress import Advance, Progress, each, silent
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
 from compress.pruning.scoring import Values
@@ -76,10 +76,14 @@ def head_study(
     for name in study.criteria:
         plugins.find("criteria", name)
     pruning = Pruning(examples=study.examples, step=study.step, normalise=study.normalise)
-    if faults := pruning.scoring_faults():
-        raise CompressError("; ".join(faults))
-    if data.train and not data.validation:
-        raise CompressError("there are no rows to measure on; give labelled rows with --validation FILE")
+    faults = pruning.scoring_faults()
+    refuse(
+        (faults, "; ".join(faults)),
+        (
+            data.train and not data.validation,
+            "there are no rows to measure on; give labelled rows with --validation FILE",
+        ),
+    )
     rows = split_rows(source, data, examples=study.examples, seed=compute.seed)
     device = resolve_device(compute.device)
     whole, tokenizer = source.load(plain=True), source.load_tokenizer()
@@ -106,16 +110,14 @@ def head_study(
         heads = HeadEvaluations(evaluation, batches, compute.seed, Values(folder / "values.jsonl"), folder)
         counts = heads.counts
         with progress("Scoring heads", len(study.criteria)) as advance:
-            scores = {name: heads.scores(name, advance) for name in study.criteria}
+            scores = {name: heads.scores(name) for name in each(study.criteria, advance)}
         with progress("Removing single heads", sum(counts)) as advance:
-            ablation = list(heads.without_each(advance))
+            ablation = [heads.with_masked(*place, alone=False) for place in each(heads.places, advance)]
         with progress("Keeping single heads", sum(counts)) as advance:
-            alone = list(heads.best_alone(advance))
+            alone = heads.best_alone(advance)
         orders = [("gradient", 0), ("oracle", 0), *(("random", number) for number in range(RANDOM_ORDERS))]
         with progress("Removing more and more", len(orders)) as advance:
-            evolution = [
-                point for order, number in orders for point in heads.evolution(order, number, pruning, advance)
-            ]
+            evolution = [point for order in each(orders, advance) for point in heads.evolution(*order, pruning)]
         low, high = evaluation.interval()
         content = {
             "model": source.name,
@@ -157,11 +159,16 @@ class HeadEvaluations:
         """The number of heads of each layer."""
         return heads_per_layer(self.evaluation.model)
 
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Layer and number of each head."""
+        return [(layer, head) for layer, count in enumerate(self.counts) for head in range(count)]
+
     def by_layer(self, scores: Tensor) -> list[Tensor]:
         """Return the scores of the heads that each layer has."""
         return [row[:count] for row, count in zip(scores, self.counts, strict=True)]
 
-    def scores(self, criterion: str, advance: Advance = lambda steps: None) -> Tensor:
+    def scores(self, criterion: str) -> Tensor:
         """Return the scores ``[L, H]`` of a criterion, cached in a file."""
         model = self.evaluation.model
         found = cached_json(
@@ -170,43 +177,46 @@ class HeadEvaluations:
                 model, self.batches, unmasked(model), "heads", criterion, seed=self.seed, values=self.values
             ).tolist(),
         )
-        advance(1)
         return torch.tensor(found)
 
-    def without_each(self, advance: Advance) -> Iterator[dict[str, Any]]:
-        """Yield the metric without each head (Michel et al. 2019, section 3.2)."""
-        for layer, count in enumerate(self.counts):
-            for head in range(count):
-                masks = unmasked(self.evaluation.model)
-                masks["heads"][layer][head] = 0.0
-                yield self._ablation(layer, head, masks)
-                advance(1)
+    def with_masked(self, layer: int, head: int, *, alone: bool) -> dict[str, Any]:
+        """Return the metric without a head (Michel et al. 2019, section 3.2), or with it alone in its layer."""
+        masks = self._masks(layer, head, alone)
+        difference = asdict(self.evaluation.difference(masks))
+        return {"layer": layer, "head": head, "value": self.evaluation.value(masks), **difference}
 
-    def best_alone(self, advance: Advance) -> Iterator[dict[str, Any]]:
-        """Yield for each layer the metric with its best head alone there (section 3.3).
+    def best_alone(self, advance: Advance) -> list[dict[str, Any]]:
+        """Return for each layer the metric with its best head alone there (section 3.3).
 
         The best head has the lowest loss on the scoring rows: the best of many on the evaluation rows would look too
         good.
         """
-        for layer, count in enumerate(self.counts):
-            found = []
-            for head in range(count):
-                found.append(self.values.of(self.evaluation.model, self._only(layer, head), self.batches, MEASURE))
-                advance(1)
-            best = int(np.argmax(found))
-            yield self._ablation(layer, best, self._only(layer, best))
+        model = self.evaluation.model
+        values = {
+            (layer, head): self.values.of(model, self._masks(layer, head, alone=True), self.batches, MEASURE)
+            for layer, head in each(self.places, advance)
+        }
+        best = [
+            max(range(count), key=lambda head: values[layer, head])  # noqa: B023
+            for layer, count in enumerate(self.counts)
+        ]
+        return [self.with_masked(layer, head, alone=True) for layer, head in enumerate(best)]
 
-    def evolution(self, order: str, number: int, pruning: Pruning, advance: Advance) -> Iterator[dict[str, Any]]:
+    def evolution(self, order: str, number: int, pruning: Pruning) -> Iterator[dict[str, Any]]:
         """Yield the metric as heads are removed in the order of a criterion, until each layer has one (section 4.2)."""
         model, total, seed = self.evaluation.model, sum(self.counts), self.seed + number
         gradient = order == "gradient"
         pruning = replace(pruning, criterion=order, normalise=pruning.normalise and gradient, recompute=gradient)
-        fixed: dict[Part, Tensor] | None = {"heads": self.scores(order)} if order == "oracle" else None
-        path = removal_path(model, self.batches, {"heads": total - len(self.counts)}, pruning, seed=seed, fixed=fixed)
+
+        def score(masks: Masks) -> dict[Part, Tensor]:
+            if order == "oracle":
+                return {"heads": self.scores(order)}
+            return {"heads": score_units(model, self.batches, masks, "heads", order, seed=seed)}
+
+        path = removal_path(model, {"heads": total - len(self.counts)}, pruning, score)
         for removed, masks in ((0, unmasked(model)), *((step.removed["heads"], step.masks) for step in path)):
             removal = {"heads_removed": removed, "share_removed": round(removed / total, 4)}
             yield {"order": order, "seed": seed, **removal, **self.evaluation.effect(masks)}
-        advance(1)
 
     def correlations(self, scores: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
         """Yield Spearman's rank correlation of every two criteria, with its bootstrap interval over heads."""
@@ -220,12 +230,9 @@ class HeadEvaluations:
             interval = {"spearman": float(spearman(*columns, 1)), "low": low, "high": high}
             yield {"first": first, "second": second, **interval}
 
-    def _ablation(self, layer: int, head: int, masks: Masks) -> dict[str, Any]:
-        difference = asdict(self.evaluation.difference(masks))
-        return {"layer": layer, "head": head, "value": self.evaluation.value(masks), **difference}
-
-    def _only(self, layer: int, head: int) -> Masks:
+    def _masks(self, layer: int, head: int, alone: bool) -> Masks:
+        """Return masks of one head, or of all others of its layer."""
         masks = unmasked(self.evaluation.model)
-        masks["heads"][layer].zero_()
-        masks["heads"][layer][head] = 1.0
+        masks["heads"][layer][:] = 0.0 if alone else 1.0
+        masks["heads"][layer][head] = 1.0 if alone else 0.0
         return masks

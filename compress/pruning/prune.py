@@ -3,38 +3,53 @@
 Removals are done in the order vocabulary, layers, heads and neurons, hidden size; one recovery follows.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transformers import PretrainedConfig
+
 from compress import plugins
 from compress.data import Example, LabelledData, content_sha256
-from compress.errors import CompressError
-from compress.exporting.export import has_exporter
+from compress.errors import CompressError, refuse
+from compress.exporting.export import export, has_exporter
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.side_by_side import Speed
+from compress.inference.side_by_side import Speed, time_side_by_side
+from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import using_threads
+from compress.labelling.label import teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import empty, keep_apart, places_of, write_atomically
+from compress.models.modeling.families import head_size_of
+from compress.models.output_dir import WORK_FOLDER, empty, keep_apart, places_of, write_atomically
+from compress.models.prunable_units import Part, units_of
+from compress.models.resumption import cached_json, is_whole
 from compress.models.stage import Stage
-from compress.progress import Progress, silent
-from compress.pruning.evaluation import split_rows
-from compress.pruning.plan import PruningPlan, plan_pruning
-from compress.pruning.pruned_state import PrunedState, reloadable
-from compress.pruning.recovery import RECOVERY, Recovery, check_labels
-from compress.pruning.removal_steps import execute_plan
-from compress.pruning.step_timing import StepTimer
-from compress.recipes import Pruning, Training
+from compress.progress import Progress, each, logger, silent
+from compress.pruning.choose_units import PruningPlan, choose_units, plan_pruning, plan_units
+from compress.pruning.evaluation import PrunedState, PruningRows, reloadable, split_rows
+from compress.pruning.scoring import Values, choose_removed_layers, hidden_importance
+from compress.recipes import Choice, Phase, Pruning, Training
 from compress.reporting.charts.pruning_curve import CURVE_NAME, curve_csv
 from compress.reporting.figure_page import write_figures
 from compress.reporting.pruning_page import removed, view
 from compress.surgery.remove_vocabulary import check_tokenizer
-from compress.training.phases import check_batch_sizes
+from compress.surgery.unit_masks import Masks, mask_key, masks_at, masks_from_json
+from compress.training import phases
+from compress.training.monitoring import join_logs
+from compress.training.trainer import Outcome, TrainingRun
+from compress.training.training_data import Selection, TrainingData
 
 TIMED_BATCH_SIZES = (1, 32)  # at which each removal is timed
 PRUNING_REPORT_NAME = "pruning.json"
+RECOVERY = Training(epochs=1.0, min_steps=400, learning_rate=5e-5, evaluations=8)
+# The cubic schedule masks heads and neurons in this share of the recovery's epochs, at a constant learning rate. All
+# are masked after MASKED_BY of that phase, so that the model trains without them before they are removed.
+MASKING_SHARE, MASKED_BY = 0.6, 0.9
+MASKING_FOLDER = "masking"
 
 
 @dataclass(frozen=True)
@@ -79,26 +94,30 @@ def prune(
     """
     source = ModelDir.open(model)
     pruning.check()
-    if pruning.max_accuracy_drop and not data.validation:
-        raise CompressError(
-            "--max-accuracy-drop is judged on rows that the model was not fitted on; give them with --validation FILE"
+    refuse(
+        (
+            pruning.max_accuracy_drop and not data.validation,
+            "--max-accuracy-drop is judged on rows that the model was not fitted on; give them with --validation FILE",
         )
+    )
     plugins.find("criteria", pruning.criterion)
     labels = open_labels(data.labels)
     keep_apart(places_of(output), [directory.path for directory in labels])
     check_labels(source, labels, pruning.recover, bool(data.validation))
     if pruning.recover:
-        check_batch_sizes(data.training)
+        phases.check_batch_sizes(data.training)
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))
     whole, tokenizer = source.load(plain=True), source.load_tokenizer()
     plan = plan_pruning(whole, pruning, vocabulary=data.vocabulary is not None)
+    vocabulary = {}
     if data.vocabulary is not None:
         check_tokenizer(tokenizer)
+        vocabulary["vocabulary"] = content_sha256(data.vocabulary)
     recipe = {**asdict(pruning), "training": asdict(data.training)}
     settings = {
         **recipe,
-        **({"vocabulary": content_sha256(data.vocabulary)} if data.vocabulary is not None else {}),
+        **vocabulary,
         "labels": [directory.manifest.files for directory in labels],
         "metric": rows.evaluation.metric.name,
         **compute.asked,
@@ -116,14 +135,13 @@ def prune(
             force=force,
         ) as stage,
     ):
-        runtimes = ("torch", "onnxruntime") if has_exporter(source) else ("torch",)
         evaluated = rows.evaluation
+        runtimes = ("torch", "onnxruntime") if has_exporter(source) else ("torch",)
         timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)
-        selection = rows.selection(source.task)
-        recovery = Recovery(source, rows, selection, pruning, data.training, compute, progress)
+        recovery = Recovery(source, rows, rows.selection(source.task), pruning, data.training, compute, progress)
         try:
             state = PrunedState(whole.to(compute.device), tokenizer, evaluated, stage.scratch / "cuts")  # type: ignore[arg-type]
-            decisions = execute_plan(plan, state, recovery, timer, data.vocabulary, stage.scratch, progress)
+            decisions = execute_plan(plan, state, recovery, timer, data.vocabulary, stage.scratch)
         except CompressError:
             empty(stage.working)  # the next request under this name will be another one
             raise
@@ -133,8 +151,9 @@ def prune(
         if measure:
             shapes = {name: path for name, path in state.checkpoints.items() if name != "recovery"}
             with progress("Timing", len(runtimes)) as advance:
-                speeds = timer.speeds(shapes, TIMED_BATCH_SIZES, advance)
-        notes |= write_pruning_report(source, plan, state, decisions, speeds, stage)
+                for runtime in each(runtimes, advance):
+                    speeds += timer.speeds(shapes, runtime, TIMED_BATCH_SIZES)
+        notes |= write_pruning_report(source, pruning, state, decisions, speeds, stage)
         read = (
             *source.manifest.data,
             *rows.described,
@@ -142,7 +161,7 @@ def prune(
         )
         metric = {
             "name": evaluated.metric.name,
-            "value": state.steps[-1].value,
+            "value": state.steps[-1]["value"],
             "split": evaluated.split,
             "rows": len(evaluated.gold.examples),
         }
@@ -150,19 +169,237 @@ def prune(
     return ModelDir.open(output)
 
 
+@dataclass(frozen=True)
+class StepTimer:
+    """Rows to read, and the runtimes to time in; the last one decides about a speed-up."""
+
+    rows: Sequence[Example]
+    runtimes: Sequence[str]
+    threads: int
+
+    def speeds(self, steps: Mapping[str, Path], runtime: str, batch_sizes: Sequence[int]) -> list[Speed]:
+        """Return the speeds of model directories by name; the first is what others are compared with."""
+        places = {name: directory_for(runtime, path) for name, path in steps.items()}
+        return time_side_by_side(places, self.rows, runtime=runtime, threads=self.threads, batch_sizes=batch_sizes)
+
+
+def directory_for(runtime: str, directory: Path) -> Path:
+    """Return the directory that a runtime opens: for ONNX the export of a torch directory."""
+    if runtime == "torch":
+        return directory
+    target = directory.with_name(f"{directory.name}-onnx")
+    if not is_whole(target):
+        export(ModelDir.open(directory, verify=False), target)
+    return target
+
+
+def execute_plan(
+    plan: PruningPlan,
+    state: PrunedState,
+    recovery: "Recovery",
+    timer: StepTimer,
+    corpus: Iterable[Example] | None,
+    folder: Path,
+) -> dict[str, Any]:
+    """Remove everything from a model in place, evaluate each step, and return the decisions.
+
+    Args:
+        recovery: holds the scoring rows, and trains the model while the cubic schedule masks heads and neurons.
+        corpus: text whose subword tokens are kept; None keeps all.
+        folder: keeps each decision, so that a resumed run does not score again.
+    """
+    config, progress, found = recovery.config, recovery.progress, dict[str, Any]()
+    if corpus is not None:
+        found["vocabulary"] = state.remove_vocabulary(corpus)
+    batches = recovery.rows.batches(state.tokenizer, recovery.compute.device)
+    if plan.layers:
+        with progress("Removing layers", plan.layers) as advance:
+            found["layers"] = cached_json(
+                folder / "layers.json",
+                lambda: choose_removed_layers(state.model, batches, plan.layers, advance),
+            )
+        state.remove_layers([step["layer"] for step in found["layers"]])
+    units = plan_units(state.model, config) if plan.layers and plan.units else plan.units
+    for part, count in units.items():
+        present = sum(layer.count for layer in units_of(state.model, part))
+        rounded = part == "neurons" and config.multiple > 1
+        most = "up to " if config.has_target else "about " if rounded else ""
+        stay = f"multiples of {config.multiple} stay in each layer" if rounded else f"{present - count:,} stay"
+        logger.info("removing %s%s of %s %s, %s", most, f"{count:,}", f"{present:,}", part, stay)
+
+    shutil.rmtree(folder / "candidates", ignore_errors=True)  # of a run that was stopped
+
+    def speedup_of(masks: Masks) -> Interval:
+        smaller = state.save_without(masks, folder / "candidates" / mask_key(masks))
+        places = {"whole": state.checkpoints["nothing"], "candidate": smaller}
+        timed = timer.speeds(places, timer.runtimes[-1], (config.speedup_batch_size,))[-1]
+        return Interval(timed.speedup, timed.low, timed.high)
+
+    if config.schedule == "cubic":
+        state.remove_units(recovery.mask_gradually(state, units, folder / MASKING_FOLDER))
+    elif units:
+        decision = cached_json(
+            folder / "units.json",
+            lambda: choose_units(
+                state.evaluation("path"),
+                batches,
+                units,
+                config,
+                speedup_of,
+                seed=recovery.compute.seed,
+                values=Values(folder / "values.jsonl"),
+                progress=progress,
+            ),
+        )
+        masks = masks_from_json(decision.pop("masks"))
+        found |= decision
+        state.remove_units(masks)
+    if plan.hidden:
+        with progress("Scoring hidden width", len(batches)) as advance:
+            scored = cached_json(
+                folder / "hidden.json",
+                lambda: hidden_importance(state.model, each(batches, advance)).argsort(stable=True).tolist(),
+            )
+        state.remove_hidden(sorted(scored[: plan.hidden]))
+    return found
+
+
+def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
+    """Raise an error for a recovery without rows to select by, and for labels that are unused or of another model."""
+    known = {source.sha256, *(str(parent["sha256"]) for parent in source.manifest.parents)}
+    refuse(
+        (
+            recover and not validation and not label_dirs,
+            "--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR",
+        ),
+        (label_dirs and not recover, "--labels is for recovery, which was not asked for; add --recover 1"),
+        *(
+            (
+                labels.teacher_sha256 not in known,
+                f"{labels.path} was labelled by {labels.teacher_name}, which is neither {source.name} nor its teacher; "
+                "label the text again with 'compress label --teacher ...'",
+            )
+            for labels in label_dirs
+        ),
+    )
+
+
+def recovery_losses(recovery: str, config: PretrainedConfig, layers: str) -> tuple[Choice, ...]:
+    """Return the losses of ``--recovery``: of logits, and of hidden states by a layer map or of token relations."""
+    if recovery == "hidden":
+        return (Choice("logit-mse"), Choice("hidden-mse", options={"layers": layers}))
+    if recovery == "relations":
+        # As many relation heads as a head is wide divide any number of heads that a layer has left.
+        return (Choice("logit-mse"), Choice("relations", options={"relation_heads": head_size_of(config)}))
+    return (Choice("logit-mse"),)
+
+
+def recovery_training(training: Training, epochs: float) -> Training:
+    """Return the training of so many passes over the rows; below one, few rows get that share of its least steps."""
+    return replace(training.part(min(1.0, epochs)), epochs=epochs, max_steps=training.max_steps)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Distillation of the unpruned model ``source`` into the pruned one, on the rows of a pruning stage.
+
+    ``selection`` are the rows that select the checkpoint.
+    """
+
+    source: ModelDir
+    rows: PruningRows
+    selection: Selection | None
+    config: Pruning
+    training: Training
+    compute: Compute
+    progress: Progress
+
+    @cached_property
+    def training_data(self) -> TrainingData:
+        """The text of the pool and of train with the logits of the unpruned model, which may have to be computed."""
+        pool, train = self.rows.pool, self.rows.train
+        own = [labels for labels in pool.labels if labels.teacher_sha256 == self.source.sha256] if pool else []
+        logits = teacher_logits(self.source, train.examples, compute=self.compute, labels=own, progress=self.progress)
+        kept = pool if pool is None or self.rows.validation.examples else pool.part(held=False)
+        return TrainingData(kept, replace(train, logits=logits))
+
+    def mask_gradually(self, state: PrunedState, units: Mapping[Part, int], folder: Path) -> Masks:
+        """Train a model while the cubic schedule masks heads and neurons, and return the masks.
+
+        ``folder`` keeps the outcome for a run that is resumed.
+        """
+        outcome = phases.load_finished(folder, state.model)
+        if outcome is None:
+            (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
+            options = {
+                "keep_heads": self.config.keep_heads,
+                "multiple": self.config.multiple,
+                "normalise": self.config.normalise,
+                "until": MASKED_BY,
+                "heads": units.get("heads", 0),
+                "neurons": units.get("neurons", 0),
+            }
+            training = replace(self._part_of_training(MASKING_SHARE), schedule="constant")
+            modifier = Choice("gradual-pruning", options=options)
+            outcome = self._distil(state, folder, training, self.compute, modifier=modifier, title="Masking")
+            phases.save_finished(folder, state.model, outcome)
+        state.trained = True
+        assert outcome.masked is not None
+        return masks_at(state.model, outcome.masked)
+
+    def recover(self, state: PrunedState, working: Path) -> Outcome:
+        """Train the pruned model for the rest of the epochs, select its best checkpoint, and record it."""
+        share, compute = 1.0, self.compute
+        if self.config.schedule == "cubic":  # another order of rows than while masking
+            share, compute = 1 - MASKING_SHARE, replace(compute, seed=compute.seed + phases.SEEDS_APART)
+        outcome = self._distil(state, working, self._part_of_training(share), compute, selection=self.selection)
+        if self.config.schedule == "cubic":
+            join_logs({"masking": working / WORK_FOLDER / MASKING_FOLDER, "recovery": working}, working)
+        state.trained = True
+        state.record("recovery", 0, 0)
+        return outcome
+
+    def _part_of_training(self, share: float) -> Training:
+        return recovery_training(self.training, self.config.recover).part(share)
+
+    def _distil(
+        self,
+        state: PrunedState,
+        working: Path,
+        training: Training,
+        compute: Compute,
+        *,
+        selection: Selection | None = None,
+        modifier: Choice | None = None,
+        title: str = "Recovering",
+    ) -> Outcome:
+        phase = Phase(recovery_losses(self.config.recovery, state.model.config, state.layer_map), modifier=modifier)
+        live = phase.needs & {"hidden", "attention"}
+        teacher = ModelDir.open(state.teacher, verify=False).load() if live else None
+        (outcome,) = phases.fit(
+            state.model,
+            state.tokenizer,
+            replace(self.training_data, selection=selection),
+            TrainingRun(working, training, self.source.task, compute, self.progress, title),
+            phases=(phase,),
+            teachers={"task": teacher},
+        )
+        return outcome
+
+
 def write_pruning_report(
     source: ModelDir,
-    plan: PruningPlan,
+    config: Pruning,
     state: PrunedState,
     decisions: Mapping[str, Any],
     speeds: Sequence[Speed],
     stage: Stage,
 ) -> dict[str, Any]:
     """Write the page, tables and pictures of a pruned model, and return the notes of its manifest."""
-    curve, last, config = list(decisions.get("curve", ())), state.steps[-1], plan.config
-    if curve and last.removal == "recovery":
+    curve, last = list(decisions.get("curve", ())), state.steps[-1]
+    if curve and last["removal"] == "recovery":
         chosen = next(point for point in curve if point["chosen"])
-        recovered = {key: getattr(last, key) for key in ("value", "points", "low", "high")}
+        recovered = {key: last[key] for key in ("value", "points", "low", "high")}
         curve.append({**chosen, **recovered, "recovered": True})
     content = {
         "name": stage.manifest.name,
@@ -173,7 +410,7 @@ def write_pruning_report(
         "rows": len(state.rows.gold.examples),
         "schedule": config.schedule,
         "criterion": "gradual-pruning" if config.schedule == "cubic" else config.criterion,
-        "cuts": [asdict(step) for step in state.steps],
+        "cuts": state.steps,
         "speeds": [asdict(speed) for speed in speeds],
         **({"max_accuracy_drop": config.max_accuracy_drop} if config.max_accuracy_drop else {}),
         **decisions,
@@ -183,5 +420,7 @@ def write_pruning_report(
     if curve:
         write_atomically(stage.working / CURVE_NAME, curve_csv(curve))
     # A target may remove no heads or no neurons.
-    shapes = [{"removal": step.removal, "config": step.config} for step in state.steps if step.removed or not step.of]
+    shapes = [
+        {key: step[key] for key in ("removal", "config")} for step in state.steps if step["removed"] or not step["of"]
+    ]
     return {"removed": removed(content["cuts"]), "shapes": shapes}

@@ -1,13 +1,13 @@
-"""Score the heads of a model by a criterion, and what all criteria share: batches, losses and cached evaluations.
+"""Importance of heads, neurons, layers and hidden positions, and what criteria share: batches, losses, evaluations.
 
-Shapes: B batch, L layers, U units (heads or neurons) of a layer, N examples.
+Shapes: B batch, L layers, U units (heads or neurons) of a layer, D hidden size, N examples.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,10 +18,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress import plugins
 from compress.data import Example, encode_gold
 from compress.data.tokenization import encode, maximum_length, pad
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.models.batch import Batch
+from compress.models.frozen_parameters import fixed_weights
 from compress.models.modeling import is_tagger
 from compress.models.output_dir import write_atomically
+from compress.models.prunable_units import kept_layers
+from compress.progress import Advance
+from compress.surgery.remove_hidden import members
+from compress.surgery.remove_layers import removable_layers, skipped
 from compress.surgery.unit_masks import Masks, mask_key, masked, normalised
 
 Batches = Iterable[Batch]
@@ -54,10 +59,15 @@ def head_importance(
         CompressError: a model, criterion, option or label that does not fit, or no examples.
     """
     check_rows(examples)
-    if is_tagger(model):
-        raise CompressError(
-            "head_importance scores classifiers of whole texts, and this model tags words; use 'compress heads'"
-        )
+    plugin = plugins.find("criteria", criterion)
+    faults = plugin.check(options)
+    refuse(
+        (
+            is_tagger(model),
+            "head_importance scores classifiers of whole texts, and this model tags words; use 'compress heads'",
+        ),
+        (faults, "; ".join(faults)),
+    )
     id2label: Any = model.config.id2label
     names = [str(id2label[index]) for index in sorted(id2label)]
     task = "regression" if len(names) == 1 else "classification"
@@ -67,17 +77,13 @@ def head_importance(
     most = maximum_length(tokenizer, model.config.to_dict())
     limit = min(max_length or most, most)
     batches = scoring_batches(rows, gold, tokenizer, max_length=limit, task=task, device=str(model.device))
-    plugin = plugins.find("criteria", criterion)
-    if faults := plugin.check(options):
-        raise CompressError("; ".join(faults))
     scores: Tensor = plugin.function(model, batches, **options)
     return normalised(scores) if normalise else scores
 
 
 def check_rows(train: Sequence[object]) -> None:
     """Raise an error without rows to score on."""
-    if not train:
-        raise CompressError("there are no rows to score the heads on; give labelled rows with --train FILE")
+    refuse((not train, "there are no rows to score the heads on; give labelled rows with --train FILE"))
 
 
 def scoring_batches(
@@ -104,30 +110,32 @@ def scoring_batches(
         yield Batch(**tensors, labels=torch.tensor(labels, dtype=kind, device=device) if labels else None)
 
 
-def target_labels(batch: Batch, logits: Tensor, labels: Labels) -> Tensor:
-    """Return the gold labels of a batch, or (``own``) the classes that the model predicts itself.
+def losses_of(batch: Batch, logits: Tensor, labels: Labels = "gold") -> Tensor:
+    """Return the task loss of every prediction: cross-entropy, or the squared error of a regression.
 
-    The divergence to the model's own *probabilities* would have a gradient of zero.
+    Args:
+        labels: ``gold``, or ``own``: the classes that the model predicts itself. The divergence to the model's own
+            *probabilities* would have a gradient of zero.
 
     Raises:
         CompressError: no gold labels, or own predictions of a regression, whose loss has a gradient of zero too.
     """
-    if labels == "own":
-        if logits.shape[-1] == 1:
-            raise CompressError("labels = 'own' needs classes, and this model is a regression; give gold labels")
-        return logits.detach().argmax(dim=-1)
-    if labels != "gold":
-        raise CompressError(f"labels = {labels!r} is not known; use 'gold' or 'own'")
-    if batch.labels is None:
-        raise CompressError("the criterion reads labels, and the rows have none; give labels, or labels='own'")
-    return batch.labels
-
-
-def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the task loss of every prediction: cross-entropy, or the squared error of a regression."""
-    if logits.shape[-1] == 1:
-        return (logits.float().squeeze(-1) - labels) ** 2
-    return torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
+    is_regression = logits.shape[-1] == 1
+    refuse(
+        (labels not in get_args(Labels), f"labels = {labels!r} is not known; use 'gold' or 'own'"),
+        (
+            labels == "own" and is_regression,
+            "labels = 'own' needs classes, and this model is a regression; give gold labels",
+        ),
+        (
+            labels == "gold" and batch.labels is None,
+            "the criterion reads labels, and the rows have none; give labels, or labels='own'",
+        ),
+    )
+    targets = logits.detach().argmax(dim=-1) if batch.labels is None or labels == "own" else batch.labels
+    if is_regression:
+        return (logits.float().squeeze(-1) - targets) ** 2
+    return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
 def as_scores(by_layer: Sequence[Tensor], masks: LayerMasks | None) -> Tensor:
@@ -173,15 +181,73 @@ def value_of(model: PreTrainedModel, batches: Batches, measure: Measure) -> floa
 
     A regression has minus its mean squared error as its metric too.
     """
-    if measure not in {"loss", "metric"}:
-        raise CompressError(f"measure = {measure!r} is not known; use 'loss' or 'metric'")
+    refuse((measure not in get_args(Measure), f"measure = {measure!r} is not known; use 'loss' or 'metric'"))
     total, answers = 0.0, 0
     for batch in batches:
         logits = batch.answers(model(**batch.inputs()).logits)
-        labels = target_labels(batch, logits, "gold")
-        if measure == "loss" or logits.shape[-1] == 1:
-            total -= float(losses_of(logits, labels).sum())
-        else:
-            total += float((logits.argmax(dim=-1) == labels).sum())
-        answers += len(labels)
+        losses = losses_of(batch, logits)
+        is_loss = measure == "loss" or logits.shape[-1] == 1
+        total += float(-losses.sum() if is_loss else (logits.argmax(dim=-1) == batch.labels).sum())  # type: ignore[attr-defined]
+        answers += len(losses)
     return total / answers
+
+
+def choose_removed_layers(
+    model: PreTrainedModel, batches: Batches, count: int, advance: Advance = lambda steps: None
+) -> list[dict[str, Any]]:
+    """Return the layers to remove, in order: each is the one without which the mean loss on the batches is lowest.
+
+    ``layer`` is its position in this model, ``number`` that before any pruning, and ``loss`` the mean loss without it
+    and those removed before it.
+
+    Greedy removal after Sajjad et al. 2023, "On the Effect of Dropping Layers of Pre-trained Transformer Models"
+    (arXiv:2004.03844), who compare positions; here every layer is tried, as Peer et al. 2022, "Greedy-layer pruning:
+    Speeding up transformer models for natural language processing" (arXiv:2105.14839), do, but without training in
+    between. Of several equally good layers the first is removed.
+
+    Args:
+        batches: with gold labels; they are read about ``count`` times the number of layers.
+
+    Raises:
+        CompressError: more layers than can be removed.
+    """
+    candidates, numbers, rows = removable_layers(model), kept_layers(model), list(batches)
+    most = min(len(candidates), len(numbers) - 1)
+    if not 1 <= count <= most:
+        raise CompressError(f"{count} of {len(numbers)} layers cannot be removed; give a number from 1 to {most}")
+    steps: list[dict[str, Any]] = []
+    with fixed_weights(model):
+        for _ in range(count):
+            gone = [step["layer"] for step in steps]
+            losses = {}
+            for layer in candidates:
+                if layer not in gone:
+                    with skipped(model, [*gone, layer]):
+                        losses[layer] = -value_of(model, rows, "loss")
+            best = min(losses, key=losses.__getitem__)
+            steps.append({"layer": best, "number": numbers[best], "loss": losses[best]})
+            advance(1)
+    return steps
+
+
+def hidden_importance(model: PreTrainedModel, batches: Batches) -> Tensor:
+    """Return ``[D]``: the first-order change of the loss if all weights of a position are set to zero.
+
+    That is ``|sum w dL/dw|`` over all weights of the position in all layers, of every batch by itself, and the mean of
+    that over the rows (Molchanov et al. 2019, "Importance Estimation for Neural Network Pruning", arXiv:1906.10771,
+    equation 7, for groups of weights; Ma et al. 2023, "LLM-Pruner", arXiv:2305.11627, section 3.2, for coupled ones).
+    On the rows that a model was trained on, the gradient of the mean over all of them is nearly zero.
+    """
+    parts = [share for member in members(model) for share in member.shares()]
+    weights = list({id(weight): weight for _, weight, _ in parts}.values())
+    width, rows = int(model.config.hidden_size), 0
+    total = torch.zeros(width, device=weights[0].device)
+    with fixed_weights(model, learning=True), torch.enable_grad():
+        for batch in batches:
+            logits = batch.answers(model(**batch.inputs()).logits)
+            gradients = torch.autograd.grad(losses_of(batch, logits).sum(), weights)
+            products = {id(w): w.detach() * gradient for w, gradient in zip(weights, gradients, strict=True)}
+            by_position = [products[id(w)].movedim(dim, 0).reshape(width, -1).sum(dim=1) for _, w, dim in parts]
+            total += torch.stack(by_position).sum(dim=0).abs()
+            rows += len(batch.input_ids)
+    return (total / rows).float().cpu()

@@ -1,30 +1,45 @@
 """The ways to quantize a model: which there are, whether they fit, and making one.
 
 A method is one candidate. ``auto`` takes all that quantizers name as their ``CANDIDATES``: sets of their options.
+Training rows give ranges of activations, and tell which layers are sensitive.
 """
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import torch
 from onnx import TensorProto
+from torch import Tensor, nn
 
 from compress import plugins
-from compress.data import Example, LabelledData
-from compress.errors import CompressError
+from compress.data import Example, LabelledData, encode_gold
+from compress.data.tokenization import encode, maximum_length, pad
+from compress.errors import CompressError, refuse
 from compress.files import faults_of
+from compress.inference.speedup_intervals import Interval
 from compress.models.graph_files import graph_file
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS
-from compress.quantization.acceptance import Check
-from compress.quantization.calibration import measured_sensitivities, observed_ranges
-from compress.quantization.hessian_sensitivity import most_sensitive
+from compress.quantization.fake_layers import FakeLayers, quantized_modules
+from compress.quantization.hessian_sensitivity import (
+    PART_ROWS,
+    PARTS,
+    answers_of,
+    layer_sensitivities,
+    most_sensitive,
+)
 
 AUTO = "auto"
 LAYERS_IN_FP32 = "layers in fp32"
+CALIBRATION_ROWS, CALIBRATION_BATCH_ROWS = 512, 32
+# Of the moving average over 16 batches: an outlier of the first one has lost 80% of its weight at the end.
+_DECAY = 0.9
 
 
 @dataclass(frozen=True)
@@ -50,16 +65,32 @@ class Quantization:
 
     def check(self) -> None:
         """Refuse values out of range."""
-        if self.max_accuracy_drop < 0:
-            raise CompressError(f"--max-accuracy-drop {self.max_accuracy_drop} is below 0; give points such as 1.0")
-        if not 0 <= self.min_agreement <= 1:
-            raise CompressError(
-                f"--min-agreement {self.min_agreement} is not a share; give one between 0 and 1, such as 0.95"
-            )
-        if not self.batch_sizes or min(self.batch_sizes) < 1:
-            raise CompressError(f"--batch-size {[*self.batch_sizes]} does not fit; give sizes from 1 on, such as 1,32")
-        if self.keep_fp32 < 0:
-            raise CompressError(f"--keep-fp32 {self.keep_fp32} is below 0; give a number of layers")
+        drop, share, sizes = self.max_accuracy_drop, self.min_agreement, [*self.batch_sizes]
+        refuse(
+            (drop < 0, f"--max-accuracy-drop {drop} is below 0; give points such as 1.0"),
+            (not 0 <= share <= 1, f"--min-agreement {share} is not a share; give one between 0 and 1, such as 0.95"),
+            (min(sizes, default=0) < 1, f"--batch-size {sizes} does not fit; give sizes from 1 on, such as 1,32"),
+            (self.keep_fp32 < 0, f"--keep-fp32 {self.keep_fp32} is below 0; give a number of layers"),
+        )
+
+
+@dataclass(frozen=True)
+class Check:
+    """The comparison of int8 with fp32; ``reasons`` says why int8 is refused, and is empty where it is accepted."""
+
+    metric: str
+    fp32: float
+    int8: float
+    rows: int
+    agreement: float
+    largest_logit_difference: float
+    speedups: Mapping[int, Interval] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def mean_speedup(self) -> float:
+        """The geometric mean over batch sizes; 1 where nothing was timed."""
+        return float(np.exp(np.mean([np.log(ratio.value) for ratio in self.speedups.values()] or [0.0])))
 
 
 @dataclass(frozen=True)
@@ -96,32 +127,30 @@ def candidates_for(
     Raises:
         CompressError: an unknown method or option, or a model or rows that do not fit.
     """
-    if quantization.method != AUTO:
-        plugin = plugins.find("quantizers", quantization.method or default_method(source), also=[AUTO])
-        only = Quantizing(plugin, quantization.options)
-        _check_fits(source, only, quantization, data.train)
-        _check_read(source, [only], quantization, data.train)
-        return [only], {}
-    if not data.validation:
-        raise CompressError("--method auto compares on validation rows; give labelled ones with --validation FILE")
-    if quantization.options:
-        raise CompressError("--method auto chooses options; name a method to set them, see 'compress list quantizers'")
-    every = [
-        Quantizing(plugin, options)
-        for plugin in (plugins.find("quantizers", name) for name in plugins.names("quantizers"))
-        for options in getattr(plugin.load(), "CANDIDATES", ())
-    ]
-    found: list[Quantizing] = []
-    refused: dict[str, str] = {}
-    for candidate in every:
-        try:
-            _check_fits(source, candidate, quantization, data.train)
-            found.append(candidate)
-        except CompressError as error:
-            refused[candidate.name] = str(error)
-    if not found:
-        raise CompressError(next(iter(refused.values())))
-    _check_read(source, found, quantization, data.train)
+    method, keep_fp32 = quantization.method or default_method(source), quantization.keep_fp32
+    if method == AUTO:
+        refuse(
+            (
+                not data.validation,
+                "--method auto compares on validation rows; give labelled ones with --validation FILE",
+            ),
+            (
+                quantization.options,
+                "--method auto chooses options; name a method to set them, see 'compress list quantizers'",
+            ),
+        )
+        known = [plugins.find("quantizers", name) for name in plugins.names("quantizers")]
+        every = [Quantizing(one, options) for one in known for options in getattr(one.load(), "CANDIDATES", ())]
+    else:
+        every = [Quantizing(plugins.find("quantizers", method, also=[AUTO]), quantization.options)]
+    reasons = {one.name: _misfit(source, one, keep_fp32, data.train) for one in every}
+    refused = {name: reason for name, reason in reasons.items() if reason}
+    found = [one for one in every if one.name not in refused]
+    reads = any(needs_training_rows(source, one.plugin.name, keep_fp32, one.options) for one in found)
+    refuse(
+        (not found, next(iter(refused.values()), "")),
+        (data.train and not reads, f"--train would not be read: {method} measures nothing on rows here; leave it out"),
+    )
     return found, refused
 
 
@@ -132,30 +161,50 @@ def default_method(source: ModelDir) -> str:
     return "onnx-qdq" if source.config.get(ACTIVATION_RANGES) else "onnx-dynamic"
 
 
-def needs_training_rows(source: ModelDir, method: str | None, keep_fp32: int = 0) -> bool:
-    """Tell whether a quantization needs training rows: for sensitivities, or for ranges that were not learned."""
+def needs_training_rows(
+    source: ModelDir, method: str | None, keep_fp32: int = 0, options: Mapping[str, Any] | None = None
+) -> bool:
+    """Tell whether a quantization reads training rows: for sensitivities, or for ranges that are not known."""
     plugin = plugins.find("quantizers", method or default_method(source))
-    return keep_fp32 > 0 or ("ranges" in plugin.parameters and not source.config.get(ACTIVATION_RANGES))
-
-
-def reads_rows(source: ModelDir, candidate: Quantizing, keep_fp32: int) -> bool:
-    """Tell whether making a candidate reads training rows."""
-    return keep_fp32 > 0 or ("ranges" not in candidate.options and needs_training_rows(source, candidate.plugin.name))
+    known = "ranges" in (options or {}) or source.config.get(ACTIVATION_RANGES)
+    return keep_fp32 > 0 or ("ranges" in plugin.parameters and not known)
 
 
 def layers_in_fp32(source: ModelDir, train: Sequence[Example], count: int) -> dict[str, Any]:
     """Return notes on the most sensitive layers, which stay in float32: their numbers and all sensitivities.
 
+    They are measured on labelled rows; for tagging on the model's own predictions.
+
     Raises:
-        CompressError: these are all layers.
+        CompressError: these are all layers, labels that are not the model's, or a model that is no transformer.
     """
     if not count:
         return {}
-    found = measured_sensitivities(source, train)
+    model, sample = source.load(), _sample(train, PARTS * PART_ROWS)
+    batches = list(_batches(source, sample, PART_ROWS))
+    if source.task == "tagging":
+        answers = [answers_of(model, inputs) for inputs in batches]
+    else:
+        gold = torch.tensor(encode_gold(sample, source.labels, task=source.task, name="train"))
+        answers = list(gold.split(PART_ROWS))
+    found = layer_sensitivities(model, list(zip(batches, answers, strict=True)))
     if count >= len(found):
         raise CompressError(f"--keep-fp32 {count} would leave nothing to quantize: the model has {len(found)} layers")
-    kept = sorted(most_sensitive(found)[:count])
-    return {LAYERS_IN_FP32: kept, "sensitivity by layer": found}
+    return {LAYERS_IN_FP32: sorted(most_sensitive(found)[:count]), "sensitivity by layer": found}
+
+
+def observed_ranges(source: ModelDir, rows: Sequence[Example]) -> dict[str, float]:
+    """Return the largest magnitude of the inputs of every linear layer: a moving average over batches of rows."""
+    model = source.load()
+    modules = quantized_modules(model)
+    layers = FakeLayers(modules, lambda _, weight: lambda found, __: found, activation_bits=8, decay=_DECAY)
+    for module in modules.values():
+        if isinstance(module, nn.Linear):
+            module.train()  # it observes; nothing else about it depends on the mode
+    with torch.no_grad():
+        for inputs in _batches(source, _sample(rows, CALIBRATION_ROWS), CALIBRATION_BATCH_ROWS):
+            model(**inputs)
+    return layers.ranges()
 
 
 def make(
@@ -193,38 +242,48 @@ def make(
     return replace(candidate, notes=notes, directory=target)
 
 
-def _check_fits(source: ModelDir, candidate: Quantizing, quantization: Quantization, train: Sequence[Example]) -> None:
-    """Refuse options that a method does not take, models that it does not read, and missing training rows."""
-    plugin, keep_fp32 = candidate.plugin, quantization.keep_fp32
+def _misfit(source: ModelDir, candidate: Quantizing, keep_fp32: int, train: Sequence[Example]) -> str:
+    """Return why a method cannot quantize a model with these options and rows; empty where it can."""
+    plugin, path, name = candidate.plugin, source.path, candidate.plugin.name
     # Ranges come from training or from calibration.
-    if faults := plugin.check({**({"ranges": {}} if "ranges" in plugin.parameters else {}), **candidate.options}):
-        raise CompressError("; ".join(faults))
-    if source.is_packed:
-        raise CompressError(f"{source.path} is packed already; give the model that it was made from")
-    if source.is_onnx and candidate.packs:
-        raise CompressError(f"{source.path} is an ONNX model; {plugin.name} needs the torch directory that it is of")
-    if source.is_onnx and _has_int8_weights(graph_file(source.path)):
-        raise CompressError(f"{source.path} is int8 already; give the model that it was made from")
-    if keep_fp32 and "keep_fp32" not in plugin.parameters:
-        raise CompressError(f"--keep-fp32 does not fit: {plugin.name} leaves no layer out; use --method onnx-dynamic")
-    if keep_fp32 and "keep_fp32" in candidate.options:
-        raise CompressError(
-            "--keep-fp32 and --option keep_fp32 both say which layers stay in float32; give one of them"
-        )
-    if not reads_rows(source, candidate, keep_fp32):
-        return
-    if source.is_onnx:
-        raise CompressError(
-            f"{source.path} is an ONNX model, on which neither sensitivities nor ranges are measured; give the torch "
-            "directory that it was exported from"
-        )
-    if not train:
-        raise CompressError(
-            "which layers are sensitive is measured on training rows; give labelled ones with --train FILE"
-            if keep_fp32
-            else f"{source.name} was not trained with ranges of activations, and {plugin.name} needs some; give "
-            "labelled rows to measure them on with --train FILE, or train with --student q8bert"
-        )
+    options = {**({"ranges": {}} if "ranges" in plugin.parameters else {}), **candidate.options}
+    if faults := plugin.check(options):
+        return "; ".join(faults)
+    reads = needs_training_rows(source, name, keep_fp32, candidate.options)
+    refusals = (
+        (source.is_packed, f"{path} is packed already; give the model that it was made from"),
+        (
+            source.is_onnx and candidate.packs,
+            f"{path} is an ONNX model; {name} needs the torch directory that it is of",
+        ),
+        (
+            source.is_onnx and _has_int8_weights(graph_file(path)),
+            f"{path} is int8 already; give the model that it was made from",
+        ),
+        (
+            keep_fp32 and "keep_fp32" not in plugin.parameters,
+            f"--keep-fp32 does not fit: {name} leaves no layer out; use --method onnx-dynamic",
+        ),
+        (
+            keep_fp32 and "keep_fp32" in candidate.options,
+            "--keep-fp32 and --option keep_fp32 both say which layers stay in float32; give one of them",
+        ),
+        (
+            reads and source.is_onnx,
+            f"{path} is an ONNX model, on which neither sensitivities nor ranges are measured; give the torch "
+            "directory that it was exported from",
+        ),
+        (
+            keep_fp32 and not train,
+            "which layers are sensitive is measured on training rows; give labelled ones with --train FILE",
+        ),
+        (
+            reads and not train,
+            f"{source.name} was not trained with ranges of activations, and {name} needs some; give labelled rows to "
+            "measure them on with --train FILE, or train with --student q8bert",
+        ),
+    )
+    return next((text for applies, text in refusals if applies), "")
 
 
 def _has_int8_weights(path: Path) -> bool:
@@ -234,10 +293,15 @@ def _has_int8_weights(path: Path) -> bool:
     return any(not weights.isdisjoint(node.input) for node in graph.node if node.op_type != "Cast")
 
 
-def _check_read(
-    source: ModelDir, candidates: Sequence[Quantizing], quantization: Quantization, train: Sequence[Example]
-) -> None:
-    """Refuse training rows that no candidate reads."""
-    if train and not any(reads_rows(source, one, quantization.keep_fp32) for one in candidates):
-        name = quantization.method or candidates[0].plugin.name
-        raise CompressError(f"--train would not be read: {name} measures nothing on rows here; leave it out")
+def _sample(rows: Sequence[Example], count: int) -> list[Example]:
+    return random.Random(0).sample(list(rows), min(count, len(rows)))
+
+
+def _batches(source: ModelDir, rows: Sequence[Example], size: int) -> Iterator[dict[str, Tensor]]:
+    tokenizer = source.load_tokenizer()
+    limit = maximum_length(tokenizer, source.config)
+    for start in range(0, len(rows), size):
+        tokens = encode(tokenizer, rows[start : start + size], limit, task=source.task)
+        tokens.pop("words", None)
+        read = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(tokens["input_ids"]))]
+        yield {key: torch.from_numpy(ids) for key, ids in pad(read, tokenizer.pad_token_id or 0).items()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.inference import processes
 from compress.models.integer_rounding import fake_symmetric
 
@@ -112,12 +112,13 @@ def check_shares(*, bits: Mapping[str, int], decay: float, start: float) -> None
     Raises:
         CompressError: bits outside 2 to 8, or a decay or start outside 0 to 1.
     """
-    for name, value in bits.items():
-        if not 2 <= value <= 8:
-            raise CompressError(f"{name} = {value} is not possible; use 2 to 8")
-    for name, share in (("decay", decay), ("start", start)):
-        if not 0 <= share < 1:
-            raise CompressError(f"{name} = {share} must be at least 0 and below 1")
+    refuse(
+        *((not 2 <= value <= 8, f"{name} = {value} is not possible; use 2 to 8") for name, value in bits.items()),
+        *(
+            (not 0 <= share < 1, f"{name} = {share} must be at least 0 and below 1")
+            for name, share in (("decay", decay), ("start", start))
+        ),
+    )
 
 
 def quantized_modules(model: PreTrainedModel) -> dict[str, nn.Module]:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.batch import NO_TARGET
 from compress.models.frozen_parameters import fixed_weights
 from compress.models.modeling.families import layers_of
@@ -40,10 +40,13 @@ def layer_sensitivities(
     Raises:
         CompressError: there is no part, or the model is no transformer.
     """
-    if not has_units(model):
-        raise CompressError(f"sensitivity is of encoder layers, and a {model.config.model_type!r} model has none")
-    if not parts:
-        raise CompressError("sensitivity is measured on training rows, and there are none; give --train FILE")
+    refuse(
+        (
+            not has_units(model),
+            f"sensitivity is of encoder layers, and a {model.config.model_type!r} model has none",
+        ),
+        (not parts, "sensitivity is measured on training rows, and there are none; give --train FILE"),
+    )
     matrices = [[weight for weight in layer.parameters() if weight.dim() == 2] for layer in layers_of(model)]
     flat = [weight for layer in matrices for weight in layer]
     found = []  # by part, then by layer

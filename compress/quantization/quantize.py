@@ -26,29 +26,34 @@ from typing import Any, cast
 import numpy as np
 
 from compress.data import Example, LabelledData, check_roles, encode_gold
-from compress.data.tokenization import one_column
+from compress.data.tokenization import encode, maximum_length, one_column
 from compress.errors import CompressError
-from compress.evaluation.metrics import find_metric
+from compress.evaluation.metrics import Metric, agreement, find_metric, predictions, score
 from compress.exporting.export import write_onnx
+from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
-from compress.inference.open_runtime import open_runtime
+from compress.inference.predict import check_label_meaning
+from compress.inference.open_runtime import open_runtime, runtime_for
+from compress.inference.side_by_side import ROWS, time_in_turns
+from compress.inference.speedup_intervals import Interval, speedup
+from compress.inference.threads import default_threads
 from compress.models.fitted_rows import check_unseen
 from compress.models.graph_files import copy_graph, graph_file, graph_with_data
 from compress.models.model_dir import ModelDir
-from compress.models.model_files import copy_client_files
+from compress.models.model_files import copy_client_files, read_config
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
 from compress.models.stage import Stage
-from compress.progress import Progress, silent
-from compress.quantization.acceptance import Check, Judge
+from compress.progress import Advance, Progress, silent
 from compress.quantization.candidates import (
     AUTO,
+    Check,
     Quantization,
     Quantizing,
     candidates_for,
     layers_in_fp32,
     make,
-    reads_rows,
+    needs_training_rows,
 )
 
 _TRAINED_FOR = {
@@ -84,8 +89,8 @@ def quantize(
         raise CompressError(f"--device {compute.device} does not fit: what is quantized is for CPUs; use --device cpu")
     quantization.check()
     candidates, refused = candidates_for(source, quantization, data)
-    packs = candidates[0].packs
-    chosen = find_metric(data.metric, task=source.task, classes=len(source.labels))
+    packs, keep_fp32 = candidates[0].packs, quantization.keep_fp32
+    metric = find_metric(data.metric, task=source.task, classes=len(source.labels))
     rows = list(data.validation)
     gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation"))
     roles = {role: found for role, found in (("train", data.train), ("validation", rows)) if found}
@@ -98,7 +103,7 @@ def quantize(
         "quantize",
         output,
         parents={"model": source},
-        settings={"metric": chosen.name, **asdict(replace(quantization, method=method))},
+        settings={"metric": metric.name, **asdict(replace(quantization, method=method))},
         data=entries,
         force=force,
         keep=False,
@@ -111,7 +116,7 @@ def quantize(
             with progress("Exporting", None):
                 fp32, architecture = _fp32_graph(source, working)
         with progress("Preparing", None):
-            in_fp32 = layers_in_fp32(source, train, quantization.keep_fp32)
+            in_fp32 = layers_in_fp32(source, train, keep_fp32)
         made: list[Quantizing] = []
         for number, candidate in enumerate(candidates):
             target = working if packs else working / WORK_FOLDER / f"candidate-{number}"
@@ -119,30 +124,20 @@ def quantize(
                 with progress(f"Quantizing by {candidate.name}", None):
                     one = make(source, candidate, train, fp32, target, notes=in_fp32)
             except CompressError as error:
-                if len(candidates) == 1:
-                    raise
                 refused[candidate.name] = str(error)
                 continue
             if rows:
+                judge = Judge(source, fp32, target, compute.threads)
                 with progress("Checking int8", 2 * len(rows)) as advance:
-                    check = Judge(source, fp32, target, compute.threads).check(
-                        rows,
-                        gold,
-                        chosen,
-                        max_accuracy_drop=quantization.max_accuracy_drop,
-                        min_agreement=quantization.min_agreement,
-                        batch_sizes=quantization.batch_sizes,
-                        advance=advance,
-                    )
-                one = replace(one, check=check)
+                    one = replace(one, check=judge.check(rows, gold, metric, quantization, advance=advance))
             else:
                 _check_opens(target, source)
             made.append(one)
         if not made:
             raise CompressError(next(iter(refused.values())))
         best = max(made, key=lambda one: one.rank)
-        read = reads_rows(source, best, quantization.keep_fp32)
-        entries = [entry for entry in entries if read or entry["role"] != "train"]
+        if not needs_training_rows(source, best.plugin.name, keep_fp32, best.options):
+            entries = [entry for entry in entries if entry["role"] != "train"]
         if not packs:
             copy_graph(graph_file(fp32 if best.check and best.check.reasons else best.directory), working)
         notes = dict(best.notes)
@@ -161,6 +156,80 @@ def quantize(
             **_findings(best.check, packs, notes),
         )
     return ModelDir.open(output)
+
+
+class Judge:
+    """Compares the fp32 and the int8 directory of a model in the same runtime.
+
+    Speed counts for ONNX graphs only: packed weights are unpacked before they run in ``torch``.
+    """
+
+    def __init__(self, source: ModelDir, fp32: Path, int8: Path, threads: int) -> None:
+        runtime = runtime_for(int8)
+        self.threads = threads or default_threads()  # the same for both, whatever else begins to run
+        config = read_config(fp32)  # of the graph: a cross-encoder's activation is in it, and not in this config
+        self.runs = {
+            name: open_runtime(path, runtime, threads=self.threads, config=config)
+            for name, path in (("fp32", fp32), ("int8", int8))
+        }
+        self.timed = runtime == "onnxruntime"
+        self.task, self.labels = source.task, source.labels
+        self.tokenizer = source.load_tokenizer()
+        self.max_length = maximum_length(self.tokenizer, source.config)
+
+    def check(
+        self,
+        rows: Sequence[Example],
+        gold: np.ndarray,
+        metric: Metric,
+        limits: Quantization,
+        advance: Advance = lambda rows: None,
+    ) -> Check:
+        """Compare both on rows with gold labels ``[N]``; a model refused for its predictions is not timed.
+
+        ``advance`` counts the rows that either has read.
+        """
+        reference = self.logits("fp32", rows, advance)
+        classes = reference.shape[1]
+        fp32 = predictions(reference, self.task)
+        check_label_meaning(fp32, gold, self.labels, "validation")
+        expected = score(fp32, gold, metric=metric, classes=classes)
+        try:
+            logits = self.logits("int8", rows, advance)
+        except CompressError:  # fp32 read the same rows, so that only the numbers can be at fault
+            return Check(metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",))
+        int8 = predictions(logits, self.task)
+        found = score(int8, gold, metric=metric, classes=classes)
+        same = agreement(int8, fp32)
+        reasons = []
+        answered = np.isfinite(reference).all(axis=1)  # a word that was cut off has no logits
+        if len(np.unique(int8[answered])) == 1 < len(np.unique(fp32[answered])):
+            one = int8[answered][0]
+            shown = one if self.task == "regression" else self.labels[one]
+            reasons.append(f"it predicts {shown} for all {answered.sum():,} rows")
+        drop, most = round(100 * (expected - found), 6), limits.max_accuracy_drop  # 3 of 300 rows are one point exactly
+        if drop > most:
+            reasons.append(f"{metric.name} drops by {drop:.2f} points, more than the {most:g} allowed")
+        if same < limits.min_agreement:
+            reasons.append(f"it agrees with fp32 on {same:.1%} of the rows, fewer than {limits.min_agreement:.1%}")
+        speedups = {} if reasons or not self.timed else {size: self.time(rows, size) for size in limits.batch_sizes}
+        difference = float(np.nanmax(np.abs(logits - reference)))
+        check = Check(metric.name, expected, found, len(rows), same, difference, speedups, tuple(reasons))
+        if speedups and check.mean_speedup <= 1:
+            shown = ", ".join(f"x{ratio.value:.2f} at batch size {size}" for size, ratio in speedups.items())
+            return replace(check, reasons=(f"it is not faster on this host ({shown})",))
+        return check
+
+    def logits(self, name: str, rows: Sequence[Example], advance: Advance) -> np.ndarray:
+        limits: dict[str, Any] = {"max_length": self.max_length, "batch_rows": 32, "task": self.task}
+        return logits_of(rows, self.runs[name], self.tokenizer, **limits, advance=advance)
+
+    def time(self, rows: Sequence[Example], batch_size: int) -> Interval:
+        """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""
+        tokens = encode(self.tokenizer, rows[:ROWS], self.max_length)
+        padding_ids = dict.fromkeys(self.runs, self.tokenizer.pad_token_id or 0)
+        samples = time_in_turns(self.runs, dict.fromkeys(self.runs, tokens), padding_ids, batch_size, self.threads)
+        return speedup(samples["fp32"], samples["int8"])
 
 
 def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:

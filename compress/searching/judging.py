@@ -14,7 +14,8 @@ from compress.data import Example, encode_gold
 from compress.data.tokenization import one_column
 from compress.evaluation.metrics import Metric, paired_difference, predictions, score
 from compress.inference.compute import Compute
-from compress.inference.predict import Reader, load
+from compress.inference.predict import load
+from compress.inference.runners import LoadedModel
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.model_dir import ModelDir
 
@@ -61,7 +62,7 @@ class ValidationRows:
         if isinstance(model, CascadeDir):
             found = load(model, compute=compute).predict(list(self.examples))
             return np.array([model.labels.index(one["label"]) for one in found])
-        return predictions(Reader.open(model, compute).logits(self.examples), model.task)
+        return predictions(LoadedModel.load(model, compute).logits(self.examples), model.task)
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
         """Judge predictions ``[N]``."""

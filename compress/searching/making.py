@@ -17,8 +17,7 @@ from compress.labelling.label_dir import open_labels
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
 from compress.progress import Progress, logger
-from compress.pruning.prune import PruningData, prune
-from compress.pruning.recovery import RECOVERY, recovery_training
+from compress.pruning.prune import RECOVERY, PruningData, prune, recovery_training
 from compress.recipes import Pruning, StudentRecipe, Training
 from compress.searching.halving import RUNGS, at_rung
 from compress.searching.space import Shape

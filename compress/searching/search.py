@@ -25,7 +25,7 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, find_metric
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.label_check import check_gold
+from compress.inference.predict import check_gold
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen

@@ -10,7 +10,7 @@ from typing import Any
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.compute import Compute
-from compress.inference.cores import core_count
+from compress.inference.threads import core_count
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import places_of
 from compress.models.resumption import is_whole, keep, kept

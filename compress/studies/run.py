@@ -17,8 +17,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import METRICS_NAME, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import Progress, logger, silent
-from compress.pruning.prune import PruningData, prune
-from compress.pruning.recovery import RECOVERY
+from compress.pruning.prune import RECOVERY, PruningData, prune
 from compress.quantization.candidates import Quantization, default_method, needs_training_rows
 from compress.quantization.quantize import quantize
 from compress.recipes import (

@@ -22,7 +22,7 @@ from compress.data import (
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.label_check import check_gold
+from compress.inference.predict import check_gold
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
 from compress.models.model_dir import ModelDir

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.errors import CompressError
+from compress.inference.batching import is_transformer, may_read_padding, padding_changes
 from compress.inference.compute import autocast
-from compress.inference.padding import is_transformer, may_read_padding, padding_changes
 from compress.models.batch import Batch, Outputs
 from compress.models.frozen_parameters import fixed_weights
 from compress.models.modeling import input_names

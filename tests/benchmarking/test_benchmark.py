@@ -26,9 +26,9 @@ from compress.benchmarking.worker_main import RequestHandler
 from compress.cli import execute
 from compress.data import Example, content_sha256, describe_rows
 from compress.errors import CompressError
-from compress.inference import cores
+from compress.inference import threads
 from compress.inference.compute import Compute
-from compress.inference.runner import Runner
+from compress.inference.runners import Runner
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
@@ -564,7 +564,7 @@ def test_the_command_hands_on_what_was_typed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(
         benchmark_module, "benchmark", lambda *given, **named: asked.append((given[3], named["output"])) or LINES
     )
-    monkeypatch.setattr(cores, "available_cores", lambda: [3, 5])
+    monkeypatch.setattr(threads, "available_cores", lambda: [3, 5])
     monkeypatch.setenv("HOME", "/home/ann")
     data = tmp_path / "test.csv"
     data.write_text("text,label\nfine,good\npoor,bad\n")

@@ -21,7 +21,8 @@ from compress.benchmarking.candidates import open_candidates, plan_competitors
 from compress.benchmarking.worker_main import import_required
 from compress.data.examples import Example
 from compress.errors import Unavailable
-from compress.inference.batching import TorchRun, logits_of
+from compress.inference.batching import logits_of
+from compress.inference.torch_run import TorchRun
 from compress.models.model_dir import ModelDir
 from tests.support import REPOSITORY
 from tests.support.tiny import bilstm, classifier, examples, pruned, torch_directory, write

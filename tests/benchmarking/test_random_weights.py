@@ -28,7 +28,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, removals_of
-from compress.pruning import removal_steps
+from compress.pruning import prune as prune_module
 from compress.pruning.prune import PruningData, prune
 from compress.recipes import BenchmarkSettings, Pruning
 from compress.reporting.speedup_breakdown import waterfalls
@@ -184,14 +184,14 @@ def test_recovery_and_the_whole_are_no_removals() -> None:
 def test_a_target_that_leaves_neurons_alone_does_not_count_them(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = removal_steps.choose_units
+    original = prune_module.choose_units
 
     def choose(*arguments: Any, **options: Any) -> Any:
         chosen = original(*arguments, **options)
         chosen["masks"]["neurons"] = [[1] * len(row) for row in chosen["masks"]["neurons"]]
         return chosen
 
-    monkeypatch.setattr(removal_steps, "choose_units", choose)
+    monkeypatch.setattr(prune_module, "choose_units", choose)
     made = small(teacher, tmp_path / "heads", Pruning(heads="3", ffn="50%", multiple=8, step=1.0))
     assert made.manifest.architecture["ffn_per_layer"] == [64, 64]
     assert removals_of(made) == ("heads",)

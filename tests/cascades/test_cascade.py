@@ -22,7 +22,8 @@ from compress.data import Example, LabelledData, describe_rows
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.compute import Compute
-from compress.inference.predict import Reader, load
+from compress.inference.predict import load
+from compress.inference.runners import LoadedModel
 from compress.inference.side_by_side import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
@@ -95,7 +96,7 @@ def test_each_row_is_answered_by_the_first_that_is_sure(models: list[ModelDir], 
     rows = texts(150, "new")
     names = list(made.member_names)
     assert len(names) > 1 and len(made.thresholds) == len(names) - 1
-    logits = {model.name: Reader.open(model, CPU).logits(rows) for model in models}
+    logits = {model.name: LoadedModel.load(model, CPU).logits(rows) for model in models}
     probabilities = {name: torch.tensor(own).double().softmax(1).numpy() for name, own in logits.items()}
     expected = []
     for row in range(len(rows)):

@@ -11,7 +11,7 @@ from compress.cascades import thresholds
 from compress.cascades.thresholds import LEVELS, MemberResult, best_plans, fastest_within, plans, simulate
 from compress.evaluation.metrics import METRICS, Difference, paired_difference
 from compress.evaluation.softmax import confidence
-from compress.inference.cascade import ask_in_turn
+from compress.inference.runners import ask_in_turn
 
 ACCURACY = METRICS["accuracy"]
 ROWS = 1000

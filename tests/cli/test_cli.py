@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -254,6 +255,10 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     "an unknown list": (lambda d: ["list", "student"], "Did you mean 'students'?"),
     "nothing of that name": (lambda d: ["show", "bilstn"], "Did you mean 'bilstm'?"),
     "predict what": (lambda d: ["predict", "--model", str(d.teacher)], "predict needs either TEXT"),
+    "standard input and a text": (
+        lambda d: ["predict", "--model", str(d.teacher), "-", "good"],
+        "- stands for all lines of standard input; give it alone",
+    ),
 }
 
 
@@ -494,6 +499,25 @@ def test_predict_reads_files_and_pairs(desk: Desk, capsys: pytest.CaptureFixture
     pairs = desk.file("pairs.tsv", "sentence1\tsentence2\nthe film\tthe plot\n")
     assert execute(desk.command("predict", data=pairs)) == 0
     assert json.loads(capsys.readouterr().out)["text_pair"] == "the plot"
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"), [(b"hello\n\nbye", ["hello", "", "bye"]), (b"\xef\xbb\xbfa\r\n-\n", ["a", "-"])]
+)
+def test_predict_reads_lines_of_standard_input(
+    content: bytes, texts: list[str], desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert execute(["predict", "--model", str(desk.teacher), "-"]) == 0
+    assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == texts
+
+
+def test_standard_input_that_is_no_text_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\nbad \xff\n")))
+    assert execute(["predict", "--model", str(desk.teacher), "-"]) == 2
+    assert "line 2 of standard input is not UTF-8" in capsys.readouterr().err
 
 
 def test_predict_gives_scores_of_a_regression(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

@@ -223,7 +223,7 @@ CONTROLS = {*map(chr, range(32)), "\x7f", "\u202e"} - {"\n", "\r", "\t"}
 PRELOADED = (
     *("torch", "onnxruntime", "safetensors.torch", "pyarrow.parquet", "torch.onnx"),
     *("transformers.models.bert.modeling_bert", "transformers.models.auto.tokenization_auto", "transformers.trainer"),
-    *("compress.models.modeling.registration", "compress.inference.token_runner", "compress.training.distill"),
+    *("compress.models.modeling.registration", "compress.inference.runners", "compress.training.distill"),
     *("compress.searching.search", "optuna.storages._rdb.storage"),
 )
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compress.errors import CompressError
-from compress.inference.label_check import check_label_meaning
+from compress.inference.predict import check_label_meaning
 
 GOLD = np.arange(300) % 3
 NAMES = ("bad", "good", "none")

@@ -18,7 +18,7 @@ from compress.inference.predict import load
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.quantization.acceptance import Judge
+from compress.quantization.quantize import Judge
 from tests.support import tiny
 from tests.support.tagging import tagger
 from tests.support.tiny import torch_directory, write
@@ -32,6 +32,29 @@ def test_texts_pairs_and_examples_are_taken() -> None:
     assert text == same
     (pair,), (same,) = model.predict([("a film", "a plot")]), model.predict([Example("a film", "a plot")])
     assert pair == same and model.predict([]) == []
+
+
+def test_one_text_has_one_prediction() -> None:
+    model = load(torch_directory("bert"), compute=CPU)
+    assert [model.predict("a good film")] == model.predict(["a good film"])
+    assert [model.predict(("a film", "a plot"))] == model.predict([("a film", "a plot")])
+    assert model.predict(np.array(["a good film"])) == model.predict(iter(["a good film"]))
+
+
+def test_probabilities_are_an_array() -> None:
+    model = load(torch_directory("bert"), compute=CPU)
+    found = model.predict_proba(["a good film", "bad"])
+    assert found.shape == (2, len(model.labels)) and found.sum(axis=1) == pytest.approx(1)
+    for row, one in zip(found, model.predict(["a good film", "bad"], probabilities=True), strict=True):
+        assert row == pytest.approx([*one["probabilities"].values()], abs=1e-4)
+    assert model.predict_proba("bad").shape == (1, 2) and model.predict_proba([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("labels", [("score",), None])
+def test_scores_and_tags_have_no_array_of_probabilities(labels: tuple[str, ...] | None, tmp_path: Path) -> None:
+    model = tiny.classifier("bert", labels=labels) if labels else tagger()
+    with pytest.raises(CompressError, match="has no probabilities of its labels"):
+        load(write(tmp_path / "model", model), compute=CPU).predict_proba(["a good film"])
 
 
 def test_a_text_that_was_cut_says_so() -> None:
@@ -50,7 +73,10 @@ def test_a_tagged_sentence_that_was_cut_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "says"),
     [
-        ("a good film", "predict takes a list of texts"),
+        (b"a good film", "a list of them, not bytes"),
+        (1, "a list of them, not int"),
+        ({"text": "a good film"}, "a list of them, not dict"),
+        (("a", "b", "c"), "('a', 'b', 'c') is neither a text nor a tuple of two texts"),
         ([("a", "b", "c")], "('a', 'b', 'c') is neither a text nor a tuple of two texts"),
         ([("a", None)], "('a', None) is neither a text"),
         ([1], "1 is neither a text"),

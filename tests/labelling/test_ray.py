@@ -28,7 +28,7 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError, MissingPackage
 from compress.inference.compute import Compute
-from compress.inference.cores import available_cores
+from compress.inference.threads import available_cores
 from compress.labelling import label as label_module
 from compress.labelling import ray_engine
 from compress.labelling.label import Engine, LabelOptions, choose_runtime, label

@@ -10,7 +10,7 @@ import pytest
 
 from compress.errors import CompressError
 from compress.models.prunable_units import ffn_widths, heads_per_layer
-from compress.pruning import step_timing as step_timing_module
+from compress.pruning import prune as prune_module
 from tests.support.pruning import content, curve, pruned, timed
 from tests.support.tiny import load
 
@@ -57,12 +57,12 @@ def test_a_speed_known_roughly_only_decides_and_its_interval_is_told(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = timed(monkeypatch, lambda heads, neurons: 10.0 + heads + neurons / 4)
-    exact = step_timing_module.time_side_by_side
+    exact = prune_module.time_side_by_side
 
     def rough(*given: Any, **named: Any) -> list[Any]:
         return [replace(one, low=one.speedup / 2, high=2 * one.speedup) for one in exact(*given, **named)]
 
-    monkeypatch.setattr(step_timing_module, "time_side_by_side", rough)
+    monkeypatch.setattr(prune_module, "time_side_by_side", rough)
     made = pruned(teacher, tmp_path / "small", "", speedup=1.5, step=0.125, multiple=8)
     target = content(made)["target"]
     assert target["low"] < 1.5 <= target["value"] < target["high"] and len(asked) == len(set(asked))

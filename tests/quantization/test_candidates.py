@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -13,9 +15,8 @@ from compress.data import Example, LabelledData
 from compress.errors import CompressError
 from compress.inference.speedup_intervals import Interval
 from compress.models.model_dir import ModelDir
-from compress.quantization.acceptance import Judge
 from compress.quantization.candidates import Quantization
-from compress.quantization.quantize import quantize
+from compress.quantization.quantize import Judge, quantize
 from tests.support.tiny import onnx_directory, torch_directory
 from tests.support.training_data import labelled_file, train_rows, validation_rows
 
@@ -81,9 +82,9 @@ def test_one_that_does_not_pass_is_not_kept_however_fast(
     speeds |= {(name, size): value for name, value in zip(NAMES, (1.5, 1.4, 9.0), strict=True) for size in (1, 32)}
     check = Judge.check
 
-    def refuse_static(self: Judge, *arguments: object, **options: object) -> object:
-        options["min_agreement"] = 1.1 if self.name == STATIC else 0.0  # type: ignore[attr-defined]
-        return check(self, *arguments, **options)  # type: ignore[arg-type]
+    def refuse_static(self: Judge, rows: Any, gold: Any, metric: Any, limits: Quantization, **options: Any) -> object:
+        least = 1.1 if self.name == STATIC else 0.0  # type: ignore[attr-defined]
+        return check(self, rows, gold, metric, replace(limits, min_agreement=least), **options)
 
     monkeypatch.setattr(Judge, "check", refuse_static)
     made = quantize(torch_directory("bert"), tmp_path / "int8", quantization=AUTO, data=BOTH)

@@ -28,10 +28,8 @@ from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.quantization.acceptance import Judge
-from compress.quantization.calibration import observed_ranges
-from compress.quantization.candidates import Quantization
-from compress.quantization.quantize import quantize
+from compress.quantization.candidates import Quantization, observed_ranges
+from compress.quantization.quantize import Judge, quantize
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import bilstm_tagger
 from tests.support.tiny import (
@@ -334,7 +332,9 @@ def test_a_drop_of_just_what_is_allowed_passes(monkeypatch: pytest.MonkeyPatch) 
     right = {"fp32": 255, "int8": 252}
     monkeypatch.setattr(judge, "logits", lambda name, *_: np.eye(2)[1 * (np.arange(300) >= right[name])], raising=False)
     rows = examples(300)
-    check = judge.check(rows, np.zeros(300, int), METRICS["accuracy"], max_accuracy_drop=1.0, min_agreement=0.9)
+    check = judge.check(rows, np.zeros(300, int), METRICS["accuracy"], Quantization(min_agreement=0.9))
     assert check.reasons == ()
-    check = judge.check(rows, np.zeros(300, int), METRICS["accuracy"], max_accuracy_drop=0.9, min_agreement=0.9)
+    check = judge.check(
+        rows, np.zeros(300, int), METRICS["accuracy"], Quantization(max_accuracy_drop=0.9, min_agreement=0.9)
+    )
     assert check.reasons == ("accuracy drops by 1.00 points, more than the 0.9 allowed",)

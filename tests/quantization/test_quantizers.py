@@ -26,10 +26,8 @@ from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import Interval
 from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import ModelDir
-from compress.quantization.acceptance import Judge
-from compress.quantization.calibration import observed_ranges
-from compress.quantization.candidates import Quantization, default_method, needs_training_rows
-from compress.quantization.quantize import quantize
+from compress.quantization.candidates import Quantization, default_method, needs_training_rows, observed_ranges
+from compress.quantization.quantize import Judge, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import sentences, tagger

@@ -26,7 +26,7 @@ from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.pruning.recovery import RECOVERY
+from compress.pruning.prune import RECOVERY
 from compress.searching import findings, making, space
 from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings

@@ -30,7 +30,7 @@ _PRELOADED = (
     "sklearn.linear_model",
     "sklearn.model_selection",
     "compress.models.modeling.registration",
-    "compress.inference.token_runner",
+    "compress.inference.runners",
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
 from compress.models.prunable_units import ffn_widths, heads_per_layer
-from compress.pruning import step_timing as step_timing_module
+from compress.pruning import prune as prune_module
 from compress.pruning.prune import PruningData, prune
 from compress.recipes import Pruning
 from tests.support.tiny import load
@@ -50,10 +50,10 @@ def timed(monkeypatch: pytest.MonkeyPatch, latency: Any) -> list[Path]:
             model, _ = load(place)
             value = latency(sum(heads_per_layer(model)), sum(ffn_widths(model)))
             ratio = latency(8, 128) / value
-            found.append(step_timing_module.Speed(name, runtime, threads, batch_sizes[0], value, ratio, ratio, ratio))
+            found.append(prune_module.Speed(name, runtime, threads, batch_sizes[0], value, ratio, ratio, ratio))
         asked.append(place)
         return found
 
-    monkeypatch.setattr(step_timing_module, "time_side_by_side", fake)
-    monkeypatch.setattr(step_timing_module, "directory_for", lambda runtime, directory: directory)
+    monkeypatch.setattr(prune_module, "time_side_by_side", fake)
+    monkeypatch.setattr(prune_module, "directory_for", lambda runtime, directory: directory)
     return asked

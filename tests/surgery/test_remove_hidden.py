@@ -23,7 +23,7 @@ from compress.models.modeling.families import PRUNED_FIELDS, head_size_of
 from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
 from compress.models.prunable_units import heads_per_layer
 from compress.models.saving import describe_architecture
-from compress.pruning.layer_and_width_scores import hidden_importance
+from compress.pruning.scoring import hidden_importance
 from compress.surgery.remove_hidden import Member, remove_hidden
 from compress.surgery.remove_layers import remove_layers
 from compress.surgery.remove_units import remove_heads, remove_neurons

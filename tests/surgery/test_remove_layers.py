@@ -17,8 +17,7 @@ from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_layers
 from compress.models.saving import describe_architecture
-from compress.pruning.layer_and_width_scores import choose_removed_layers
-from compress.pruning.scoring import value_of
+from compress.pruning.scoring import choose_removed_layers, value_of
 from compress.surgery.remove_layers import removable_layers, remove_layers, skipped
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks

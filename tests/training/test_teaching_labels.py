@@ -21,7 +21,7 @@ from compress.labelling.import_labels import LabelValues, import_labels
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
-from compress.pruning.recovery import check_labels
+from compress.pruning.prune import check_labels
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.training.training_data import LabelledPool, TrainingData
 from tests.support.tiny import LABELS, PLAIN, classifier, write

@@ -2,6 +2,6 @@
 
 A baseline states ``RUNTIME``, the library that runs it, and its ``TASKS``. ``fit(directory, train, gold, task, classes,
 teacher)`` fills an empty directory with safetensors and JSON; ``start(directory, threads=, device=)`` opens it as a
-``compress.inference.runner.Runner`` that gives log-probabilities ``[B, C]``, scores ``[B, 1]`` for regression, or ``[W,
-C]`` for the words of sentences to tag. Baselines run on the CPU.
+``compress.inference.runners.Runner`` that gives log-probabilities ``[B, C]``, scores ``[B, 1]`` for regression, or
+``[W, C]`` for the words of sentences to tag. Baselines run on the CPU.
 """

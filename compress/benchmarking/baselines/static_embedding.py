@@ -18,7 +18,7 @@ from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
-from compress.inference.runner import Runner
+from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
 
 RUNTIME = "numpy"

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.inference.runner import Runner
+from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
 
 RUNTIME = "scikit-learn"

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
-from compress.inference.runner import Runner
+from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
 
 RUNTIME = "numpy"

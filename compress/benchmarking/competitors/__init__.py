@@ -7,7 +7,7 @@ made by ``benchmarks/competitor_environments.py``. The worker checks the require
 
 ``build(directory, model)`` converts a model, offline, and gets ``train`` and ``gold`` too where it ``NEEDS_TRAIN``;
 without it the model is linked. ``start(directory, threads=, device=)`` opens what was made as a
-``compress.inference.runner.Runner``. Each does what the documentation of its tool tells a user to do. A competitor that
+``compress.inference.runners.Runner``. Each does what the documentation of its tool tells a user to do. A competitor that
 cannot take a model raises ``compress.errors.Unavailable`` with the reason.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 
@@ -91,7 +91,7 @@ def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:
 
 def token_runner(
     directory: Path, function: Callable[[dict[str, np.ndarray]], np.ndarray], inputs: Sequence[str]
-) -> TokenRunner:
+) -> LoadedModel:
     """Return the runner of a placed model: tokenisation as for our own runtimes, then ``function``.
 
     ``inputs`` are the arrays ``[B, T]`` that ``function`` takes; those the tokenizer does not make are zeros.
@@ -103,4 +103,4 @@ def token_runner(
     def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
         return function({n: arrays[n] if n in arrays else np.zeros_like(arrays["input_ids"]) for n in inputs})
 
-    return TokenRunner(tokenizer, maximum_length(tokenizer, placed.config), run, parameters, task=placed.task)
+    return LoadedModel(tokenizer, maximum_length(tokenizer, placed.config), run, parameters, task=placed.task)

@@ -12,7 +12,7 @@ import numpy as np
 
 from compress.benchmarking.competitors import link_model, token_runner
 from compress.errors import Unavailable, first_line
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 
 REQUIRES = {
@@ -52,7 +52,7 @@ def export_onnx(model: ModelDir, directory: Path) -> None:
         exported.save_pretrained(directory)
 
 
-def open_onnx(directory: Path, file_name: str, threads: int) -> TokenRunner:
+def open_onnx(directory: Path, file_name: str, threads: int) -> LoadedModel:
     from onnxruntime import SessionOptions
     from optimum.onnxruntime import ORTModelForSequenceClassification
 

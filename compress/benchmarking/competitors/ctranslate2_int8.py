@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.errors import Unavailable
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 
 REQUIRES = {"ctranslate2": "ctranslate2>=4.8", **TOKENIZERS}
@@ -66,7 +66,7 @@ def build(directory: Path, model: ModelDir) -> None:
     save_file({name: value.numpy() for name, value in weights.items() if "classifier" in name}, directory / HEAD_NAME)
 
 
-def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
     import ctranslate2
 
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))

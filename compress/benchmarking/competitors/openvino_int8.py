@@ -16,7 +16,7 @@ import numpy as np
 from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable, first_line
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
 
@@ -65,7 +65,7 @@ def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
     return graph
 
 
-def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"}

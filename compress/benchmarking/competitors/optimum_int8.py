@@ -22,7 +22,7 @@ from compress.benchmarking.competitors._optimum_client import (  # noqa: F401  c
     open_onnx,
 )
 from compress.host import describe_host
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 
 
@@ -41,5 +41,5 @@ def build(directory: Path, model: ModelDir) -> None:
         quantizer.quantize(save_dir=directory, quantization_config=config)
 
 
-def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
     return open_onnx(directory, "model_quantized.onnx", threads)

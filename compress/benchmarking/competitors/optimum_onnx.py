@@ -17,7 +17,7 @@ from compress.benchmarking.competitors._optimum_client import (  # noqa: F401  c
     fit_transformers_4,
     open_onnx,
 )
-from compress.inference.token_runner import TokenRunner
+from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 
 
@@ -27,5 +27,5 @@ def build(directory: Path, model: ModelDir) -> None:
     fit_transformers_4(directory)
 
 
-def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
     return open_onnx(directory, "model.onnx", threads)

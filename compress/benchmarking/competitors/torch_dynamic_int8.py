@@ -12,15 +12,15 @@ import warnings
 from pathlib import Path
 
 from compress.benchmarking.competitors import TOKENIZERS, token_runner
-from compress.inference.batching import TorchRun, open_torch
-from compress.inference.token_runner import TokenRunner
+from compress.inference.torch_run import TorchRun, open_torch
+from compress.inference.runners import LoadedModel
 
 REQUIRES = {"torch.ao.quantization": "torch>=2.13,<3", **TOKENIZERS}
 DEVICES = ("cpu",)
 TAGS = True
 
 
-def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
     import torch
     from torch.ao.quantization import default_dynamic_qconfig, per_channel_dynamic_qconfig, quantize_dynamic
 

@@ -16,8 +16,8 @@ from typing import Any
 from compress.benchmarking.competitors import token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
-from compress.inference.batching import TorchRun, open_torch
-from compress.inference.token_runner import TokenRunner
+from compress.inference.torch_run import TorchRun, open_torch
+from compress.inference.runners import LoadedModel
 
 REQUIRES = {
     "torchao": "torchao==0.18.0",
@@ -29,7 +29,7 @@ DEVICES = ("cpu",)
 TAGS = True
 
 
-def start(directory: Path, *, threads: int, device: str) -> TokenRunner:
+def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
     from torch._inductor.exc import InvalidCxxCompiler
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
-from compress.inference.batching import open_torch
+from compress.inference.torch_run import open_torch
 from compress.models.model_dir import ModelDir
 
 REQUIRES = {"transformers.pipelines": "transformers>=5.23,<6"}

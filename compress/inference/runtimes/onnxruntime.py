@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnxruntime
 
 from compress.errors import Unavailable
+from compress.inference.batching import Run
 from compress.inference.runtimes._onnx_session import Unopened, open_session
 from compress.models.graph_files import graph_file
 
@@ -23,7 +23,7 @@ _PROVIDERS: dict[str, list[Any]] = {
 }
 
 
-def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+def start(directory: Path, *, threads: int, device: str) -> Run:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     if device == "cuda" and _CUDA not in onnxruntime.get_available_providers():
         raise Unavailable(

@@ -4,13 +4,12 @@ Its CPU plug-in takes no notice of the lengths that an ONNX LSTM is given and re
 wrong logits without a warning (seen with 2026.4.1). Rows of such a graph therefore run in groups of one length.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from compress.errors import CompressError, Unavailable
-from compress.inference.padding import EqualLengths
+from compress.inference.batching import EqualLengths, Run
 from compress.inference.runtimes._onnx_session import open_session
 from compress.models.graph_files import graph_file
 
@@ -18,7 +17,7 @@ OPENS = "onnx"
 DEVICES = ("cpu",)
 
 
-def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+def start(directory: Path, *, threads: int, device: str) -> Run:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     try:
         import openvino

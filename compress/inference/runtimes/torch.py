@@ -4,23 +4,20 @@ On a GPU float32 is without TF32. With ``precision = "bfloat16"`` matrix product
 hardware multiplies it, and logits differ in the third digit.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from compress.inference.batching import TorchRun, open_torch
+from compress.inference.batching import Run
+from compress.inference.torch_run import TorchRun, open_torch
 
 OPENS = "torch"
 DEVICES = ("cpu", "cuda")
 PRECISION = "float32"
 
 
-def start(
-    directory: Path, *, threads: int, device: str, precision: str = "float32"
-) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+def start(directory: Path, *, threads: int, device: str, precision: str = "float32") -> Run:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     model = open_torch(directory, threads=threads, device=device)
 

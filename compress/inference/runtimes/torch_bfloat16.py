@@ -4,12 +4,10 @@ The range is that of float32, the precision three decimal digits. CPUs without b
 with it than with float32.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
-from compress.inference.batching import TorchRun, open_torch
+from compress.inference.batching import Run
+from compress.inference.torch_run import TorchRun, open_torch
 
 OPENS = "torch"
 DEVICES = ("cpu", "cuda")
@@ -17,6 +15,6 @@ PRECISION = "bfloat16"
 TOLERANCE = 0.1  # a logit x may be off by 0.1 (1 + |x|)
 
 
-def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+def start(directory: Path, *, threads: int, device: str) -> Run:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     return TorchRun(open_torch(directory, threads=threads, device=device, precision=PRECISION))

@@ -5,7 +5,6 @@ because PyTorch always treats a size of 1 apart. Both are compiled before the mo
 Compiling needs a C++ compiler on a CPU and Triton on a GPU.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ from torch._dynamo.exc import TorchDynamoException
 
 from compress.data.tokenization import position_limit
 from compress.errors import Unavailable, first_line
-from compress.inference.batching import TorchRun, open_torch
+from compress.inference.batching import Run
+from compress.inference.torch_run import TorchRun, open_torch
 
 OPENS = "torch"
 DEVICES = ("cpu", "cuda")
@@ -25,7 +25,7 @@ PRECISION = "float32"
 SHAPES = ((3, 17), (5, 32), (1, 17), (1, 32))
 
 
-def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+def start(directory: Path, *, threads: int, device: str) -> Run:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
 
     Raises:

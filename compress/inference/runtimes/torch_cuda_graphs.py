@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from compress.data.tokenization import position_limit
 from compress.errors import Unavailable, first_line
-from compress.inference.batching import DeviceTimer, open_torch
+from compress.inference.batching import Run
+from compress.inference.torch_run import DeviceTimer, open_torch
 from compress.models.modeling import input_names
 
 OPENS = "torch"
@@ -36,7 +37,7 @@ Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 Graph = tuple[dict[str, Tensor], Callable[[], None], Tensor]
 
 
-def start(directory: Path, *, threads: int, device: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+def start(directory: Path, *, threads: int, device: str) -> Run:
     """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``.
 
     Raises:

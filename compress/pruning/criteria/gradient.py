@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from compress.models.frozen_parameters import fixed_weights
 from compress.models.prunable_units import Part
-from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of, target_labels
+from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of
 from compress.surgery.unit_masks import mask_hooks
 
 
@@ -38,7 +38,7 @@ def importance(
         for batch in batches:
             factors = hooks.per_example(len(batch.input_ids))
             logits = batch.answers(model(**batch.inputs()).logits)
-            loss = losses_of(logits, target_labels(batch, logits, labels)).sum()
+            loss = losses_of(batch, logits, labels).sum()
             for total, gradient in zip(totals, torch.autograd.grad(loss, factors), strict=True):
                 total += gradient.abs().sum(dim=0).double().cpu()
             rows += len(batch.input_ids)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from compress.models.frozen_parameters import fixed_weights
 from compress.models.prunable_units import Part, units_of
-from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of, target_labels
+from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of
 from compress.surgery.unit_masks import mask_hooks
 
 
@@ -34,7 +34,7 @@ def importance(
         rows = 0
         for batch in batches:
             logits = batch.answers(model(**batch.inputs()).logits)
-            loss = losses_of(logits, target_labels(batch, logits, labels)).sum()
+            loss = losses_of(batch, logits, labels).sum()
             for total, gradient in zip(sums, torch.autograd.grad(loss, weights), strict=True):
                 total += gradient
             rows += len(batch.input_ids)

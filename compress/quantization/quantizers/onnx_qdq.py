@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.exporting.onnx_graph import layer_of, layers_to_keep, module_of, write_graph
 from compress.models.integer_rounding import symmetric_int8
 from compress.quantization.quantizers._products import IntegerGraph, Rounded
@@ -77,14 +77,16 @@ def _write_table(graph: IntegerGraph, node: onnx.NodeProto) -> None:
 def _step(node: onnx.NodeProto, ranges: Mapping[str, float]) -> np.float32:
     """Return the step by which the input of a product is rounded: that of the range of its module."""
     module = module_of(node)
-    if not module:
-        raise CompressError(
+    refuse(
+        (
+            not module,
             "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a small student "
             "(bilstm, cnn, ngram), or was exported elsewhere or by an older version; use --method onnx-dynamic, or "
-            "export the transformer again"
-        )
-    if module not in ranges:
-        raise CompressError(
-            f"the ranges do not fit this graph: there is none for {module!r}; measure them anew with --train FILE"
-        )
+            "export the transformer again",
+        ),
+        (
+            module not in ranges,
+            f"the ranges do not fit this graph: there is none for {module!r}; measure them anew with --train FILE",
+        ),
+    )
     return np.float32(ranges[module] / 127)

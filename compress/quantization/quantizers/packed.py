@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.packed_weights import WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization, save_packed
 from compress.quantization.fake_layers import quantized_modules
 
@@ -27,24 +27,31 @@ def quantize(model: PreTrainedModel, target: Path, *, bits: int | None = None, g
         CompressError: no bits, bits or groups beside those that the model was trained for, or bits outside 2 to 8.
     """
     trained = getattr(model.config, WEIGHT_BITS, None)
+    given = {"bits": bits, "groups": groups}
+    groups = 128 if groups is None else groups
+    refuse(
+        *(
+            (
+                trained and value is not None,
+                f"{name} = {value} is not possible: the model was trained for its own; leave it out",
+            )
+            for name, value in given.items()
+        ),
+        (
+            not trained and bits is None,
+            "the model was not trained for few bits: train it with --student q-bert, use --method onnx-dynamic, or "
+            "set the option bits",
+        ),
+        (
+            not trained and (not 2 <= (bits or 0) <= 8 or groups < 1),
+            f"bits = {bits} must be 2 to 8 and groups = {groups} at least 1",
+        ),
+    )
     if trained:
-        for name, given in (("bits", bits), ("groups", groups)):
-            if given is not None:
-                raise CompressError(
-                    f"{name} = {given} is not possible: the model was trained for its own; leave it out"
-                )
         chosen, groups = dict(trained), int(getattr(model.config, WEIGHT_GROUPS))
     else:
-        if bits is None:
-            raise CompressError(
-                "the model was not trained for few bits: train it with --student q-bert, use --method onnx-dynamic, or "
-                "set the option bits"
-            )
-        groups = 128 if groups is None else groups
-        if not 2 <= bits <= 8 or groups < 1:
-            raise CompressError(f"bits = {bits} must be 2 to 8 and groups = {groups} at least 1")
         *names, _ = quantized_modules(model)
-        chosen = dict.fromkeys(names, bits)
+        chosen = dict.fromkeys(names, int(bits or 0))
     save_packed(model, chosen, groups, target)
     forget_quantization(model.config)
     model.config.save_pretrained(target)

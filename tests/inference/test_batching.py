@@ -1,4 +1,4 @@
-"""Predictions of a text are the same alone and in a batch, also of models whose logits depend on padding."""
+"""Batches of rows of similar length: logits are those of each text alone, also of models that read padding."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.data.examples import Example
-from compress.inference.batching import logits_of
+from compress.errors import CompressError
+from compress.inference.batching import EqualLengths, exact_batches, logits_of, run_by_length
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
-from compress.inference.padding import EqualLengths, exact_batches
 from compress.labelling.label import label
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
@@ -147,3 +147,31 @@ def test_batches_of_one_length_are_not_tried() -> None:
 def test_families_that_parity_tests_hold_are_not_tried(model_type: str) -> None:
     run = Counted(reads_padding=False)
     assert exact_batches(run, {"model_type": model_type}) is run
+
+
+def test_rows_are_sorted_and_their_logits_put_back() -> None:
+    batches: list[list[int]] = []
+
+    def run(rows: list[int]) -> np.ndarray:
+        batches.append(rows)
+        return np.array([[row, -row] for row in rows], dtype=np.float32)
+
+    logits = run_by_length([5, 2, 9, 2, 7], run, 2)
+    assert batches == [[1, 3], [0, 4], [2]]
+    assert logits.dtype == np.float32 and logits[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_logits_of_words_follow_their_rows() -> None:
+    counts = [2, 0, 1]
+
+    def run(rows: list[int]) -> np.ndarray:
+        return np.array([[10 * row + word] for row in rows for word in range(counts[row])], dtype=np.float32)
+
+    assert run_by_length([3, 2, 1], run, 2, counts)[:, 0].tolist() == [0, 1, 20]
+
+
+def test_no_rows_and_logits_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(CompressError, match="no rows"):
+        run_by_length([], lambda rows: np.empty((0, 2)), 2)
+    with pytest.raises(CompressError, match="not finite numbers; its weights are damaged"):
+        run_by_length([1], lambda rows: np.array([[np.nan]]), 2)

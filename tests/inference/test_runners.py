@@ -8,7 +8,7 @@ import pytest
 from compress.benchmarking import worker_main
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
-from compress.inference.token_runner import TokenRunner, resize, widen
+from compress.inference.runners import LoadedModel, resize, widen
 from tests.support.tiny import POSITIONS, tokenizer, torch_directory
 
 ROWS = [Example("the film is good"), Example("bad " * 40), Example("!")]
@@ -37,16 +37,16 @@ def test_every_row_gets_exactly_that_many_tokens(family: str, length: int) -> No
     tokens = tokenizer(family)
     pairs = [Example(row.text, "warm and funny") for row in ROWS]
     for rows in (ROWS, pairs):
-        arrays = TokenRunner(tokens, POSITIONS).prepare(rows, length=length)
+        arrays = LoadedModel(tokens, POSITIONS).prepare(rows, length=length)
         assert {values.shape for values in arrays.values()} == {(3, length)}
         assert arrays["attention_mask"].all()
         if length > 1:
-            natural = TokenRunner(tokens, POSITIONS).prepare(rows)["input_ids"]
+            natural = LoadedModel(tokens, POSITIONS).prepare(rows)["input_ids"]
             assert (arrays["input_ids"][:, 0] == natural[:, 0]).all()  # the mark at the start stays where it is
 
 
 def test_padding_to_a_width() -> None:
-    runner = TokenRunner(tokenizer(), POSITIONS)
+    runner = LoadedModel(tokenizer(), POSITIONS)
     plain, padded = runner.prepare(ROWS[:1]), runner.prepare(ROWS[:1], width=20)
     width = plain["input_ids"].shape[1]
     assert padded["input_ids"].shape == (1, 20) and padded["attention_mask"].sum() == width
@@ -57,10 +57,10 @@ def test_padding_to_a_width() -> None:
 
 def test_what_a_model_can_read_is_the_limit() -> None:
     place = torch_directory("bert")
-    assert TokenRunner.open(place, 0, (POSITIONS,)).max_length == POSITIONS
-    assert TokenRunner.open(place, 10, ()).lengths(ROWS)[1] == 10
+    assert LoadedModel.open(place, 0, (POSITIONS,)).max_length == POSITIONS
+    assert LoadedModel.open(place, 10, ()).lengths(ROWS)[1] == 10
     with pytest.raises(CompressError, match=f"--length 65 is more than the {POSITIONS} tokens"):
-        TokenRunner.open(place, 0, (8, 65))
+        LoadedModel.open(place, 0, (8, 65))
 
 
 def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
@@ -75,7 +75,7 @@ def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
             self.shapes.append((rows, length))
 
     run = Run()
-    runner = TokenRunner(tokenizer(), POSITIONS, run)
+    runner = LoadedModel(tokenizer(), POSITIONS, run)
     child = worker_main.RequestHandler()
     child.runner, child.examples, child.sizes = runner, ROWS, runner.lengths(ROWS)
     assert child.warm_up(probe=[0, 1], shape={})["stable"] is True

@@ -1,0 +1,270 @@
+"""Models that are ready to run: texts → inputs → logits.
+
+A runtime knows token ids alone: it opens a model directory and returns a function of token arrays. :class:`LoadedModel`
+joins it with the tokenizer, and :class:`CascadeRunner` joins several of them. Baselines and competitors have inputs of
+their own, such as words, or do both in one. N rows, B rows of a batch, T tokens, C classes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from compress.data.examples import Example
+from compress.data.stored_tokenizer import AnyTokenizer
+from compress.data.text_encoder import TokenRows, shared_encoder
+from compress.data.tokenization import at_words, encode, maximum_length, pad, word_counts
+from compress.errors import refuse
+from compress.evaluation.softmax import confidence
+from compress.inference.batching import Run, TokenArrays, logits_of
+from compress.inference.compute import Compute, resolve_device
+from compress.inference.open_runtime import open_runtime
+from compress.models.cascade_dir import CascadeDir, open_model
+from compress.models.model_dir import ModelDir
+from compress.progress import Advance
+
+# The number of a member, and those of the n rows that it reads -> logits [n, C].
+Ask = Callable[[int, np.ndarray], np.ndarray]
+
+_ROOM_FOR_SPECIAL_TOKENS = 16  # tokenizers refuse to cut to fewer tokens than they add
+
+
+@dataclass
+class Runner:
+    """A model that is ready to run.
+
+    Args:
+        prepare: turns B texts or pairs into whatever ``run`` takes.
+        run: returns logits ``[B, C]``, or log-probabilities, or scores ``[B, 1]`` for regression. Of a tagger there is
+            a row for every word of the B sentences, ``[W, C]``, not a number where it has no answer.
+        parameters: the number of its weights.
+        tokenizer_inside: whether ``prepare`` does next to nothing because ``run`` takes texts.
+    """
+
+    prepare: Callable[[Sequence[Example]], Any]
+    run: Callable[[Any], np.ndarray]
+    parameters: int
+    tokenizer_inside: bool = False
+
+
+@dataclass
+class LoadedModel:
+    """A :class:`Runner` of a model's own tokenizer and a function of token arrays, which :meth:`start` opens.
+
+    The function of a tagger answers tokens, ``[B, T, C]``; ``run`` then gives what words are answered, ``[W, C]``.
+    ``max_length`` is what rows are cut to. ``model`` is there where :meth:`open` made it.
+    """
+
+    tokenizer: AnyTokenizer
+    max_length: int
+    function: Any = None  # a Run
+    parameters: int = 0
+    tokenizer_inside: bool = False
+    task: str = "classification"
+    model: Any = None  # a ModelDir
+
+    @classmethod
+    def open(cls, model: ModelDir, max_length: int = 0, lengths: Sequence[int] = ()) -> Self:
+        """Load the tokenizer of a model directory.
+
+        Args:
+            model: of any runtime.
+            max_length: tokens a row is cut to; 0 for as many as the model can read.
+            lengths: fixed lengths that will be asked for.
+
+        Raises:
+            CompressError: the model cannot read a row of such a length.
+        """
+        tokenizer = model.open_tokenizer()
+        longest, asked = maximum_length(tokenizer, model.config), max(lengths, default=0)
+        refuse((asked > longest, f"--length {asked} is more than the {longest} tokens that it can read"))
+        return cls(tokenizer, min(max_length or longest, longest), task=model.task, model=model)
+
+    @classmethod
+    def load(cls, model: ModelDir, compute: Compute = Compute()) -> Self:
+        """Load a model to predict; on ``auto`` an ONNX one runs on the CPU, and needs no PyTorch."""
+        device = resolve_device(compute.device, for_onnx=model.is_onnx)
+        loaded = cls.open(model)
+        loaded.start(lambda model: open_runtime(model.path, threads=compute.threads, device=device))
+        return loaded
+
+    def start(self, open_one: Callable[[ModelDir], Run]) -> None:
+        """Open the model."""
+        self.function = open_one(self.model)
+
+    def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
+        """Return logits ``[N, C]``; advances by the rows."""
+        limits: dict[str, Any] = {"max_length": self.max_length, "task": self.task}
+        return logits_of(examples, self.function, self.tokenizer, **limits, advance=advance)
+
+    def lengths(self, examples: Sequence[Example]) -> list[int]:
+        """Return the tokens of each row, after cutting."""
+        return [len(ids) for ids in encode(self.tokenizer, examples, self.max_length, task=self.task)["input_ids"]]
+
+    def prepare(self, examples: Sequence[Example], *, length: int | None = None, width: int = 0) -> TokenArrays:
+        """Tokenise and pad to the longest row.
+
+        Args:
+            examples: B texts or pairs.
+            length: make every row exactly so many tokens.
+            width: pad to so many tokens at least.
+        """
+        if length is None:
+            tokens = encode(self.tokenizer, examples, self.max_length, task=self.task)
+        else:
+            tokens = _encode_fixed(self.tokenizer, examples, length)
+        rows = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
+        padding_id = int(self.tokenizer.pad_token_id or 0)
+        arrays = widen(pad(rows, padding_id), width, padding_id)
+        if "words" in arrays:
+            arrays["counts"] = np.array(word_counts(examples), dtype=np.int64)
+        return arrays
+
+    def run(self, inputs: TokenArrays) -> np.ndarray:
+        logits: np.ndarray = self.function(inputs)
+        return at_words(logits, inputs["words"], inputs["counts"].tolist()) if "words" in inputs else logits
+
+    def prepare_shapes(self, rows: int, length: int) -> None:
+        """Let a runtime that prepares for shapes, such as one of CUDA graphs, do so for batches up to ``[B, T]``."""
+        getattr(self.function, "prepare_shapes", lambda *_: None)(rows, length)
+
+    @property
+    def device_ms(self) -> float | None:
+        """Time of the last run on the GPU alone, in milliseconds, if the runtime takes it."""
+        return getattr(self.function, "device_ms", None)
+
+
+class CascadeInputs(NamedTuple):
+    """Rows as texts, and as the tokens ``[B, T]`` of the first member."""
+
+    examples: Sequence[Example]
+    arrays: TokenArrays
+    shape: dict[str, Any]
+
+
+@dataclass
+class CascadeRunner:
+    """A :class:`Runner` of a cascade: every member reads the rows that those before it were not sure of.
+
+    ``prepare`` makes the tokens of the first member, and ``run`` those of the others, of the rows that they read.
+
+    Args:
+        members: one for each member.
+        thresholds: of all but the last.
+        answered: how many rows each member answered so far.
+    """
+
+    members: Sequence[LoadedModel]
+    thresholds: Sequence[float]
+    answered: np.ndarray
+    parameters: int = 0
+    tokenizer_inside: bool = False
+
+    def start(self, open_one: Callable[[ModelDir], Run]) -> None:
+        """Open the model of every member."""
+        for member in self.members:
+            member.start(open_one)
+
+    @property
+    def max_length(self) -> int:
+        """The tokens that the first member reads."""
+        return self.members[0].max_length
+
+    def lengths(self, examples: Sequence[Example]) -> list[int]:
+        """Return the tokens of each row, as the first member counts them."""
+        return self.members[0].lengths(examples)
+
+    def prepare(self, examples: Sequence[Example], **shape: Any) -> CascadeInputs:
+        """Tokenise for the first member; ``shape`` is that of :meth:`LoadedModel.prepare`."""
+        return CascadeInputs(examples, self.members[0].prepare(examples, **shape), shape)
+
+    def run(self, inputs: CascadeInputs) -> np.ndarray:
+        """Return logits ``[B, C]``, and count in ``answered`` which member they are of."""
+
+        def ask(number: int, rows: np.ndarray) -> np.ndarray:
+            member = self.members[number]
+            return member.run(member.prepare([inputs.examples[row] for row in rows], **inputs.shape))
+
+        logits, answered = ask_in_turn(self.members[0].run(inputs.arrays), self.thresholds, ask)
+        self.answered += answered
+        return logits
+
+
+def open_runner(directory: Path, max_length: int, lengths: Sequence[int]) -> LoadedModel | CascadeRunner:
+    """Return what reads the texts of a model or a cascade, and runs it once it is started."""
+    model = open_model(directory, verify=False)
+    if not isinstance(model, CascadeDir):
+        return LoadedModel.open(model, max_length, lengths)
+    members = [LoadedModel.open(member, max_length, lengths) for member in model.members]
+    return CascadeRunner(members, model.thresholds, np.zeros(len(members), np.int64))
+
+
+def ask_in_turn(first: np.ndarray, thresholds: Sequence[float], ask: Ask) -> tuple[np.ndarray, list[int]]:
+    """Ask each member but the first for the rows of which those before were less confident than their threshold.
+
+    Viola and Jones (2001, "Rapid object detection using a boosted cascade of simple features"); for encoders of text
+    with the confidence of the softmax as here, Li et al. (2021, arXiv:2012.14682).
+
+    Args:
+        first: logits ``[N, C]`` of the first member, which reads all rows.
+
+    Returns:
+        Logits ``[N, C]`` of the member that answered each row, and how many rows each member answered.
+    """
+    found, waiting, logits = first, np.arange(len(first)), first.copy()
+    answered = [0] * (len(thresholds) + 1)
+    for number, threshold in enumerate(thresholds, 1):
+        unsure = waiting[confidence(found) < threshold]
+        answered[number - 1], waiting = len(waiting) - len(unsure), unsure
+        if not len(waiting):
+            break
+        found = ask(number, waiting)
+        logits[waiting] = found
+    answered[-1] = len(waiting)
+    return logits, answered
+
+
+def widen(arrays: TokenArrays, width: int, padding_id: int) -> TokenArrays:
+    """Pad arrays ``[B, T]`` on the right to ``[B, width]``; wider ones stay as they are."""
+    missing = width - arrays["input_ids"].shape[1]
+    if missing <= 0:  # np.pad takes longer than a tokenizer, also where it adds nothing
+        return arrays
+    return {
+        key: np.pad(values, ((0, 0), (0, missing)), constant_values=padding_id if key == "input_ids" else 0)
+        for key, values in arrays.items()
+    }
+
+
+def resize(tokens: Sequence[int], special: Sequence[int], length: int, empty: int) -> list[int]:
+    """Return a row of exactly ``length`` tokens: its own, repeated between the special tokens and cut.
+
+    Where speed is measured at fixed lengths, what a model reads is so spread over the vocabulary as text is.
+
+    Args:
+        tokens: a row with its special tokens.
+        special: 1 for each special token, 0 for others; those at either end keep their places.
+        length: tokens wanted.
+        empty: what is repeated where the row has nothing but special tokens.
+    """
+    before = len(list(itertools.takewhile(bool, special)))
+    after = 0 if before == len(special) else len(list(itertools.takewhile(bool, reversed(special))))
+    end = len(tokens) - after
+    repeated = itertools.islice(itertools.cycle(tokens[before:end] or [empty]), max(length - before - after, 0))
+    return [*tokens[:before], *repeated, *tokens[end:]][:length]
+
+
+def _encode_fixed(tokenizer: AnyTokenizer, examples: Sequence[Example], length: int) -> TokenRows:
+    read = [e.text if e.text_pair is None else (e.text, e.text_pair) for e in examples]
+    tokens, encodings = shared_encoder(tokenizer).encode(read, max(length, _ROOM_FOR_SPECIAL_TOKENS))
+    special = [found.special_tokens_mask for found in encodings]
+    empty = {"input_ids": int(tokenizer.unk_token_id or 0), "token_type_ids": 0}
+
+    def resized(key: str, ids: np.ndarray, mask: Sequence[int]) -> np.ndarray:
+        return np.array(resize(ids.tolist(), mask, length, empty[key]))
+
+    return TokenRows({key: [*map(resized, itertools.repeat(key), rows, special)] for key, rows in tokens.items()})

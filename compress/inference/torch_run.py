@@ -1,0 +1,84 @@
+"""Torch models as run functions."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from compress.errors import CompressError
+from compress.inference.batching import TokenArrays
+from compress.inference.compute import set_up_gpu
+from compress.models.model_dir import ModelDir
+from compress.models.modeling import input_names
+
+
+class TorchRun:
+    """A torch model as a run function, on the device where it lies.
+
+    ``device_ms`` is the time of the last forward pass on a GPU, by CUDA events and without transfers; None on a
+    CPU. ``forward`` is what is called instead of the model, such as a compiled form of it.
+    """
+
+    device_ms: float | None = None
+
+    def __init__(self, model: PreTrainedModel, forward: Callable[..., Any] | None = None) -> None:
+        self.model = model
+        self.names = input_names(model)
+        self._forward = forward or model
+
+    def __call__(self, arrays: TokenArrays) -> np.ndarray:
+        device = self.model.device
+        inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in self.names if name in arrays}
+        timer = DeviceTimer(device.type)
+        with torch.inference_mode(), timer:
+            logits = self._forward(**inputs).logits
+        answer: np.ndarray = logits.float().cpu().numpy()
+        self.device_ms = timer.milliseconds()
+        return answer
+
+
+class DeviceTimer:
+    """Times what is enqueued on a CUDA GPU within its ``with`` block; on a CPU it does nothing."""
+
+    def __init__(self, device: str) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device == "cuda" else []
+
+    def __enter__(self) -> None:
+        for event in self._events[:1]:
+            event.record()
+
+    def __exit__(self, *_: object) -> None:
+        for event in self._events[1:]:
+            event.record()
+
+    def milliseconds(self) -> float | None:
+        """Return the time between both ends once the GPU has passed them; None on a CPU."""
+        if not self._events:
+            return None
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1]))
+
+
+def open_torch(directory: Path, *, threads: int, device: str, precision: str = "float32") -> PreTrainedModel:
+    """Load a torch model directory for inference on a device; see :func:`~compress.inference.compute.set_up_gpu`.
+
+    Args:
+        directory: a torch model directory.
+        threads: CPU threads for one batch; this is a setting of the whole process in PyTorch.
+        device: ``cpu`` or ``cuda``.
+        precision: what weights and activations are cast to: ``float32``, ``bfloat16`` or ``float16``.
+
+    Raises:
+        CompressError: there is no such device.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise CompressError(
+            "torch finds no CUDA device on this host; use --device cpu, and --runtime torch if this one needs a GPU"
+        )
+    torch.set_num_threads(threads)
+    set_up_gpu()
+    model: Any = ModelDir.open(directory, verify=False).load()
+    return model.to(device=device, dtype=getattr(torch, precision))  # type: ignore[no-any-return]
