@@ -22,9 +22,8 @@ from compress.evaluation.cluster_bootstrap import Array
 from compress.evaluation.metrics import Metric, find_metric, paired_difference, score
 from compress.files import read_json_table
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.predict import check_label_meaning
 from compress.inference.open_runtime import runtime_for
-from compress.inference.predict import load
+from compress.inference.predict import check_label_meaning, load
 from compress.inference.runners import LoadedModel
 from compress.inference.side_by_side import time_side_by_side
 from compress.inference.threads import default_threads

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.host import few_kernels, has_bfloat16, has_slow_mkl, is_installed
 
 TRIALS = 8  # products in each precision: about a tenth of a second in all
@@ -44,17 +44,21 @@ class Compute:
         return {} if self.precision == "auto" else {"precision": self.precision}
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise CompressError(f"--precision {self.precision} is not known; use one of {', '.join(PRECISIONS)}")
-        if self.report_to is None:
-            return
-        if self.report_to not in TRACKERS:
-            raise CompressError(f"--report-to {self.report_to} is not known; use one of {', '.join(TRACKERS)}")
-        if not is_installed(self.report_to):
-            raise CompressError(
-                f"--report-to {self.report_to} needs the package {self.report_to}; install it with pip install "
-                f"{self.report_to}"
-            )
+        tracker = self.report_to
+        refuse(
+            (
+                self.precision not in PRECISIONS,
+                f"--precision {self.precision} is not known; use one of {', '.join(PRECISIONS)}",
+            ),
+            (
+                tracker not in {None, *TRACKERS},
+                f"--report-to {tracker} is not known; use one of {', '.join(TRACKERS)}",
+            ),
+            (
+                tracker in TRACKERS and not is_installed(str(tracker)),
+                f"--report-to {tracker} needs the package {tracker}; install it with pip install {tracker}",
+            ),
+        )
 
 
 def resolve_precision(precision: Precision | Literal["auto"], device: str) -> Precision:
@@ -108,18 +112,21 @@ def resolve_device(device: str, *, for_onnx: bool = False) -> str:
 
     On ``auto`` an ONNX model runs on the CPU, and needs no PyTorch.
     """
-    if device not in {"auto", "cpu", "cuda"}:
-        raise CompressError(f"--device {device} is not known; use auto, cpu or cuda")
+    refuse((device not in {"auto", "cpu", "cuda"}, f"--device {device} is not known; use auto, cpu or cuda"))
     if for_onnx or device == "cpu":
         return "cpu" if device == "auto" else device
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CompressError("--device cuda was asked for, but this host has no usable GPU; use --device cpu")
-    if not torch.cuda.is_available():
-        return "cpu"
-    set_up_gpu()
-    return "cuda"
+    has_gpu = torch.cuda.is_available()
+    refuse(
+        (
+            device == "cuda" and not has_gpu,
+            "--device cuda was asked for, but this host has no usable GPU; use --device cpu",
+        )
+    )
+    if has_gpu:
+        set_up_gpu()
+    return "cuda" if has_gpu else "cpu"
 
 
 def set_up_gpu() -> None:

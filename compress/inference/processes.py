@@ -118,19 +118,19 @@ def main_first() -> Iterator[None]:
 
 def total(values: "Tensor") -> "Tensor":
     """Return the sum of the processes' tensors, in place."""
-    if active() > 1:
-        import torch.distributed
-
-        torch.distributed.all_reduce(values)
-    return values
+    return _reduced(values, "SUM")
 
 
 def largest(values: "Tensor") -> "Tensor":
     """Return the largest of the processes' values, element by element and in place."""
-    if active() > 1:
-        import torch.distributed
+    return _reduced(values, "MAX")
 
-        torch.distributed.all_reduce(values, op=torch.distributed.ReduceOp.MAX)
+
+def _reduced(values: "Tensor", operation: str) -> "Tensor":
+    if active() > 1:
+        import torch.distributed as dist
+
+        dist.all_reduce(values, op=getattr(dist.ReduceOp, operation))
     return values
 
 

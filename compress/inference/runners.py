@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -94,7 +94,6 @@ class LoadedModel:
         return loaded
 
     def start(self, open_one: Callable[[ModelDir], Run]) -> None:
-        """Open the model."""
         self.function = open_one(self.model)
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
@@ -139,19 +138,12 @@ class LoadedModel:
         return getattr(self.function, "device_ms", None)
 
 
-class CascadeInputs(NamedTuple):
-    """Rows as texts, and as the tokens ``[B, T]`` of the first member."""
-
-    examples: Sequence[Example]
-    arrays: TokenArrays
-    shape: dict[str, Any]
-
-
 @dataclass
 class CascadeRunner:
     """A :class:`Runner` of a cascade: every member reads the rows that those before it were not sure of.
 
     ``prepare`` makes the tokens of the first member, and ``run`` those of the others, of the rows that they read.
+    Lengths are those of the first member.
 
     Args:
         members: one for each member.
@@ -166,31 +158,29 @@ class CascadeRunner:
     tokenizer_inside: bool = False
 
     def start(self, open_one: Callable[[ModelDir], Run]) -> None:
-        """Open the model of every member."""
         for member in self.members:
             member.start(open_one)
 
     @property
     def max_length(self) -> int:
-        """The tokens that the first member reads."""
         return self.members[0].max_length
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        """Return the tokens of each row, as the first member counts them."""
         return self.members[0].lengths(examples)
 
-    def prepare(self, examples: Sequence[Example], **shape: Any) -> CascadeInputs:
-        """Tokenise for the first member; ``shape`` is that of :meth:`LoadedModel.prepare`."""
-        return CascadeInputs(examples, self.members[0].prepare(examples, **shape), shape)
+    def prepare(self, examples: Sequence[Example], **shape: Any) -> tuple[Sequence[Example], TokenArrays, Any]:
+        """Return the rows, their tokens for the first member, and ``shape``: that of :meth:`LoadedModel.prepare`."""
+        return examples, self.members[0].prepare(examples, **shape), shape
 
-    def run(self, inputs: CascadeInputs) -> np.ndarray:
+    def run(self, inputs: tuple[Sequence[Example], TokenArrays, Any]) -> np.ndarray:
         """Return logits ``[B, C]``, and count in ``answered`` which member they are of."""
+        examples, arrays, shape = inputs
 
         def ask(number: int, rows: np.ndarray) -> np.ndarray:
             member = self.members[number]
-            return member.run(member.prepare([inputs.examples[row] for row in rows], **inputs.shape))
+            return member.run(member.prepare([examples[row] for row in rows], **shape))
 
-        logits, answered = ask_in_turn(self.members[0].run(inputs.arrays), self.thresholds, ask)
+        logits, answered = ask_in_turn(self.members[0].run(arrays), self.thresholds, ask)
         self.answered += answered
         return logits
 

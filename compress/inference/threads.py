@@ -22,7 +22,6 @@ _most_threads: list[int] = []  # of the blocks that run, the outermost first
 
 
 def available_cores() -> list[int]:
-    """Return the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

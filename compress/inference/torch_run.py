@@ -32,34 +32,22 @@ class TorchRun:
     def __call__(self, arrays: TokenArrays) -> np.ndarray:
         device = self.model.device
         inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in self.names if name in arrays}
-        timer = DeviceTimer(device.type)
-        with torch.inference_mode(), timer:
-            logits = self._forward(**inputs).logits
-        answer: np.ndarray = logits.float().cpu().numpy()
-        self.device_ms = timer.milliseconds()
-        return answer
+        with torch.inference_mode():
+            answer, self.device_ms = timed(device.type, lambda: self._forward(**inputs).logits)
+        logits: np.ndarray = answer.float().cpu().numpy()
+        return logits
 
 
-class DeviceTimer:
-    """Times what is enqueued on a CUDA GPU within its ``with`` block; on a CPU it does nothing."""
-
-    def __init__(self, device: str) -> None:
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device == "cuda" else []
-
-    def __enter__(self) -> None:
-        for event in self._events[:1]:
-            event.record()
-
-    def __exit__(self, *_: object) -> None:
-        for event in self._events[1:]:
-            event.record()
-
-    def milliseconds(self) -> float | None:
-        """Return the time between both ends once the GPU has passed them; None on a CPU."""
-        if not self._events:
-            return None
-        self._events[1].synchronize()
-        return float(self._events[0].elapsed_time(self._events[1]))
+def timed(device: str, work: Callable[[], Any]) -> tuple[Any, float | None]:
+    """Return what some work returns, and the milliseconds of a CUDA GPU for what it enqueues; None on a CPU."""
+    if device != "cuda":
+        return work(), None
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    result = work()
+    end.record()
+    end.synchronize()
+    return result, float(start.elapsed_time(end))
 
 
 def open_torch(directory: Path, *, threads: int, device: str, precision: str = "float32") -> PreTrainedModel:

@@ -182,7 +182,6 @@ class MaskedEvaluation:
             )
 
     def value(self, masks: Masks | None = None) -> float:
-        """Return the metric."""
         return score(self.predicted(masks), self._labels, metric=self.rows.metric, classes=self.rows.classes)
 
     def interval(self) -> tuple[float, float]:
@@ -302,14 +301,12 @@ class PrunedState:
         return {**asdict(cut), "fallbacks": fallbacks(before, self.tokenizer, self.rows.gold.examples)}
 
     def remove_layers(self, layers: Sequence[int]) -> None:
-        """Remove whole layers by their positions."""
         there, before = len(layers_of(self.model)), kept_layers(self.model)
         remove_layers(self.model, layers)
         self.layer_map = kept_layer_map(before, kept_layers(self.model))
         self.record("layers", len(layers), there)
 
     def remove_hidden(self, positions: Sequence[int]) -> None:
-        """Remove positions of the hidden size."""
         there = int(self.model.config.hidden_size)
         remove_hidden(self.model, positions)
         self.record("hidden", len(positions), there)
@@ -340,5 +337,4 @@ def reloadable(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def remove_masked(model: PreTrainedModel, part: Part, rows: Sequence[Tensor]) -> None:
-    """Remove masked heads, or neurons, from the weights of a model."""
     (remove_heads if part == "heads" else remove_neurons)(model, masked_positions(rows))

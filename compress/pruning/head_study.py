@@ -156,7 +156,6 @@ class HeadEvaluations:
 
     @cached_property
     def counts(self) -> list[int]:
-        """The number of heads of each layer."""
         return heads_per_layer(self.evaluation.model)
 
     @property

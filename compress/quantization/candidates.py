@@ -64,7 +64,6 @@ class Quantization:
     batch_sizes: Sequence[int] = (1, 32)
 
     def check(self) -> None:
-        """Refuse values out of range."""
         drop, share, sizes = self.max_accuracy_drop, self.min_agreement, [*self.batch_sizes]
         refuse(
             (drop < 0, f"--max-accuracy-drop {drop} is below 0; give points such as 1.0"),

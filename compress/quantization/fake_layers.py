@@ -122,5 +122,4 @@ def check_shares(*, bits: Mapping[str, int], decay: float, start: float) -> None
 
 
 def quantized_modules(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """Return the linear layers and embeddings of a model by name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Embedding)}

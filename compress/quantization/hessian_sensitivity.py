@@ -96,7 +96,6 @@ def top_eigenvalue(
 
 
 def most_sensitive(sensitivities: Sequence[float]) -> list[int]:
-    """Return the layers, the most sensitive first."""
     return sorted(range(len(sensitivities)), key=lambda layer: -sensitivities[layer])
 
 

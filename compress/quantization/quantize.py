@@ -32,8 +32,8 @@ from compress.evaluation.metrics import Metric, agreement, find_metric, predicti
 from compress.exporting.export import write_onnx
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
-from compress.inference.predict import check_label_meaning
 from compress.inference.open_runtime import open_runtime, runtime_for
+from compress.inference.predict import check_label_meaning
 from compress.inference.side_by_side import ROWS, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import default_threads

@@ -43,9 +43,9 @@ def test_a_plan_is_what_the_cascade_does(models: tuple[list[MemberResult], np.nd
     plan = simulate(found, (0, 1, 2), (0.8, 0.7))
     logits = [one.logits for one in found]
 
-    answers = ask_in_turn(logits[0], (0.8, 0.7), lambda number, rows: logits[number][rows])
-    assert (answers.logits.argmax(axis=1) == plan.predicted).all()
-    assert [count / ROWS for count in answers.answered] == pytest.approx(plan.answered)
+    chosen, answered = ask_in_turn(logits[0], (0.8, 0.7), lambda number, rows: logits[number][rows])
+    assert (chosen.argmax(axis=1) == plan.predicted).all()
+    assert [count / ROWS for count in answered] == pytest.approx(plan.answered)
     reached = 1 - np.cumsum([0, *plan.answered[:-1]])
     assert plan.latency_ms == pytest.approx(float(reached @ [1.0, 4.0, 40.0]))
 
@@ -127,9 +127,9 @@ def test_no_row_is_asked_twice_of_a_member() -> None:
         asked.append((number, rows.tolist()))
         return logits[rows] * (number + 1)
 
-    answers = ask_in_turn(logits, (0.9, 0.5), ask)
-    assert asked == [(1, [1, 3])] and answers.answered == [2, 2, 0]
-    assert answers.logits.tolist() == [[5.0, 0.0], [0.2, 0.0], [0.0, 6.0], [0.0, 0.4]]
+    found, answered = ask_in_turn(logits, (0.9, 0.5), ask)
+    assert asked == [(1, [1, 3])] and answered == [2, 2, 0]
+    assert found.tolist() == [[5.0, 0.0], [0.2, 0.0], [0.0, 6.0], [0.0, 0.4]]
     assert logits[1].tolist() == [0.1, 0.0]  # what a member gave stays as it was
 
 

@@ -24,7 +24,6 @@ _PROVIDERS: dict[str, list[Any]] = {
 
 
 def start(directory: Path, *, threads: int, device: str) -> Run:
-    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     if device == "cuda" and _CUDA not in onnxruntime.get_available_providers():
         raise Unavailable(
             "this ONNX Runtime has no CUDA; install it with 'pip install onnxruntime-gpu' or use --device cpu"

@@ -18,7 +18,6 @@ DEVICES = ("cpu",)
 
 
 def start(directory: Path, *, threads: int, device: str) -> Run:
-    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     try:
         import openvino
     except ImportError:

@@ -18,7 +18,6 @@ PRECISION = "float32"
 
 
 def start(directory: Path, *, threads: int, device: str, precision: str = "float32") -> Run:
-    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     model = open_torch(directory, threads=threads, device=device)
 
     def mixed(**inputs: torch.Tensor) -> Any:

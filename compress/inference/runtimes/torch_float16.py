@@ -16,5 +16,4 @@ TOLERANCE = 0.02  # a logit x may be off by 0.02 (1 + |x|)
 
 
 def start(directory: Path, *, threads: int, device: str) -> Run:
-    """Return a function from int64 arrays ``[B, T]`` (``input_ids``, ``attention_mask``, ...) to logits ``[B, C]``."""
     return TorchRun(open_torch(directory, threads=threads, device=device, precision=PRECISION))

@@ -16,7 +16,6 @@ from compress.pruning.scoring import Batches, LayerMasks, as_scores
 def importance(
     model: PreTrainedModel, batches: Batches, masks: LayerMasks | None = None, *, part: Part = "heads"
 ) -> Tensor:
-    """Return raw scores ``[L, U]``."""
     norms = [
         (units.sum_over_rows(torch.square) + units.sum_over_columns(torch.square)).sqrt()
         for units in units_of(model, part)

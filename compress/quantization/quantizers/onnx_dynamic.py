@@ -21,12 +21,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.exporting.onnx_graph import (
     SCALED_TABLE,
     SMALL_PRODUCT,
     ZERO_OR_ONE,
-    clean,
     layer_of,
     layers_to_keep,
     write_graph,
@@ -66,25 +65,28 @@ def quantize(
         last_layer: quantize the layer that gives the logits as well; it is small, and its errors reach them whole.
         keep_fp32: encoder layers, counted from 0, that stay as they are.
     """
+    refuse((embeddings not in EMBEDDINGS, f"embeddings = {embeddings!r} is not known; use {', '.join(EMBEDDINGS)}"))
     model = onnx.load(str(source))
-    if embeddings not in EMBEDDINGS:
-        raise CompressError(f"embeddings = {embeddings!r} is not known; use {', '.join(EMBEDDINGS)}")
-    if embeddings != "float32":
-        _quantize_tables(model, embeddings)
     kept = layers_to_keep(model, keep_fp32)
     producers = {output: node for node in model.graph.node for output in node.output}
     last = None if last_layer else _last_layer(model, producers)
     graph = IntegerGraph(model, per_channel, bits=7 if reduce_range else 8)
     rounded: dict[str, Rounded] = {}  # query, key and value read the same input
+    integers: set[str] = set()  # numbers of scaled tables in int8, which are cast where they have to be
     for node in model.graph.node:
-        if layer_of(node) in kept or node is last or node.name.startswith(SMALL_PRODUCT):
+        has_range = node.op_type == "LSTM" and _reads_scaled_table(node, producers)
+        if integers.intersection(node.input):
+            _read_integers(graph, node, integers, producers)
+        if embeddings != "float32" and node.op_type == "Gather" and _is_table(graph, node.input[0]):
+            _write_table(graph, node, embeddings, integers)
+        elif layer_of(node) in kept or node is last or node.name.startswith(SMALL_PRODUCT):
             graph.nodes.append(node)
         elif graph.multiplies(node):
             read = node.input[0]
             if read not in rounded:
                 rounded[read] = _round_rows(graph, read, _lowest(read, producers))
             graph.product(node, rounded[read])
-        elif node.op_type == "LSTM" and _reads_scaled_table(node, producers):
+        elif has_range:
             _write_lstm(graph, node)
         else:
             graph.nodes.append(node)
@@ -181,74 +183,49 @@ def _write_lstm(graph: IntegerGraph, node: onnx.NodeProto) -> None:
             graph.add("Slice", [whole, *ends], output)
 
 
-def _quantize_tables(model: onnx.ModelProto, kind: str) -> None:
-    """Replace ``Gather(table, ids)`` by that of a smaller table, cast and (int8) times ``Gather(scales, ids)``.
+def _is_table(graph: IntegerGraph, name: str) -> bool:
+    dims: list[int] = getattr(graph.weights.get(name), "dims", [])
+    return name.startswith(SCALED_TABLE) or (len(dims) == 2 and dims[0] >= _SMALLEST_TABLE_ROWS)
 
-    What is read of a scaled table in int8 needs no scales, and is cast where it has to be.
+
+def _write_table(graph: IntegerGraph, node: onnx.NodeProto, kind: str, integers: set[str]) -> None:
+    """Write ``Gather(table, ids)`` of a smaller table, cast and (int8) times ``Gather(scales, ids)``.
+
+    What is read of a scaled table in int8 needs no scales, and is cast where it has to be: it goes to ``integers``.
     """
-    graph = model.graph
-    tables = {
-        tensor.name: tensor
-        for tensor in graph.initializer
-        if tensor.name.startswith(SCALED_TABLE)
-        or (len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT and tensor.dims[0] >= _SMALLEST_TABLE_ROWS)
-    }
-    smaller: dict[str, np.ndarray] = {}
-    nodes: list[onnx.NodeProto] = []
-    integers: set[str] = set()
-    for node in graph.node:
-        if node.op_type != "Gather" or node.input[0] not in tables:
-            nodes.append(node)
-            continue
-        name, ids, output = node.input[0], node.input[1], node.output[0]
-        table = numpy_helper.to_array(tables[name])
-        has_scales = kind == "int8" and not name.startswith(SCALED_TABLE)
-        if has_scales:
-            smaller[f"{name}.{kind}"], smaller[f"{name}.scales"] = symmetric_int8(table, axis=1, keepdims=True)
-        else:
-            smaller[f"{name}.{kind}"] = np.rint(table).astype(np.int8) if kind == "int8" else table.astype(np.float16)
-        if kind == "int8" and not has_scales:
-            integers.add(output)
-            nodes.append(helper.make_node("Gather", [f"{name}.{kind}", ids], [output], name=node.name))
-            continue
-        floats = f"{output}.float" if has_scales else output
-        nodes += [
-            helper.make_node("Gather", [f"{name}.{kind}", ids], [f"{output}.{kind}"], name=f"{node.name}.{kind}"),
-            helper.make_node("Cast", [f"{output}.{kind}"], [floats], name=f"{node.name}.float", to=TensorProto.FLOAT),
-        ]
-        if has_scales:
-            nodes += [
-                helper.make_node("Gather", [f"{name}.scales", ids], [f"{output}.scales"], name=f"{node.name}.scales"),
-                helper.make_node("Mul", [floats, f"{output}.scales"], [output], name=node.name),
-            ]
-    del graph.node[:]
-    graph.node.extend(_with_casts(nodes, integers))
-    graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in smaller.items())
-    clean(model)
+    name, ids, output = node.input[0], node.input[1], node.output[0]
+    table = numpy_helper.to_array(graph.weights[name])
+    if kind == "int8" and name.startswith(SCALED_TABLE):
+        graph.add("Gather", [graph.constant(f"{name}.int8", np.rint(table).astype(np.int8)), ids], output)
+        integers.add(output)
+    elif kind == "int8":
+        numbers, scales = symmetric_int8(table, axis=1, keepdims=True)
+        rows = graph.add("Gather", [graph.constant(f"{name}.int8", numbers), ids], f"{output}.int8")
+        floats = graph.add("Cast", [rows], f"{output}.float", to=TensorProto.FLOAT)
+        steps = graph.add("Gather", [graph.constant(f"{name}.scales", scales), ids], f"{output}.scales")
+        graph.add("Mul", [floats, steps], output)
+    else:
+        halves = graph.constant(f"{name}.float16", table.astype(np.float16))
+        rows = graph.add("Gather", [halves, ids], f"{output}.float16")
+        graph.add("Cast", [rows], output, to=TensorProto.FLOAT)
 
 
-def _with_casts(nodes: list[onnx.NodeProto], integers: set[str]) -> list[onnx.NodeProto]:
-    """Cast ``integers`` to float32 where they have to be: not to reshape, for a maximum or a product with 0 and 1."""
-    casts = {node.output[0]: node for node in nodes if node.op_type == "Cast"}
-    found: list[onnx.NodeProto] = []
-    cast: set[str] = set()
-    for node in nodes:
-        read = [name for name in node.input if name in integers]
-        first = node.input[0] if node.input else ""
-        if read and node.op_type == "MatMul" and first.startswith(ZERO_OR_ONE):
-            node.op_type, casts[first].attribute[0].i = "MatMulInteger", TensorProto.UINT8
-            integers.add(node.output[0])
-        elif read and node.op_type in {"Reshape", "ReduceMax"}:
-            integers.add(node.output[0])
-        else:
-            for position, name in enumerate(node.input):
-                if name in read:
-                    node.input[position] = f"{name}.float"
-            wanted = set(read) - cast
-            found += [helper.make_node("Cast", [name], [f"{name}.float"], to=TensorProto.FLOAT) for name in wanted]
-            cast |= wanted
-        found.append(node)
-    return found
+def _read_integers(
+    graph: IntegerGraph, node: onnx.NodeProto, integers: set[str], producers: dict[str, onnx.NodeProto]
+) -> None:
+    """Let a node read ``integers``: as they are to reshape, for a maximum or a product with 0 and 1; else as floats."""
+    if node.op_type == "MatMul" and node.input[0].startswith(ZERO_OR_ONE):
+        node.op_type, producers[node.input[0]].attribute[0].i = "MatMulInteger", TensorProto.UINT8  # that casts them
+        integers.add(node.output[0])
+    elif node.op_type in {"Reshape", "ReduceMax"}:
+        integers.add(node.output[0])
+    else:
+        written = {one.output[0] for one in graph.nodes}
+        for position, name in enumerate(node.input):
+            if name in integers:
+                node.input[position] = f"{name}.float"
+                if f"{name}.float" not in written:
+                    graph.add("Cast", [name], f"{name}.float", to=TensorProto.FLOAT)
 
 
 def _last_layer(model: onnx.ModelProto, producers: dict[str, onnx.NodeProto]) -> onnx.NodeProto:
