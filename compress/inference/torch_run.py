@@ -33,12 +33,12 @@ class TorchRun:
         device = self.model.device
         inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in self.names if name in arrays}
         with torch.inference_mode():
-            answer, self.device_ms = timed(device.type, lambda: self._forward(**inputs).logits)
+            answer, self.device_ms = time_on_device(device.type, lambda: self._forward(**inputs).logits)
         logits: np.ndarray = answer.float().cpu().numpy()
         return logits
 
 
-def timed(device: str, work: Callable[[], Any]) -> tuple[Any, float | None]:
+def time_on_device(device: str, work: Callable[[], Any]) -> tuple[Any, float | None]:
     """Return what some work returns, and the milliseconds of a CUDA GPU for what it enqueues; None on a CPU."""
     if device != "cuda":
         return work(), None

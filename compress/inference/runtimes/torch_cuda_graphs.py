@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from compress.data.tokenization import position_limit
 from compress.errors import Unavailable, first_line
 from compress.inference.batching import Run
-from compress.inference.torch_run import open_torch, timed
+from compress.inference.torch_run import open_torch, time_on_device
 from compress.models.modeling import input_names
 
 OPENS = "torch"
@@ -120,7 +120,7 @@ class GraphRun:
                 if name in arrays:
                     padded[:, :length] = arrays[name]
                 tensor.copy_(torch.from_numpy(padded))
-            _, self.device_ms = timed(self._model.device.type, replay)
+            _, self.device_ms = time_on_device(self._model.device.type, replay)
             answer: np.ndarray = logits.float().cpu().numpy().copy()
         return answer[:, :length] if answer.ndim == 3 else answer  # of a tagger, which answers tokens
 
