@@ -28,10 +28,10 @@ from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_m
 from compress.evaluation.metrics import METRICS, find_metric, interval, paired_difference, predictions
 from compress.exporting.export import export
 from compress.inference.batching import logits_of
-from compress.inference.torch_run import TorchRun
 from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
 from compress.inference.runners import LoadedModel
+from compress.inference.torch_run import TorchRun
 from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir

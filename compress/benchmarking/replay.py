@@ -19,8 +19,8 @@ from compress.data import Example, content_sha256, row_key
 from compress.errors import CompressError
 from compress.evaluation.cluster_bootstrap import CONFIDENCE
 from compress.inference.compute import Compute
-from compress.inference.threads import core_count
 from compress.inference.speedup_intervals import Interval
+from compress.inference.threads import core_count
 from compress.models.cascade_dir import CASCADE_NAME, open_model
 from compress.models.output_dir import keep_apart
 

@@ -29,9 +29,9 @@ from compress.data.truncation import counting
 from compress.errors import CompressError, Unavailable
 from compress.evaluation.metrics import predictions
 from compress.host import end_with_parent, installed_versions, library_versions
-from compress.inference.threads import pin
 from compress.inference.batching import run_by_length
 from compress.inference.speedup_intervals import is_stable
+from compress.inference.threads import pin
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 
@@ -109,8 +109,8 @@ class RequestHandler:
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":
-            from compress.inference.runners import open_runner
             from compress.inference.open_runtime import open_runtime
+            from compress.inference.runners import open_runner
 
             tokens = open_runner(place, max_length, lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]

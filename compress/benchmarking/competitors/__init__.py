@@ -7,8 +7,8 @@ made by ``benchmarks/competitor_environments.py``. The worker checks the require
 
 ``build(directory, model)`` converts a model, offline, and gets ``train`` and ``gold`` too where it ``NEEDS_TRAIN``;
 without it the model is linked. ``start(directory, threads=, device=)`` opens what was made as a
-``compress.inference.runners.Runner``. Each does what the documentation of its tool tells a user to do. A competitor that
-cannot take a model raises ``compress.errors.Unavailable`` with the reason.
+``compress.inference.runners.Runner``. Each does what the documentation of its tool tells a user to do. A competitor
+that cannot take a model raises ``compress.errors.Unavailable`` with the reason.
 """
 
 import json

@@ -12,8 +12,8 @@ import warnings
 from pathlib import Path
 
 from compress.benchmarking.competitors import TOKENIZERS, token_runner
-from compress.inference.torch_run import TorchRun, open_torch
 from compress.inference.runners import LoadedModel
+from compress.inference.torch_run import TorchRun, open_torch
 
 REQUIRES = {"torch.ao.quantization": "torch>=2.13,<3", **TOKENIZERS}
 DEVICES = ("cpu",)

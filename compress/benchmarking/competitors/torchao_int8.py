@@ -16,8 +16,8 @@ from typing import Any
 from compress.benchmarking.competitors import token_runner
 from compress.data.examples import Example
 from compress.errors import Unavailable
-from compress.inference.torch_run import TorchRun, open_torch
 from compress.inference.runners import LoadedModel
+from compress.inference.torch_run import TorchRun, open_torch
 
 REQUIRES = {
     "torchao": "torchao==0.18.0",
