@@ -100,5 +100,4 @@ def vary_sides(example: Example, generator: random.Random, vary: Callable[[str],
 
 
 def check_share(name: str, value: float) -> None:
-    """Refuse an option that is no probability."""
     refuse((not 0 <= value <= 1, f"augmentation: {name} = {value} is not possible; give at least 0 and at most 1"))

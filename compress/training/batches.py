@@ -49,27 +49,21 @@ def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], 
     return collate
 
 
-def lengths_of(rows: Dataset) -> np.ndarray:
-    """Return the tokens of each row ``[N]``; read at once, as rows one by one would take a minute a million."""
-    found: np.ndarray = rows.select_columns("length").with_format("numpy")[:]["length"]
+def column(rows: Dataset, name: str) -> np.ndarray:
+    """Return a column ``[N]``, read at once: rows one by one would take a minute a million."""
+    found: np.ndarray = rows.select_columns(name).with_format("numpy")[:][name]
     return found
-
-
-def truncated_rows(rows: Dataset) -> int:
-    """Return how many rows were cut."""
-    return int(rows.select_columns("truncated").with_format("numpy")[:]["truncated"].sum())
 
 
 def shortest_first(rows: Dataset) -> Dataset:
     """Return the rows, shortest first, so that batches of neighbours hold little padding."""
-    return rows.select(np.argsort(lengths_of(rows), kind="stable"))
+    return rows.select(np.argsort(column(rows, "length"), kind="stable"))
 
 
 def batches_by_length(
     rows: Dataset, collate: Callable[..., dict[str, torch.Tensor]], size: int, device: str | torch.device
 ) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yield row numbers and their batch on a device, shortest rows first."""
-    order = np.argsort(lengths_of(rows), kind="stable")
+    order = np.argsort(column(rows, "length"), kind="stable")
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
         tensors = collate([rows[int(row)] for row in chosen])

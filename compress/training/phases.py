@@ -34,7 +34,7 @@ from compress.models.resumption import cached_json, is_whole, keep, kept, seal
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
-from compress.training.batches import Masker, batch_of, collator, shortest_first, truncated_rows
+from compress.training.batches import Masker, batch_of, collator, column, shortest_first
 from compress.training.learned_vocabulary import Mixer
 from compress.training.monitoring import join_logs
 from compress.training.step_plan import LENGTH_ROWS, StepRange, described, length_for, step_ranges, steps_for
@@ -108,7 +108,7 @@ def fit(
         for text in sorted(texts)
     }
     read = max(rows.values(), key=len)
-    cut = truncated_rows(read)
+    cut = int(column(read, "truncated").sum())
     count_stream(length, len(read), cut)
     live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)
     first = [row for row, _ in zip(rows[min(texts)], range(TRIED_ROWS), strict=False)]

@@ -21,7 +21,6 @@ class RowAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters."""
         found = closure and torch.enable_grad()(closure)()
         sparse = [
             (parameter, parameter.grad.coalesce(), group)

@@ -83,7 +83,6 @@ def length_for(tokens: Sequence[int], limit: int) -> int:
 
 
 def described(steps: int, rows: int, training: Training) -> str:
-    """Say what is planned and why."""
     passes = steps / max(1, math.ceil(rows / training.batch_size))  # the last batch of a pass has what rows are left
     said = (
         f"{steps:,} step{'s' * (steps != 1)} of {min(training.batch_size, max(rows, 1))} rows, "

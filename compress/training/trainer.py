@@ -48,7 +48,7 @@ from compress.training.batches import (
     ProcessBatches,
     average_gradients,
     batch_of,
-    lengths_of,
+    column,
     shares,
 )
 from compress.training.loss_modules import attach_losses, detach_loss_modules
@@ -330,7 +330,7 @@ class DistillationTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         rows: Any = self.train_dataset
-        order = EpochSampler(self.args.train_batch_size, lengths_of(rows), seed=self.args.seed)
+        order = EpochSampler(self.args.train_batch_size, column(rows, "length"), seed=self.args.seed)
         batches = ProcessBatches(order, self.args.train_batch_size, drop_last=False)
         pinned = self.args.dataloader_pin_memory
         loader: Any = DataLoader(rows, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)

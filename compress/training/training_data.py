@@ -61,7 +61,6 @@ class LabelledPool(TextSource):
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
         return sum(directory.rows for directory in self.labels) if self.numbers is None else len(self.numbers)
 
     def __iter__(self) -> Iterator[Example]:
@@ -92,7 +91,6 @@ class LabelledPool(TextSource):
         return self.where(~among(self.keys(), keys)) if keys else self
 
     def part(self, *, held: bool) -> Self:
-        """Return the rows that are held out from training, or the others."""
         return self.where((self.keys() < _held_out_below(self.rows)) == held)
 
 
@@ -110,7 +108,6 @@ class UnlabelledText:
         )
 
     def part(self, *, held: bool) -> Self:
-        """Return the rows that are held out from training, or the others."""
         return replace(self, held=held)
 
 
@@ -120,7 +117,6 @@ def held_out(example: Example, rows: int) -> bool:
 
 
 def _held_out_below(rows: int) -> int:
-    """Return the key below which rows are held out."""
     return math.ceil(min(HELD_OUT_SHARE, HELD_OUT_ROWS / max(rows, 1)) * 2**64)
 
 
@@ -167,7 +163,6 @@ class Selection:
     metric: str | None
 
     def score(self, value: float | None, task: str) -> dict[str, Any]:
-        """Return the manifest's entry of the selected checkpoint's score."""
         name = find_metric(self.metric, task=task).name
         return {"name": name, "value": value, "split": self.split, "rows": len(self.rows)}
 

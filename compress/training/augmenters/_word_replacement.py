@@ -32,8 +32,6 @@ _REMEMBERED_WORDS = 100_000
 
 @dataclass(frozen=True)
 class Word:
-    """A word and where in its text it stands."""
-
     text: str
     start: int
     end: int
@@ -66,7 +64,6 @@ def reword(text: str, generator: random.Random, probability: float, propose: Pro
 
 
 def check_rewording(candidates: int, probability: float) -> None:
-    """Refuse options of a rewording augmenter that make no sense."""
     refuse((candidates < 1, f"augmentation: candidates = {candidates} is not possible; give at least 1"))
     check_share("probability", probability)
 

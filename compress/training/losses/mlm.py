@@ -29,5 +29,4 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, head: nn.Module) -> T
 
 
 def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> nn.Module:
-    """Return the student's head over its vocabulary."""
     return VocabularyHead(student)

@@ -20,8 +20,6 @@ BITS = 8  # of weights and activations, as the quantizer has them
 
 
 class FakeQuantization:
-    """A student under quantization-aware training."""
-
     def __init__(self, student: PreTrainedModel, layers: FakeLayers, start: float) -> None:
         self._student, self._layers, self._start = student, layers, start
         layers.active, layers.evaluates_rounded = start == 0, True

@@ -85,13 +85,11 @@ class PartMasks(nn.Module):
 
 
 class GradualPruning:
-    """A student that loses heads and neurons while it learns."""
-
     def __init__(
         self, student: PreTrainedModel, part_masks: dict[Part, PartMasks], stack: ExitStack, until: float, updates: int
     ) -> None:
         self._parts, self._stack = part_masks, stack
-        self._until, self._updates, self._seen = until, updates, -1
+        self._until, self._updates = until, updates
         self._state = nn.ModuleDict({str(part): masking for part, masking in part_masks.items()})
         self._state.register_buffer("taken", torch.zeros((), dtype=torch.long, device=student.device))
         student.add_module(STATE, self._state)
@@ -104,7 +102,6 @@ class GradualPruning:
         return {part: [mask.cpu().clone() for mask in masking.masks] for part, masking in self._parts.items()}
 
     def step(self, done: float) -> None:
-        """Mask what is to be masked at this share of the phase."""
         # A hair more, for a share of steps that is a hair below what it stands for.
         self._take(min(self._updates, int(done / self._until * self._updates + 1e-9)))
 
@@ -119,9 +116,7 @@ class GradualPruning:
         self._stack.close()
 
     def _take(self, update: int) -> None:
-        if update <= self._seen:  # without a look at what checkpoints keep, for which a GPU would have to be waited for
-            return
-        self._seen, taken = update, self._state.get_buffer("taken")
+        taken = self._state.get_buffer("taken")
         if update > int(taken):
             for masking in self._parts.values():
                 masking.mask(masked_share(update / self._updates))

@@ -34,8 +34,6 @@ LAYER_BITS = "layer_bits"  # a buffer, so that a checkpoint holds what was decid
 
 
 class GroupwiseQuantization:
-    """A student under quantization-aware training with groups."""
-
     def __init__(
         self,
         student: PreTrainedModel,
@@ -67,7 +65,6 @@ class GroupwiseQuantization:
         return bits
 
     def step(self, done: float) -> None:
-        """Decide on the bits once enough batches were seen."""
         if not self._layers.active and len(self._parts) >= PARTS and not any(self.layer_bits):
             self._decide()
 
