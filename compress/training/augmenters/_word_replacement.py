@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from sklearn.preprocessing import normalize
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.errors import CompressError, refuse
@@ -75,7 +76,7 @@ def nearest_words(
 
     ``words`` have the ``vectors`` ``[V, D]``; ``vector_of`` gives a word's own ``[D]``, or None where it has none.
     """
-    directions = _directions(vectors)
+    directions = normalize(vectors)
     wanted = min(count + 4, len(words))  # a few more, because spellings of the word in other cases are passed over
 
     @functools.lru_cache(_REMEMBERED_WORDS)
@@ -83,18 +84,13 @@ def nearest_words(
         vector = vector_of(word)
         if vector is None:
             return ()
-        similarity = directions @ _directions(vector[None])[0]
+        similarity = directions @ normalize(vector[None])[0]
         found = np.argpartition(-similarity, wanted - 1)[:wanted]
         found = found[np.lexsort((found, -similarity[found]))]
         others = [words[index] for index in found if words[index].casefold() != word.casefold()]
         return tuple(others[:count])
 
     return nearest
-
-
-def _directions(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), dtype=np.float32)
 
 
 def whole_words(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
