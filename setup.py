@@ -6,12 +6,13 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 RECIPES = ("teachers", "students", "benchmarks")
-# What runs an ONNX directory: compress predict and compress.load.
+# What runs an ONNX directory, compress predict and compress.load, and what commands are declared with.
 PREDICT = [
     "onnxruntime>=1.31,<2",
     "tokenizers>=0.23",
     "numpy>=2",
     "click>=8.5,<9",
+    "pydantic>=2.12,<3",
 ]
 # What reads results: compress check, report, list and show.
 CHECK = ["scipy>=1.17", "jinja2>=3.1", "rich>=15"]

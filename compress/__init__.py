@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from compress.data import LabelledData
     from compress.exporting.export import export
     from compress.gating.check import check
-    from compress.inference.compute import Compute
     from compress.inference.predict import Classifier, load
     from compress.labelling.import_labels import LabelValues, import_labels
     from compress.labelling.label import LabelOptions, label
     from compress.labelling.parts import merge_labels
+    from compress.models.compute import Compute
     from compress.models.model_dir import ModelDir
     from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
@@ -32,12 +32,10 @@ if TYPE_CHECKING:
     from compress.quantization.quantize import quantize
     from compress.recipes import BenchmarkSettings, Pruning
     from compress.reporting.report import report
+    from compress.requests.training import distill, finetune, pretrain
     from compress.searching.budget import SearchBudget, SearchSettings
     from compress.searching.search import SearchData, search
     from compress.studies.run import run
-    from compress.training.distill import DistillationData, DistillationOptions, distill
-    from compress.training.finetune import finetune
-    from compress.training.pretrain import pretrain
 
 __version__ = "0.1.0"
 
@@ -63,10 +61,8 @@ _LAZY = {
     "BenchmarkSettings": "compress.recipes",
     "CascadeData": "compress.cascades.cascade",
     "Classifier": "compress.inference.predict",
-    "Compute": "compress.inference.compute",
+    "Compute": "compress.models.compute",
     "HeadStudy": "compress.pruning.head_study",
-    "DistillationData": "compress.training.distill",
-    "DistillationOptions": "compress.training.distill",
     "LabelOptions": "compress.labelling.label",
     "LabelValues": "compress.labelling.import_labels",
     "LabelledData": "compress.data",
@@ -81,16 +77,16 @@ _LAZY = {
     "calibrate": "compress.calibration.calibrate",
     "cascade": "compress.cascades.cascade",
     "check": "compress.gating.check",
-    "distill": "compress.training.distill",
+    "distill": "compress.requests.training",
     "export": "compress.exporting.export",
-    "finetune": "compress.training.finetune",
+    "finetune": "compress.requests.training",
     "head_importance": "compress.pruning.scoring",
     "head_study": "compress.pruning.head_study",
     "import_labels": "compress.labelling.import_labels",
     "label": "compress.labelling.label",
     "load": "compress.inference.predict",
     "merge_labels": "compress.labelling.parts",
-    "pretrain": "compress.training.pretrain",
+    "pretrain": "compress.requests.training",
     "prune": "compress.pruning.prune",
     "quantize": "compress.quantization.quantize",
     "register_models": "compress.models.modeling.registration",
@@ -109,8 +105,6 @@ __all__ = [
     "CompressError",
     "Compute",
     "HeadStudy",
-    "DistillationData",
-    "DistillationOptions",
     "LabelOptions",
     "LabelValues",
     "LabelledData",

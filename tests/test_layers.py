@@ -24,6 +24,7 @@ LAYERS = (
     ("benchmarking", "labelling", "quantization"),
     ("exporting",),
     ("inference", "surgery"),
+    ("requests",),
     ("evaluation", "models"),
     ("recipes",),
     ("data", "plugins"),
@@ -110,8 +111,8 @@ def test_the_list_names_exactly_the_packages_there_are() -> None:
     assert sorted(name for layer in LAYERS for name in layer) == sorted({package(module) for module in SOURCES})
 
 
-MOST_STATEMENTS = 26_620  # raised only by a commit that says in its message what the growth buys
-MOST_RAISES = 784
+MOST_STATEMENTS = 27_400  # raised only by a commit that says in its message what the growth buys
+MOST_RAISES = 800
 
 
 def count(kind: type[ast.AST]) -> int:

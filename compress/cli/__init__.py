@@ -54,6 +54,13 @@ COMMANDS = {
     "show": "Explain a recipe, a plug-in, a model directory or a study.",
 }
 
+# The request that a command makes; the others are modules of this package.
+REQUESTS = {
+    "finetune": "compress.requests.training:Finetune",
+    "pretrain": "compress.requests.training:Pretrain",
+    "distill": "compress.requests.training:Distill",
+}
+
 _UTF8 = sys.getfilesystemencoding() == "utf-8"
 _OTHER_LOCALE = (
     f"Python reads and writes {sys.getfilesystemencoding()} with these settings of locale (LC_ALL, LANG, PYTHONUTF8); "
@@ -136,7 +143,11 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"compress.cli.{name}").command
+        command: click.Command
+        if name in REQUESTS:
+            command = importlib.import_module("compress.cli.commands").command_of(name, REQUESTS[name])
+        else:
+            command = importlib.import_module(f"compress.cli.{name}").command
         within = command.commands.values() if isinstance(command, click.Group) else ()
         for parameter in (one for part in (command, *within) for one in part.params):
             if parameter.type is click.STRING and parameter.default != "":

@@ -25,7 +25,7 @@ from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, local_path, text_without_secrets, without_secrets
 from compress.host import without_home
-from compress.inference.compute import PRECISIONS, TRACKERS, Compute
+from compress.models.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import check_free, ended_early, keep_apart, places_of
 from compress.progress import for_terminal, logger

@@ -1,64 +1,18 @@
-"""Device, threads, seed, precision and tracker of a stage."""
+"""Devices, precisions, and float32 products on the CPU."""
 
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from compress.errors import refuse
-from compress.host import few_kernels, has_bfloat16, has_slow_mkl, is_installed
+from compress.host import few_kernels, has_bfloat16, has_slow_mkl
+from compress.models.compute import Compute as Compute
+from compress.models.compute import Precision as Precision
 
 TRIALS = 8  # products in each precision: about a tenth of a second in all
 WORTH_ROUNDING = 1.2  # how many times as fast bfloat16 must be: the rest of a step is no faster in it
-Precision = Literal["float32", "bfloat16"]
-PRECISIONS = ("auto", *get_args(Precision))
-TRACKERS = ("trackio", "tensorboard", "mlflow", "wandb")  # as transformers calls them; their packages too
-
-
-@dataclass(frozen=True)
-class Compute:
-    """How every stage computes.
-
-    Args:
-        device: ``auto`` (cuda where there is a GPU), ``cpu`` or ``cuda``.
-        threads: CPU threads; 0 for one a free core (:func:`compress.inference.threads.default_threads`).
-        seed: of every random choice.
-        report_to: one of :data:`TRACKERS`, which trainings report to beside ``metrics.jsonl``; the result is the same.
-        precision: in which trainings compute; ``auto`` leaves it to the recipe, and there to what is faster here.
-
-    Raises:
-        CompressError: the tracker or precision is unknown, or the tracker is not installed.
-    """
-
-    device: str = "auto"
-    threads: int = 0
-    seed: int = 0
-    report_to: str | None = None
-    precision: Precision | Literal["auto"] = "auto"
-
-    @property
-    def asked(self) -> dict[str, str]:
-        """What a request for a training says of the precision: nothing where it is left to the recipe."""
-        return {} if self.precision == "auto" else {"precision": self.precision}
-
-    def __post_init__(self) -> None:
-        tracker = self.report_to
-        refuse(
-            (
-                self.precision not in PRECISIONS,
-                f"--precision {self.precision} is not known; use one of {', '.join(PRECISIONS)}",
-            ),
-            (
-                tracker not in {None, *TRACKERS},
-                f"--report-to {tracker} is not known; use one of {', '.join(TRACKERS)}",
-            ),
-            (
-                tracker in TRACKERS and not is_installed(str(tracker)),
-                f"--report-to {tracker} needs the package {tracker}; install it with pip install {tracker}",
-            ),
-        )
 
 
 def resolve_precision(precision: Precision | Literal["auto"], device: str) -> Precision:

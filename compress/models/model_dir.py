@@ -57,7 +57,9 @@ class ModelDir:
     manifest: Manifest = Manifest(stage="")
 
     @classmethod
-    def open(cls, path: "ModelDir | str | Path", *, classifier: bool = True, verify: bool = True) -> "ModelDir":
+    def open(
+        cls, path: "ModelDir | str | os.PathLike[str]", *, classifier: bool = True, verify: bool = True
+    ) -> "ModelDir":
         """Open and check a local model directory, or fetch a Hugging Face hub name; one that is open stays as it is.
 
         Raises:
@@ -322,7 +324,7 @@ _MAKING: Mapping[Kind, str] = {
 }
 
 
-def _local_directory(path: str | Path) -> Path:
+def _local_directory(path: str | os.PathLike[str]) -> Path:
     directory, text = Path(path), str(path)
     if directory.is_dir():
         shown = printable_name(place := os.path.abspath(directory))

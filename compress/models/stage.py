@@ -37,6 +37,7 @@ class Stage:
     ``manifest`` holds what is known at its start, and ``truncation`` counts the rows that were cut.
     """
 
+    output: Path
     working: Path
     manifest: Manifest
     truncation: Truncation
@@ -85,7 +86,7 @@ class Stage:
             seeds={} if seed is None else {"seed": seed},
         )
         with counting() as truncation, writing(output, request, force=force, keep=keep) as working:
-            yield cls(working, manifest, truncation)
+            yield cls(Path(output), working, manifest, truncation)
         if said := truncation.sentence(_READS_MORE if name in _TAKES_LENGTH else READS_NO_MORE):
             logger.info("%s", said)
 

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import torch
 
-from compress.data import Example
+from compress.data import Example, LabelledData
 from compress.inference.compute import Compute
-from compress.labelling.label_dir import open_labels
+from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
 from compress.progress import Progress, logger
 from compress.pruning.prune import RECOVERY, PruningData, prune, recovery_training
 from compress.recipes import Pruning, StudentRecipe, Training
+from compress.requests.training import Distill
 from compress.searching.halving import RUNGS, at_rung
 from compress.searching.space import Shape
 from compress.training.build_student import build_student
-from compress.training.distill import DistillationData, distill
+from compress.training.distill import distill
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,13 @@ class Maker:
     """Makes models of shapes.
 
     Args:
-        data: labels of the pool and of the gold rows, which the teacher has made once for all.
+        labels: of the pool and of the gold rows, which the teacher has made once for all.
         texts: gives the texts that students are trained on, whose tokens are the vocabulary of small ones.
     """
 
     teacher: ModelDir
-    data: DistillationData
+    labels: tuple[LabelDir, ...]
+    labelled: LabelledData
     texts: Callable[[], Iterable[Example]]
     compute: Compute
     progress: Progress
@@ -48,7 +50,7 @@ class Maker:
         """
         if shape.is_pruned:
             pruning = replace(pruning_of(shape, 0), recover=0.0)
-            few = PruningData(self.data.labelled.train[: pruning.examples])
+            few = PruningData(self.labelled.train[: pruning.examples])
             with quiet_stages():
                 prune(self.teacher, pruning, directory, data=few, measure=False, compute=self.compute)
             return
@@ -72,19 +74,32 @@ class Maker:
         """Write the model after the training of a rung; what a killed process left is gone on with."""
         compute, progress = self.compute, self.progress
         if shape.is_pruned:
-            rows = self.data.labelled
-            data = PruningData(rows.train, rows.validation, rows.metric, labels=self.data.labels)
+            rows = self.labelled
+            data = PruningData(rows.train, rows.validation, rows.metric, labels=self.labels)
             pruning = pruning_of(shape, rung)
             prune(self.teacher, pruning, directory, data=data, measure=False, compute=compute, progress=progress)
         else:
             recipe, read = self.recipe(shape, rung)
-            data_read = replace(self.data, rows=read)
-            distill(self.teacher, recipe, directory, data_read, compute=compute, progress=progress)
+            rows = self.labelled
+            asked = Distill(
+                self.teacher,
+                recipe,
+                directory,
+                labels=self.labels,
+                rows=read,
+                train=rows.train,
+                validation=rows.validation,
+                metric=rows.metric,
+                overlap=rows.overlap,
+                progress=progress,
+                **vars(compute),
+            )
+            distill(asked)
 
     @property
     def _rows(self) -> int:
         """How many rows have labels of the teacher."""
-        return sum(directory.rows for directory in open_labels(self.data.labels))
+        return sum(directory.rows for directory in self.labels)
 
 
 def pruning_of(shape: Shape, rung: int) -> Pruning:

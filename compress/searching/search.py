@@ -49,7 +49,6 @@ from compress.searching.selection import choose
 from compress.searching.shapes import ShapeTimer
 from compress.searching.space import space_for
 from compress.searching.trials import Trainer
-from compress.training.distill import DistillationData
 from compress.training.training_data import LabelledPool
 
 CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
@@ -244,9 +243,7 @@ def timer_and_trainer(
     for place in (shapes := folder / "shapes", trained := folder / "trained"):
         place.mkdir(exist_ok=True)
     validation = ValidationRows(model, rows.validation, rows.metric, threads, compute.seed)
-    data = DistillationData(
-        labels=labels, labelled=LabelledData(list(rows.train), list(rows.validation), rows.metric.name)
-    )
-    maker = Maker(model, data, texts, compute, progress)
+    labelled = LabelledData(list(rows.train), list(rows.validation), rows.metric.name)
+    maker = Maker(model, tuple(labels), labelled, texts, compute, progress)
     timer = ShapeTimer(model, shapes, maker, timed_on, threads)
     return timer, Trainer(model, trained, maker, validation, compute)

@@ -31,6 +31,7 @@ from compress.recipes import (
 from compress.recipes.controls import control_key
 from compress.reporting.charts.pruning_curve import CURVE_NAME
 from compress.reporting.report import report
+from compress.requests.training import Distill, Finetune
 from compress.studies.data import StudyRows, open_study_rows
 from compress.studies.journal import Stages
 from compress.studies.plan import (
@@ -46,7 +47,7 @@ from compress.studies.plan import (
     within_budget,
 )
 from compress.training.augmentation import augmented, one_of
-from compress.training.distill import CONTROL_PHASES, DistillationData, DistillationOptions, distill
+from compress.training.distill import CONTROL_PHASES, distill
 from compress.training.finetune import encoder_of, finetune
 
 RESULTS_NAME = "results.jsonl"
@@ -158,8 +159,13 @@ class Study:
     def labelled(self) -> LabelledData:
         return LabelledData(self.rows.train, self.rows.validation, self.recipe.benchmark.metric or None)
 
-    def _training(self, data: LabelledData | DistillationData | PruningData, seed: int) -> dict[str, Any]:
+    def _training(self, data: PruningData, seed: int) -> dict[str, Any]:
         return {"data": data, "compute": replace(self.compute, seed=seed), "progress": self.progress}
+
+    def _asked(self, seed: int) -> dict[str, Any]:
+        """Return the fields that all trainings of the study share."""
+        rows = {"train": self.rows.train, "validation": self.rows.validation, "metric": self.labelled.metric}
+        return {**rows, **vars(self.compute), "seed": seed, "progress": self.progress}
 
     @property
     def spent(self) -> dict[str, str]:
@@ -197,7 +203,7 @@ class Study:
                 "seed": self.recipe.seed,
                 **self.compute.asked,
             },
-            partial(finetune, base, training=training, **self._training(self.labelled, self.recipe.seed)),
+            lambda path: finetune(Finetune(base, path, training=training, **self._asked(self.recipe.seed))),
         )
         return (ModelDir.open(given), [made]) if given else (ModelDir.open(made), [])
 
@@ -298,9 +304,13 @@ class Study:
             **({"rows": rows} if rows else {}),
             **self.spent,
         }
-        data = DistillationData(labels=labels, variants=variants, labelled=self.labelled, rows=rows)
-        options = DistillationOptions(control=control)
-        make = partial(distill, teacher, student, options=options, **self._training(data, seed))
+
+        def make(path: Path) -> None:
+            asked = self._asked(seed)
+            distill(
+                Distill(teacher, student, path, labels=labels, variants=variants, rows=rows, control=control, **asked)
+            )
+
         return self.stages.make(name, inputs, make)
 
     def pruned(self, teacher: ModelDir, labels: Sequence[LabelDir], plan: StudyPrune) -> Iterator[Callable[[], Path]]:

@@ -7,16 +7,16 @@ from typing import cast
 from transformers import set_seed
 
 from compress import recipes
-from compress.data import LabelledData, check_classes, check_roles, encode_gold, infer_labels, infer_task
+from compress.data import check_classes, check_roles, encode_gold, infer_labels, infer_task
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric
-from compress.inference.compute import Compute, resolve_device
+from compress.inference.compute import resolve_device
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.pretrained import load_classifier
-from compress.models.stage import Stage
-from compress.progress import Progress, logger, quiet_libraries, silent
+from compress.progress import logger, quiet_libraries
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
+from compress.requests.training import Finetune
 from compress.training.packaged_encoder import packaged_encoder
 from compress.training.phases import fit, keep_length
 from compress.training.trainer import TrainingRun
@@ -27,32 +27,16 @@ ENCODER_KEYS = [one.name for one in fields(TeacherRecipe) if one.name == "hub" o
 TRAINING = Training(min_steps=400, min_steps_per_class=20)  # of an encoder without a recipe
 
 
-def finetune(
-    teacher: TeacherRecipe | str | Path,
-    output: str | Path,
-    data: LabelledData,
-    *,
-    training: Training | None = None,
-    max_length: int = 0,
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> ModelDir:
+def finetune(request: Finetune) -> ModelDir:
     """Fine-tune an encoder with a new head on gold labels, and keep the best checkpoint.
-
-    Labelled words give a token classifier (a tagger), other labels a classifier of whole texts.
-
-    Args:
-        teacher: a recipe or its name, or an encoder: a directory or a hub name.
-        training: instead of the recipe's.
-        max_length: tokens that texts are cut to, instead of what ``training`` says.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
     quiet_libraries()
-    recipe = _recipe(teacher)
-    encoder = open_encoder(recipe or teacher)
+    data = request.labelled
+    recipe = _recipe(request.teacher)
+    encoder = open_encoder(recipe or request.teacher)
     checked = check_roles({"train": data.train, "validation": data.validation}, data.overlap)
     roles = {role: list(rows) for role, rows in checked.sets.items()}
     rows = [*roles["train"], *roles["validation"]]
@@ -68,18 +52,18 @@ def finetune(
         check_classes(roles["train"], roles["validation"])
     names = labels or ("score",)
     metric = find_metric(data.metric, task=task, classes=len(names)).name
-    training = training or (recipe.training if recipe else TRAINING)
-    training = replace(training, max_length=max_length or training.max_length)
-    compute = replace(compute, device=resolve_device(compute.device))
+    training = request.training or (recipe.training if recipe else TRAINING)
+    training = replace(training, max_length=request.max_length or training.max_length)
+    compute = replace(request.compute, device=resolve_device(request.device))
     gold = {role: Gold(rows, encode_gold(rows, names, task=task, name=role)) for role, rows in roles.items()}
-    with Stage.begin(
-        "finetune",
-        output,
-        parents={"encoder": encoder},
-        settings={"training": asdict(training), "metric": metric, **compute.asked},
+    with request.begin(
+        {"encoder": encoder},
         data=checked.described(),
-        seed=compute.seed,
-        force=force,
+        teacher=encoder,
+        training=training,
+        metric=metric,
+        train=roles["train"],
+        validation=roles["validation"],
     ) as stage:
         set_seed(compute.seed)
         model = load_classifier(encoder, names, task)
@@ -89,7 +73,7 @@ def finetune(
             model,
             tokenizer,
             TrainingData(None, gold["train"], selection),
-            TrainingRun(stage.working, training, task, compute, progress, "Fine-tuning"),
+            TrainingRun(stage.working, training, task, compute, request.progress, "Fine-tuning"),
             phases=(Phase((Choice("hard-label"),)),),
             teachers={},
         )
@@ -103,7 +87,7 @@ def finetune(
             metrics=(selection.score(outcome.best_score, task),),
             notes={"recipe": recipe.name if recipe else encoder.name, **outcome.noted},
         )
-    return ModelDir.open(output)
+    return ModelDir.open(stage.output)
 
 
 def _recipe(teacher: TeacherRecipe | str | Path) -> TeacherRecipe | None:

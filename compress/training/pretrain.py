@@ -6,7 +6,6 @@ then distillation. One pre-training serves many tasks. General distillation from
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -23,16 +22,17 @@ from transformers import (
 from compress import recipes
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError, refuse
-from compress.inference.compute import Compute, resolve_device
+from compress.inference.compute import resolve_device
 from compress.models.dummy_inputs import example_inputs
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.models.pretrained import load_classifier
-from compress.models.stage import Stage
-from compress.progress import Progress, logger, quiet_libraries, silent
-from compress.recipes import Choice, Phase, StudentRecipe, TeacherRecipe, Training, deciding, of_phases, resolved
+from compress.progress import logger, quiet_libraries
+from compress.recipes import Choice, Phase, StudentRecipe, Training, of_phases, resolved
+from compress.requests.training import Pretrain
 from compress.training.batches import Masker, batches_by_length, collator
 from compress.training.build_student import build_student, try_student
+from compress.training.distill import open_student
 from compress.training.finetune import open_encoder
 from compress.training.loss_modules import VocabularyHead, detach_loss_modules, input_embeddings, masked_tokens
 from compress.training.phases import fit
@@ -63,17 +63,7 @@ TOLERANCE = 1e-4  # of the largest logit
 SELECTION_NOTES = {"best_score", "best_step", "score_name"}  # no checkpoint is selected here
 
 
-def pretrain(
-    encoder: TeacherRecipe | str | Path,
-    student: StudentRecipe | str,
-    output: str | Path,
-    unlabeled: TextSource,
-    *,
-    epochs: float | None = None,
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> ModelDir:
+def pretrain(request: Pretrain) -> ModelDir:
     """Run the task-independent phases of a student, and return the resulting encoder.
 
     The architecture starts from the pretrained encoder in place of a fine-tuned teacher. Masked language modelling
@@ -81,21 +71,18 @@ def pretrain(
     distillation alone writes an encoder. The weights of the last step are kept. The recipe's augmentation varies the
     text of the task and is not used here.
 
-    Args:
-        encoder: a teacher's recipe, or an encoder's directory or hub name.
-        student: a recipe, or its name or file. ``WHOLE`` is the encoder itself with a new head for masked tokens;
-            ``HEAD_ONLY`` trains that head alone. The last layer of a sentence encoder predicts single words badly, so
-            that training all of it needs fewer steps.
-        unlabeled: the text; a part is held out.
-        epochs: passes over the text; by default the share of the recipe's epochs that these phases have.
+    Without a student the encoder is trained with a new head for masked tokens, or that head alone: the last layer of a
+    sentence encoder predicts single words badly, so that training all of it needs fewer steps.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
     quiet_libraries()
-    recipe = general_part(recipes.load_recipe("students", student) if isinstance(student, str) else student, epochs)
-    source = open_encoder(encoder)
-    compute = replace(compute, device=resolve_device(compute.device))
+    unlabeled = cast(TextSource, request.open_text(rows=request.rows))
+    student = open_student(request.student) if request.student else HEAD_ONLY if request.head_only else WHOLE
+    recipe = general_part(student, request.epochs)
+    source = open_encoder(request.encoder)
+    compute = replace(request.compute, device=resolve_device(request.device))
     tokenizer = source.load_tokenizer()
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
@@ -108,22 +95,11 @@ def pretrain(
     )
     check_form(tried, with_head="targets" in recipe.phases[-1].needs)
     del tried
-    with Stage.begin(
-        "pretrain",
-        output,
-        parents={"encoder": source},
-        settings={
-            "recipe": deciding(recipe),
-            "unlabeled": [unlabeled.name, fingerprint.sha256()],
-            **compute.asked,
-        },
-        seed=compute.seed,
-        force=force,
-    ) as stage:
+    with request.begin({"encoder": source}, student=recipe, unlabeled=[unlabeled.name, fingerprint.sha256()]) as stage:
         set_seed(compute.seed)
         teacher = load_classifier(source, NO_LABELS, TASK)
         built = build_student(recipe, teacher, tokenizer, lambda: unlabeled, seed=compute.seed).model
-        run = TrainingRun(stage.working, recipe.training, TASK, compute, progress, "Pre-training")
+        run = TrainingRun(stage.working, recipe.training, TASK, compute, request.progress, "Pre-training")
         outcomes = fit(
             built,
             tokenizer,
@@ -147,7 +123,7 @@ def pretrain(
             metrics=metrics,
             notes={"recipe": recipe.name, **notes},
         )
-    return ModelDir.open(output, classifier=False)
+    return ModelDir.open(stage.output, classifier=False)
 
 
 def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentRecipe:

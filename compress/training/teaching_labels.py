@@ -6,7 +6,6 @@ own logits never mix with them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compress import plugins
@@ -15,6 +14,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.models.pretrained import load_classifier
 from compress.recipes import Phase
+from compress.requests import Model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,7 +40,7 @@ class BareEncoder(ModelDir):
         return model
 
 
-def open_teacher(path: ModelDir | str | Path, labels: Sequence[LabelDir]) -> ModelDir:
+def open_teacher(path: Model, labels: Sequence[LabelDir]) -> ModelDir:
     """Open a teacher; where all labels are imported, a pretrained encoder will do."""
     if not labels or any(directory.teacher_sha256 for directory in labels):
         return ModelDir.open(path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compress.data import Example, LabelledData, TextSource, open_source
-from compress.inference.compute import Compute
+import compress
+from compress.data import Example, TextSource, open_source
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, Training
 from tests.support.tiny import BAD, GOOD, PLAIN, classifier, examples, write
@@ -36,34 +36,13 @@ TRANSFORMER = replace(
 
 
 def distilled(teacher: Any, student: StudentRecipe | str, output: Path, **options: Any) -> ModelDir:
-    """Run ``distill`` on the CPU, with the fields of its data, options and compute objects as options of one level."""
-    from compress.training.distill import DistillationData, DistillationOptions, distill
-
-    options, compute = split_compute(options)
-    options, labelled = _split(options, LabelledData)
-    options, data = _split(options, DistillationData)
-    options, choices = _split(options, DistillationOptions)
-    data = replace(data, labelled=labelled)
-    return distill(teacher, student, output, data, options=choices, compute=compute, **options)
+    """Run ``distill`` on one thread of the CPU."""
+    return compress.distill(teacher, student, output, **{"device": "cpu", "threads": 1, **options})
 
 
 def finetuned(encoder: Any, output: Path, **options: Any) -> ModelDir:
-    """Run ``finetune`` on the CPU, with the fields of its data and compute objects as options of one level."""
-    from compress.training.finetune import finetune
-
-    options, compute = split_compute(options)
-    options, labelled = _split(options, LabelledData)
-    return finetune(encoder, output, labelled, compute=compute, **options)
-
-
-def split_compute(options: dict[str, Any]) -> tuple[dict[str, Any], Compute]:
-    return _split({"device": "cpu", "threads": 1, **options}, Compute)
-
-
-def _split(options: dict[str, Any], kind: type) -> tuple[dict[str, Any], Any]:
-    names = {field.name for field in fields(kind)}
-    of_kind = {name: value for name, value in options.items() if name in names}
-    return {name: value for name, value in options.items() if name not in names}, kind(**of_kind)
+    """Run ``finetune`` on one thread of the CPU."""
+    return compress.finetune(encoder, output, **{"device": "cpu", "threads": 1, **options})
 
 
 def train_rows() -> list[Example]:

@@ -498,8 +498,8 @@ REFUSED: list[tuple[Any, str]] = [
     (set_option(control=True), "--control trains on gold labels alone"),
     (set_option(student="bilsm"), "Did you mean 'bilstm'"),
     (set_option(student=replace(BILSTM, phases=(Phase((GOLD,)),))), "there are none; give --train FILE"),
-    (set_option(metric="acuracy"), "Did you mean 'accuracy'"),
-    (set_option(device="tpu"), "--device tpu is not known"),
+    (set_option(metric="acuracy", validation=validation_rows()), "Did you mean 'accuracy'"),
+    (set_option(device="tpu"), "device = 'tpu' must be one of 'auto', 'cpu' or 'cuda'"),
     (set_option(validation=[Example("x y", None, "great")]), "which the model does not know"),
     (set_option(train=[Example("x y", None, "great")]), "which the model does not know"),
     (

@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM
 
+import compress
 import compress.training.distill
 from compress.cli import execute
 from compress.data import Example
@@ -26,7 +27,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 from compress.training.architectures import checkpoint
 from compress.training.augmenters.masked_lm import augmenter
 from compress.training.loss_modules import VocabularyHead
-from compress.training.pretrain import HEAD_ONLY, check_form, general_part, masked_lm, pretrain
+from compress.training.pretrain import HEAD_ONLY, check_form, general_part, masked_lm
 from compress.training.trainer import DistillationTrainer
 from tests.support.tiny import bilstm, classifier, onnx_directory, tokenizer, write
 from tests.support.training_data import (
@@ -35,7 +36,6 @@ from tests.support.training_data import (
     finetuned,
     pool_file,
     pool_rows,
-    split_compute,
     state,
     stop_at,
     train_rows,
@@ -72,8 +72,8 @@ def made(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
 
 def trained(encoder: Path, student: Any, output: Path, folder: Path, **options: Any) -> ModelDir:
     pool = options.pop("unlabeled", None) or pool_file(folder / "pool.txt", sentences())
-    options, compute = split_compute(options)
-    return pretrain(encoder, student, output, pool, compute=compute, **options)
+    options = {"device": "cpu", "threads": 1, "unlabeled": pool, **options}
+    return compress.pretrain(encoder, output, student=student, **options)
 
 
 def sentences() -> list[Example]:

@@ -205,5 +205,5 @@ def test_the_mean_of_a_teacher_and_of_others(teacher: Path, tmp_path: Path, caps
     assert [(entry["role"], entry["rows"]) for entry in made.manifest.data] == [("unlabeled", 90)]
     with pytest.raises(CompressError, match=r"another teacher \(other\) than tiny-bert; .* with --combine mean"):
         distilled(teacher, BILSTM, tmp_path / "added", labels=parts)
-    with pytest.raises(CompressError, match="--weight is of label directories that are combined"):
+    with pytest.raises(CompressError, match="--weight changes nothing without --combine"):
         distilled(teacher, BILSTM, tmp_path / "added", labels=parts[:1], weights=(1.0,))

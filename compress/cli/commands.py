@@ -1,0 +1,122 @@
+"""The command of a request: its options from the fields, its help from the docstring."""
+
+import importlib
+import inspect
+import logging
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import annotated_types
+import click
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from compress.cli import Command, options
+from compress.cli.values import Duration, Real, Whole
+from compress.progress import for_terminal
+from compress.requests import FileList, Request, declared_of, fields_of, kind_of
+
+_KINDS: Mapping[str, Callable[[], click.ParamType[Any]]] = {"duration": Duration}
+
+
+def command_of(name: str, place: str) -> click.Command:
+    """Return the command that makes a request from its options, runs it, and shows the result.
+
+    Args:
+        place: of the request, ``module:class``.
+    """
+    module, _, class_name = place.partition(":")
+    declared: type[Request[Any]] = getattr(importlib.import_module(module), class_name)
+    fields = {name: field for name, field in fields_of(declared).items() if declared_of(field).has_option}
+
+    def call(verbose: bool, quiet: bool, **given: Any) -> None:
+        options.set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+        values = {name: _value(fields[name], value) for name, value in given.items() if value is not None}
+        made = declared(progress=for_terminal(quiet), **values)
+        SHOW.get(class_name, _show_model)(made, made.run())
+
+    parameters: list[click.Parameter] = [one for name, field in fields.items() for one in _options(name, field)]
+    parameters += [
+        click.Option(["-v", "--verbose"], is_flag=True, help="Print more."),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
+    ]
+    return Command(name, callback=call, params=parameters, help=inspect.getdoc(declared))
+
+
+def _show_model(asked: Any, made: Any) -> None:
+    options.show_result(made)
+
+
+# What is printed of the result of a request, by its class; by default that of a model directory.
+SHOW: Mapping[str, Callable[[Any, Any], None]] = {}
+
+
+def _value(field: FieldInfo, given: Any) -> Any:
+    """Return the value of a field for what click read."""
+    if isinstance(given, tuple) and kind_of(field) == "text":
+        return FileList(given) if given else None
+    return given
+
+
+def _options(name: str, field: FieldInfo) -> Iterator[click.Option]:
+    declared, kind, type_ = declared_of(field), kind_of(field), _inner(field.annotation)
+    help = field.description
+    default = None if field.default is PydanticUndefined else field.default
+    required = field.is_required() or declared.required
+    if declared.flags:
+        for (flag, value), said in zip(declared.flags.items(), (help or "").split("|"), strict=True):
+            yield click.Option([flag, name], flag_value=value, default=None, help=said)
+        return
+    flag = declared.flag or f"--{name.replace('_', '-')}"
+    names = ["-o", flag, name] if kind == "output" else [flag, name]
+    if type_ is bool:
+        names[-2] += f"/--no-{flag.removeprefix('--')}" * bool(default)
+        yield click.Option(names, is_flag=True, default=default, show_default=bool(default), help=help)
+        return
+    several = typing.get_origin(type_) is tuple or kind in {"text", "labels"}
+    if typing.get_origin(type_) is tuple:
+        item = typing.get_args(type_)[0]  # perhaps Annotated[float, Field(gt=0)]
+        bounds = [bound for one in getattr(item, "__metadata__", ()) for bound in getattr(one, "metadata", ())]
+        type_ = _inner(item)
+    else:
+        bounds = field.metadata
+    yield click.Option(
+        names,
+        type=_click_type(type_, kind, bounds),
+        multiple=several,
+        required=required,
+        default=None if several else default,
+        show_default=default not in (None, (), ""),
+        metavar=declared.metavar or None,
+        help=help,
+    )
+
+
+def _inner(type_: Any) -> Any:
+    """Return a type without None and without what annotates it."""
+    if isinstance(type_, types.UnionType) or typing.get_origin(type_) is typing.Union:
+        return _inner(next(one for one in typing.get_args(type_) if one is not types.NoneType))
+    return _inner(typing.get_args(type_)[0]) if typing.get_origin(type_) is typing.Annotated else type_
+
+
+def _click_type(type_: Any, kind: str, bounds: list[Any]) -> click.ParamType[Any]:
+    if kind in _KINDS:
+        return _KINDS[kind]()
+    if typing.get_origin(type_) is typing.Literal:
+        return click.Choice([*map(str, typing.get_args(type_))])
+    limits: dict[str, Any] = {}
+    for bound in bounds:
+        match bound:
+            case annotated_types.Ge(ge=low):
+                limits["min"] = low
+            case annotated_types.Gt(gt=low):
+                limits |= {"min": low, "min_open": True}
+            case annotated_types.Le(le=high):
+                limits["max"] = high
+            case annotated_types.Lt(lt=high):
+                limits |= {"max": high, "max_open": True}
+    if type_ is int:
+        return Whole(**limits)
+    return Real(**limits) if type_ is float else click.STRING

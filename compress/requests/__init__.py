@@ -1,0 +1,337 @@
+"""A stage is declared once: a class whose fields are typed by what they are.
+
+From the class follow the command (:mod:`compress.cli.commands`), the Python function, validation, the key by which
+unfinished work is resumed, and the command that makes a result again::
+
+    @request
+    class Distill(Request["ModelDir"], Written, Checks, TextColumns, Trained):
+        '''Train a student to match its teacher.'''
+
+        stage = "compress.training.distill:distill"
+
+        teacher: Model = option(help="The teacher: a directory or hub name.", metavar="DIR")
+        student: Recipe = option(help="A name from 'compress list students', or a .toml file.", metavar="RECIPE")
+        output: Output = OUTPUT
+        _: KW_ONLY
+        rows: int = option(default=0, ge=0, help="Maximum number of unlabelled rows, sampled evenly; 0 = all.")
+
+    distill = function(Distill)
+
+The stage takes the request: ``def distill(request: Distill) -> ModelDir``. Importing this package imports no torch.
+"""
+
+import functools
+import importlib
+import inspect
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar, cast, dataclass_transform
+
+import pydantic
+import pydantic.dataclasses
+from pydantic.fields import FieldInfo
+
+from compress.data import Example, TextSource, content_sha256
+from compress.errors import CompressError, MissingPackage, did_you_mean
+from compress.escaping.uris import text_without_secrets
+from compress.models.model_dir import ModelDir
+from compress.progress import Progress, silent
+from compress.recipes import deciding
+
+Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
+_CONFIG = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True, extra="forbid")
+
+
+@dataclass(frozen=True)
+class Holds:
+    """What a field holds where its Python type does not tell, such as ``model`` or ``duration``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a field is beside its type, default, bounds and help.
+
+    Args:
+        metavar: its value in the help, such as ``FILE``.
+        flag: its option, where that is not its name.
+        flags: options without a value, each with the value of the field that it stands for.
+        decides: whether the result depends on it, so that it is in the key.
+        needs: fields without any of which this one has no effect; ``data`` is any text or rows.
+        has_option: whether the command line has it.
+        required: whether the command line needs it.
+    """
+
+    metavar: str = ""
+    flag: str = ""
+    flags: Mapping[str, Any] | None = None
+    decides: bool = True
+    needs: tuple[str, ...] = ()
+    has_option: bool = True
+    required: bool = False
+
+
+def option(*, default: Any = ..., help: str = "", **more: Any) -> Any:
+    """Declare a field: its default (none: it is required), its help, fields of :class:`Declared`, and its bounds.
+
+    Bounds are those of ``pydantic.Field``: ``ge``, ``gt``, ``le``, ``lt``.
+    """
+    declared = {key: more.pop(key) for key in Declared.__dataclass_fields__ if key in more}
+    return pydantic.Field(
+        default=default,
+        description=help,
+        json_schema_extra={"declared": cast(Any, Declared(**declared))},
+        **more,
+    )
+
+
+def _accept(accepted: Callable[[Any], bool], allowed: str) -> pydantic.BeforeValidator:
+    def check(value: Any) -> Any:
+        if value is not None and (value == "" if isinstance(value, str) else not accepted(value)):
+            raise ValueError(f"is not {allowed}")
+        return value
+
+    return pydantic.BeforeValidator(check)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike | ModelDir)
+
+
+class FileList(tuple[str, ...]):
+    """Several files, patterns or URIs that are read as one text; a list of strings is a list of texts."""
+
+
+# What a field holds. For type checkers what Python may give, at run time what is checked: data is checked where it is
+# opened, which says more.
+if TYPE_CHECKING:
+    Model = ModelDir | str | os.PathLike[str]
+    Recipe = Any
+    Text = Any  # see compress.data.open_text
+    Rows = Any
+    Output = str | os.PathLike[str] | None
+    Labels = Sequence[Any]
+else:
+    Model = Annotated[
+        Any, Holds("model"), _accept(_is_path, "a model; give a directory, a hub name or an opened model")
+    ]
+    Recipe = Annotated[
+        Any,
+        Holds("recipe"),
+        _accept(lambda value: _is_path(value) or is_dataclass(value), "a recipe; give its name or a .toml file"),
+    ]
+    Text = Annotated[Any, Holds("text")]
+    Rows = Annotated[Any, Holds("rows")]
+    Output = Annotated[Any, Holds("output"), _accept(_is_path, "a path; give that of a directory to write")]
+    Labels = Annotated[tuple[Any, ...], Holds("labels"), pydantic.Strict(False)]
+Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line
+Numbers = Annotated[tuple[int, ...], Holds("numbers"), pydantic.Strict(False)]
+
+OUTPUT = option(help="Directory to write; it must not exist.", metavar="DIR", decides=False, required=True)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(option,))
+def request(declared: type[Any]) -> Any:
+    """Make a class a request, or a group of fields that requests share: a frozen dataclass that pydantic validates."""
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(declared)
+    build = made.__init__
+    parameters = [*inspect.signature(made).parameters.values()]
+    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+
+    @functools.wraps(build)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+        if len(arguments) > len(positional):
+            raise CompressError(
+                f"{_function_name(made)}() takes {', '.join(positional)} by position, and everything else by name"
+            )
+        try:
+            # By name: pydantic takes the fields of groups by position too.
+            build(self, **dict(zip(positional, arguments, strict=False)), **named)
+        except pydantic.ValidationError as error:
+            raise CompressError("; ".join(_sentences(error, made))) from None
+
+    made.__init__ = __init__
+    return made
+
+
+# What pydantic finds, in the words of this project.
+_ALLOWED = {
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
+    "literal_error": "must be one of {expected}",
+}
+
+
+def _sentences(error: pydantic.ValidationError, declared: type[Any]) -> Iterator[str]:
+    """Say each fault that pydantic found: what, its value, what is allowed."""
+    known = fields_of(declared)
+    for fault in error.errors(include_url=False):
+        where, value = ".".join(map(str, fault["loc"])), fault["input"]
+        match fault["type"]:
+            case "missing" | "missing_argument" | "missing_keyword_only_argument":
+                yield f"{where} is missing"
+            case "unexpected_keyword_argument":
+                yield f"{_function_name(declared)}() has no argument {where!r}.{did_you_mean(where, known)}"
+            case kind:
+                message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+                allowed = _ALLOWED[kind].format(**fault.get("ctx", {})) if kind in _ALLOWED else message
+                yield f"{where} = {value!r:.200} {allowed}"
+
+
+def fields_of(declared: Any) -> dict[str, FieldInfo]:
+    """Return the fields of a request, its own before those of its groups."""
+    known: dict[str, FieldInfo] = declared.__pydantic_fields__
+    owners = [one for one in (declared if isinstance(declared, type) else type(declared)).__mro__]
+    names = [name for owner in owners for name in vars(owner).get("__annotations__", {}) if name in known]
+    return {name: known[name] for name in dict.fromkeys(names)}
+
+
+def declared_of(field: FieldInfo) -> Declared:
+    extra = cast("dict[str, Any]", field.json_schema_extra or {})
+    return cast(Declared, extra.get("declared", Declared()))
+
+
+def kind_of(field: FieldInfo) -> str:
+    """Return what a field holds, by its :class:`Holds`; empty where its type tells."""
+    return next((one.name for one in field.metadata if isinstance(one, Holds)), "")
+
+
+def option_of(name: str, field: FieldInfo) -> str:
+    """Return the option of a field, such as ``--validation FILE``."""
+    declared = declared_of(field)
+    if declared.flags:
+        return " or ".join(declared.flags)
+    return f"{declared.flag or '--' + name.replace('_', '-')} {declared.metavar}".strip()
+
+
+def is_given(value: Any) -> bool:
+    """Tell whether a value says anything: not None, no, nothing and none of something."""
+    return value is not None and not (isinstance(value, bool | int | float | str | tuple | list) and not value)
+
+
+@request
+class Request(Generic[Result]):
+    """What a stage is asked for."""
+
+    stage: ClassVar[str] = ""  # module:function, which takes the request
+    NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # in place of what a group declares
+
+    _: KW_ONLY
+    progress: Progress = option(default=silent, decides=False, has_option=False, help="Called for each phase.")
+
+    def __post_init__(self) -> None:
+        if faults := [*self._idle(), *self.faults()]:
+            raise CompressError("; ".join(faults))
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the values that no field says alone, in the user's words."""
+        yield from ()
+
+    def _idle(self) -> Iterator[str]:
+        """Yield which options have no effect for want of others."""
+        known = fields_of(self)
+        data = [name for name, field in known.items() if kind_of(field) in {"text", "rows"}]
+        for name, field in known.items():
+            needs = self.NEEDS.get(name, declared_of(field).needs)
+            others = [one for need in needs for one in (data if need == "data" else [need]) if one in known]
+            if (
+                others
+                and getattr(self, name) != field.default
+                and not any(is_given(getattr(self, one)) for one in others)
+            ):
+                option = option_of(name, field).split(" ")[0]
+                if flags := declared_of(field).flags:
+                    option = next(flag for flag, value in flags.items() if value == getattr(self, name))
+                missing = " or ".join(option_of(one, known[one]) for one in others)
+                yield f"{option} changes nothing without {missing}; add it, or leave {option} out"
+
+    def key(self, **opened: Any) -> dict[str, Any]:
+        """Return what decides the result, as JSON values.
+
+        Args:
+            opened: inputs that are open, by their fields: their content decides, and not where it lies; and what else
+                decides.
+        """
+        deciding = [name for name, field in fields_of(self).items() if declared_of(field).decides]
+        asked = {name: getattr(self, name) for name in deciding}
+        return {name: _key_of(value) for name, value in sorted({**asked, **opened}.items())}
+
+    @property
+    def command(self) -> str:
+        """The command line of this request, without secrets of URIs."""
+        words = ["compress", _function_name(type(self))]
+        for name, field in fields_of(self).items():
+            value, declared = getattr(self, name), declared_of(field)
+            if not declared.has_option or value == field.default:
+                continue
+            if declared.flags:
+                words += [flag for flag, means in declared.flags.items() if means == value]
+                continue
+            flag = option_of(name, field).split(" ")[0]
+            for one in value if isinstance(value, tuple) else [value]:
+                given = text_without_secrets(f"{one:.6g}" if isinstance(one, float) else str(one))
+                no = f"--no-{flag.removeprefix('--')}"
+                words += [flag] if one is True else [no] if one is False else [flag, given]
+        return shlex.join(words)
+
+    def run(self) -> Result:
+        """Run the stage.
+
+        Raises:
+            CompressError: for anything about the request that the user can put right.
+        """
+        module, _, name = self.stage.partition(":")
+        try:
+            stage = getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError as error:
+            raise MissingPackage(error) from None
+        return cast(Result, stage(self))
+
+
+def _key_of(value: Any) -> Any:
+    if isinstance(value, TextSource):
+        return sorted(map(str, value.identity))
+    if isinstance(value, ModelDir):
+        return value.sha256
+    if hasattr(value, "manifest"):  # of labels
+        return value.manifest.files
+    if is_dataclass(value):
+        return deciding(value)
+    if isinstance(value, Mapping):
+        return {str(key): _key_of(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, Example) for item in value):
+            return content_sha256(value)
+        return [_key_of(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def _function_name(declared: type[Any]) -> str:
+    return declared.__name__.lower()
+
+
+def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parameters, Result]:
+    """Return the Python function of a request: it takes the fields, runs the stage and returns what that makes."""
+    made = cast(Any, declared)
+
+    def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        return declared(*arguments, **named).run()
+
+    call.__name__ = call.__qualname__ = _function_name(made)
+    call.__module__ = made.__module__
+    described = "\n".join(f"    {name}: {field.description}" for name, field in fields_of(made).items())
+    call.__doc__ = f"{inspect.getdoc(made)}\n\nArgs:\n{described}"
+    call.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+    return call

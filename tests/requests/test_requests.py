@@ -1,0 +1,114 @@
+"""A request is declared once: fields decide the key, faults come all at once, and the command makes it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import shlex
+from typing import Any
+
+import pytest
+
+import compress
+from compress.cli import REQUESTS, cli
+from compress.errors import CompressError
+from compress.requests import Request, declared_of, fields_of, option_of
+from compress.requests.training import Distill
+from tests.support.tiny import examples
+
+DECLARED: dict[str, type[Request[Any]]] = {
+    name: getattr(importlib.import_module(place.partition(":")[0]), place.partition(":")[2])
+    for name, place in REQUESTS.items()
+}
+FIELDS = [(name, field) for name, declared in DECLARED.items() for field in fields_of(declared)]
+
+
+def unchecked(declared: type[Request[Any]], **changed: Any) -> Request[Any]:
+    """Return a request without asking whether its values fit each other."""
+    made = object.__new__(declared)
+    for name, field in fields_of(declared).items():
+        object.__setattr__(made, name, changed.get(name, f"a {name}" if field.is_required() else field.default))
+    return made
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS)
+def test_each_field_changes_the_key_or_is_declared_not_to(name: str, field: str) -> None:
+    declared = DECLARED[name]
+    first, second = (unchecked(declared, **{field: value}) for value in ("one", "another"))
+    decides = declared_of(fields_of(declared)[field]).decides
+    assert (first.key() != second.key()) == decides
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_each_field_has_its_option_with_its_help(name: str) -> None:
+    command = cli.get_command(None, name)  # type: ignore[arg-type]
+    assert command is not None
+    options = {option: parameter for parameter in command.params for option in parameter.opts}
+    for field, known in fields_of(DECLARED[name]).items():
+        declared = declared_of(known)
+        if declared.has_option:
+            flags = [*declared.flags] if declared.flags else [option_of(field, known).split(" ")[0]]
+            assert all(options[flag].help and options[flag].help in known.description for flag in flags)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_the_python_function_says_what_it_takes(name: str) -> None:
+    function = getattr(compress, name.replace(" ", "_"))
+    assert [*function.__signature__.parameters][:1] == [*fields_of(DECLARED[name])][:1]
+    assert all(f"{field}: " in function.__doc__ for field in fields_of(DECLARED[name]))
+
+
+def test_all_faults_come_at_once() -> None:
+    with pytest.raises(CompressError) as found:
+        Distill("teacher", rows=-1, temperature=2.0, control="yes", overlap="ask")  # type: ignore[call-arg]
+    assert sorted(str(found.value).split("; ")) == [
+        "control = 'yes' must be true or false",
+        "distill() has no argument 'temperature'.",
+        "output is missing",
+        "overlap = 'ask' must be one of 'few', 'drop' or 'refuse'",
+        "rows = -1 must be at least 0",
+        "student is missing",
+    ]
+
+
+def test_options_without_effect_are_refused_together() -> None:
+    with pytest.raises(CompressError) as found:
+        Distill("teacher", "cnn", "out", metric="accuracy", weights=(1.0,), control=True)
+    assert str(found.value).split("; ") == [
+        "--weight changes nothing without --combine",
+        "add it, or leave --weight out",
+        "--control trains on gold labels alone, and there are none",
+        "give them with --train FILE",
+    ]
+
+
+def test_data_is_no_number_and_a_model_no_list() -> None:
+    with pytest.raises(CompressError, match="teacher = 3 is not a model; give a directory, a hub name"):
+        Distill(3, "cnn", "out")  # type: ignore[arg-type]
+    with pytest.raises(CompressError, match="takes teacher, student, output by position"):
+        Distill("a", "b", "c", "d")  # type: ignore[call-arg]
+
+
+def test_the_command_makes_the_request_again() -> None:
+    made = Distill(
+        "teacher",
+        "cnn",
+        "new folder",
+        unlabeled="pool.txt",
+        train="s3://user:secret@bucket/a.csv",
+        overlap="drop",
+        rows=5,
+    )
+    words = shlex.split(made.command)
+    assert "secret" not in made.command and words[:2] == ["compress", "distill"]
+    context = cli.get_command(None, "distill").make_context("distill", words[2:])  # type: ignore[arg-type,union-attr]
+    given = {name: value for name, value in context.params.items() if value}
+    assert given["overlap"] == "drop" and given["rows"] == 5 and given["output"] == "new folder"
+    assert given["unlabeled"] == ("pool.txt",)
+
+
+def test_content_decides_and_not_its_place() -> None:
+    rows, others = examples(4), examples(6)
+    made = Distill("teacher", "cnn", "out", train="a.csv")
+    moved = dataclasses.replace(made, train="b.csv")
+    assert made.key() != moved.key() and made.key(train=rows) == moved.key(train=rows) != made.key(train=others)
