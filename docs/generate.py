@@ -25,9 +25,8 @@ from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import json_schema
 from compress.cli import COMMANDS, cli
 from compress.recipes import load_recipe
-from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
-from compress.reporting.page import Options, view
-from compress.reporting.provenance import locks_beside
+from compress.reporting.curves import CURVE_NAME, read_curve
+from compress.reporting.page import locks_beside, view
 from compress.reporting.rendering import render
 
 ROOT = Path(__file__).parent.parent
@@ -143,7 +142,7 @@ def reports() -> dict[Path, str]:
         title = load_recipe("benchmarks", study).title
         folder = RESULTS / f"{study}-report"
         curves = [read_curve(path) for path in sorted(folder.glob(f"*/{CURVE_NAME}"))]
-        page = view(read_results([results]), curves, locks_beside([results]), Options(title=title))
+        page = view(read_results([results]), title=title, curves=curves, locks=locks_beside([results]))
         for path in folder.glob("report.*"):
             found[path] = render(f"{path.name}.j2", page)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,10 +25,10 @@ from compress.benchmarking.results.schema import Measurement, groups
 from compress.escaping.markdown import Markdown, code_span, markdown_text
 from compress.evaluation.multi_seed_bootstrap import difference_interval
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
-from compress.reporting.charts.pareto import pareto_chart
-from compress.reporting.charts.pareto_points import marks
+from compress.reporting import tables
+from compress.reporting.pareto import marks, pareto_chart
 from compress.reporting.sections import Measured, gather
-from compress.reporting.tables import cells, seeds_table, survey_table
+from compress.reporting.survey import HEADINGS, SurveyTable, survey
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 FULL = ("table1-full-fourth", "table1-full", "table1-full-xeon", "table1-full-third")  # each with a teacher of its own
@@ -58,8 +59,8 @@ GAINS = {
     "SST-2, 64,000 labels, 4,000 steps": FULL,
     "SST-2, 64,000 labels, 15,000 steps": ("table1-from-scratch",),
 }
-METRIC = seeds_table.HEADINGS.index("Metric, mean")
-NOTES = seeds_table.HEADINGS.index("Notes")
+METRIC = tables.SEEDS_HEADINGS.index("Metric, mean")
+NOTES = tables.SEEDS_HEADINGS.index("Notes")
 
 
 def picture(study: str) -> str:
@@ -172,10 +173,10 @@ def survey_tables(names: str) -> str:
     lines = [part.small_batches[0] for part in parts]
     sets = [line.data for line in lines]
     for number, (part, line) in enumerate(zip(parts, lines, strict=True)):
-        made = survey_table.survey(part.small_batches, part.lines, () if number else waiting, unlisted=True)
+        made = survey(part.small_batches, part.lines, () if number else waiting, unlisted=True)
         where = f", on {line.host['cpu']}, {line.created[:10]}" if sets.count(line.data) > 1 else ""
         title = f"**{line.data}{where}**\n\n" if len(parts) > 1 else ""
-        found += [title + survey_table.as_markdown(made)] if made else []
+        found += [title + made.markdown] if made else []
     return "\n".join(found)
 
 
@@ -191,11 +192,24 @@ def survey_figures(studies: Sequence[str]) -> dict[str, list[dict[str, str]]]:
 @cache
 def _figures(study: str) -> list[dict[str, dict[str, str]]]:
     """Return what was measured in a study by recipe, one entry a data set and machine."""
-    made = [
-        (survey_table.survey(part.small_batches, part.lines, unlisted=True), part.small_batches[0])
-        for part in committed(study)
-    ]
-    return [survey_table.published_in_short(one, line) for one, line in made if one]
+    made = [(survey(part.small_batches, part.lines, unlisted=True), part.small_batches[0]) for part in committed(study)]
+    return [published_in_short(one, line) for one, line in made if one]
+
+
+def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
+    """Return by recipe what was measured, as text by column, with what the data and the metric are called."""
+    about = {"data": line.data, "metric_name": line.metric_name or "", "study": line.study}
+    measured = [key for key in HEADINGS if key not in {"system", "published", "recipe"}]
+    rows = [dict(zip(HEADINGS, row, strict=True)) for row in found.rows]
+    return {
+        (name := row["recipe"].text): {
+            **about,
+            "made_by": re.sub(r"( --only \S+)+", f" --only {name}", line.command),  # where some were named, it alone
+            **{key: str(row[key]) for key in measured},
+        }
+        for row in rows
+        if row["metric"].text != NO_FIGURE  # neither what was not measured, nor a reference model
+    }
 
 
 def gains_table() -> str:
@@ -248,13 +262,13 @@ def repeats_table(said: str) -> str:
     path = RESULTS / f"{study}.jsonl"
     lines = read_results([path])
     teacher = next(line for line in lines if line.is_reference)
-    rows = sorted(seeds_table.recipe_rows(lines), key=lambda row: -float(row[METRIC].value or 0))
+    rows = sorted(tables.recipe_table(lines).rows, key=lambda row: -float(row[METRIC].value or 0))
     kept = [
         index
-        for index, heading in enumerate(seeds_table.HEADINGS)
+        for index, heading in enumerate(tables.SEEDS_HEADINGS)
         if heading not in {"Data sets", "Notes"} and any(str(row[index]) != NO_FIGURE for row in rows)
     ]
-    headings = [seeds_table.HEADINGS[index] for index in kept]
+    headings = [tables.SEEDS_HEADINGS[index] for index in kept]
     text = [[str(row[index]) for index in kept] for row in rows]
     if base:
         headings.append(f"Points to {base}")
@@ -281,7 +295,7 @@ def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
         columns = predictions.columns(pairs, missing)
         assert columns, missing
         mean = sum(line.points_above(other) for line, other in pairs) / len(pairs)
-        found[recipe] = str(cells.number(mean, points, difference_interval([columns])))
+        found[recipe] = str(tables.number(mean, points, difference_interval([columns])))
     return found
 
 

@@ -40,7 +40,7 @@ from compress.pruning.prune import PruningData, prune
 from compress.pruning.scoring import scoring_batches
 from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
-from compress.reporting.tables.flips import flips_of
+from compress.reporting.flips import flips_of
 from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks

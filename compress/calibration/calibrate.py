@@ -38,7 +38,7 @@ from compress.models.model_files import copy_client_files
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.reporting.calibration_page import verdict, view
-from compress.reporting.figure_page import write_figures
+from compress.reporting.rendering import write_study
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
 FEWEST_ROWS = 20
@@ -161,7 +161,7 @@ def calibrate(
             "notes": notes,
         }
         # No client reads this folder, and no later stage copies it.
-        write_figures(content, view, stage.working / FOLDER / CALIBRATION_NAME)
+        write_study(content, view, stage.working / FOLDER / CALIBRATION_NAME)
         if network is None:
             copy_client_files(source.path, stage.working)
             rescale_graph(source.path, stage.working, chosen.scaling)

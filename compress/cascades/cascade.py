@@ -33,7 +33,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.stage import Stage
 from compress.progress import Progress, silent
 from compress.reporting.cascade_page import verdict, view
-from compress.reporting.figure_page import write_figures
+from compress.reporting.rendering import write_study
 
 FOLDER, CONTENT_NAME = "cascade", "choice.json"
 COMPARED_ROWS = 64
@@ -128,7 +128,7 @@ def cascade(
             "front": [judge.of(one) | {"members": one.members} for one in best_plans(tried, judge.gold, metric)],
             **{role: one.of(simulate(one.models, plan.members, plan.thresholds)) for role, one in judges.items()},
         }
-        write_figures(content, view, stage.working / FOLDER / CONTENT_NAME)
+        write_study(content, view, stage.working / FOLDER / CONTENT_NAME)
         write_cascade({names[number]: members[number] for number in plan.members}, plan.thresholds, stage.working)
         stage.finish(
             kind=KIND,

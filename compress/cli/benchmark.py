@@ -176,7 +176,7 @@ def command(
         compute=Compute(device, seed=seed),
     )
     logger.info("test: %s", source.describe())
-    from compress.reporting.summary import results_table
+    from compress.reporting.terminal import results_table
 
     show(results_table(lines), WIDTH_IN_A_LOG)
     tell(f"{output}: {len(lines)} lines")

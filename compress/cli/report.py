@@ -57,8 +57,8 @@ def command(
     **settings: Any,
 ) -> None:
     """Write results as an HTML page, Markdown and JSON."""
+    from compress.reporting.cost import PriceList
     from compress.reporting.report import report
-    from compress.reporting.tables.cost import PriceList
 
     options.check_idle("--texts FILE", texts, *options.COLUMNS)
     options.check_idle("--price MACHINE=AMOUNT", prices, "currency")

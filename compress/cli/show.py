@@ -27,8 +27,7 @@ def command(name: str) -> None:
         from compress.models.cascade_dir import open_model
         from compress.models.manifest import METRICS_NAME
         from compress.models.training_log import read_training
-        from compress.reporting.terminal_plot import BLOCKS, PLAIN
-        from compress.reporting.training_text import as_text
+        from compress.reporting.terminal import BLOCKS, PLAIN, as_text
         from compress.studies.journal import JOURNAL_NAME, read_journal
 
         if (journal := Path(name) / JOURNAL_NAME).is_file():

@@ -33,9 +33,9 @@ from compress.pruning.choose_units import PruningPlan, choose_units, plan_prunin
 from compress.pruning.evaluation import PrunedState, PruningRows, reloadable, split_rows
 from compress.pruning.scoring import Values, choose_removed_layers, hidden_importance
 from compress.recipes import Choice, Phase, Pruning, Training
-from compress.reporting.charts.pruning_curve import CURVE_NAME, curve_csv
-from compress.reporting.figure_page import write_figures
+from compress.reporting.curves import CURVE_NAME, curve_csv
 from compress.reporting.pruning_page import removed, view
+from compress.reporting.rendering import write_study
 from compress.surgery.remove_vocabulary import check_tokenizer
 from compress.surgery.unit_masks import Masks, mask_key, masks_at, masks_from_json
 from compress.training import phases
@@ -416,7 +416,7 @@ def write_pruning_report(
         **decisions,
         "curve": curve,
     }
-    write_figures(content, view, stage.working / PRUNING_REPORT_NAME)
+    write_study(content, view, stage.working / PRUNING_REPORT_NAME)
     if curve:
         write_atomically(stage.working / CURVE_NAME, curve_csv(curve))
     # A target may remove no heads or no neurons.

@@ -123,6 +123,17 @@ def load_recipe(kind: Kind, name_or_path: str) -> Any:
     return parse(RECIPE_KINDS[kind], {**table, "name": path.stem}, source=path.name)
 
 
+def known_student(name: str) -> StudentRecipe | None:
+    """Return the student recipe of a name; None where there is none here, or where it has since been broken."""
+    if name not in recipe_names("students"):  # names come from result files, and no other file is opened
+        return None
+    try:
+        found: StudentRecipe = load_recipe("students", name)
+    except CompressError:
+        return None
+    return found
+
+
 def load_file(path: str) -> Any:
     """Read a recipe file of any kind: that of which it has most keys. The recipe is called what the file is.
 

@@ -23,13 +23,13 @@ from compress.models.output_dir import (
     write_atomically,
 )
 from compress.models.training_log import read_training
-from compress.reporting.charts.pruning_curve import CURVE_NAME, read_curve
-from compress.reporting.page import Options, machine, view
-from compress.reporting.provenance import locks_beside
-from compress.reporting.rendering import render
-from compress.reporting.tables.cost import PriceList, parse_prices
+from compress.reporting.cost import PriceList
+from compress.reporting.curves import CURVE_NAME, read_curve
+from compress.reporting.page import locks_beside, machine, view
+from compress.reporting.rendering import HTML_NAME, MARKDOWN_NAME, render
 
-HTML_NAME, MARKDOWN_NAME, JSON_NAME = _PAGES = "report.html", "report.md", "report.json"
+JSON_NAME = "report.json"
+_PAGES = (HTML_NAME, MARKDOWN_NAME, JSON_NAME)
 
 
 def report(
@@ -71,13 +71,17 @@ def report(
             f"--max-accuracy-drop {max_accuracy_drop:g} is not a number of points; type 0 or more, such as 1.0"
         )
     lines = read_results(results)
-    curve_files = [file for path in curves for file in _curve_files(Path(path))]
+    folders = {path: [path / METRICS_NAME, path / CURVE_NAME] for path in map(Path, curves)}
+    files = [file for path, held in folders.items() for file in list(filter(Path.is_file, held)) or [path]]
     page = view(
         lines,
-        [read_curve(path) for path in curve_files if path.suffix != ".jsonl"],
-        locks_beside(results),
-        Options(max_accuracy_drop, parse_prices(prices.hourly), prices.currency, title, _read_texts(texts, lines)),
-        [read_training(path) for path in curve_files if path.suffix == ".jsonl"],
+        title=title,
+        budget_points=max_accuracy_drop,
+        curves=[read_curve(file) for file in files if file.suffix != ".jsonl"],
+        logs=[read_training(file) for file in files if file.suffix == ".jsonl"],
+        locks=locks_beside(results),
+        prices=prices,
+        texts=_read_texts(texts, lines),
     )
     written = {
         HTML_NAME: render("report.html.j2", page),
@@ -94,12 +98,6 @@ def report(
         raise unwritable(error.filename or target, error) from None
     append_summary(written[MARKDOWN_NAME])
     return target / HTML_NAME
-
-
-def _curve_files(given: Path) -> list[Path]:
-    """Return what a directory holds of a training's metrics and a pruning curve; a file is itself."""
-    held = [given / METRICS_NAME, given / CURVE_NAME] if given.is_dir() else []
-    return [file for file in held if file.is_file()] or [given]
 
 
 def _check_files(target: Path, force: bool) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from compress.benchmarking.results.formatting import (
-    NONE,
     in_points,
     megabytes,
     metric_title,
@@ -20,91 +19,84 @@ from compress.benchmarking.results.formatting import (
 from compress.evaluation.pareto import non_dominated
 from compress.inference.speedup_intervals import Interval
 from compress.progress import duration
-from compress.reporting.charts import svg
-from compress.reporting.figure_page import Figure, FigurePage
-from compress.reporting.tables.cells import Cell
-
-HEADINGS = ("Student", "Trial", "Speed-up", "Latency", "Size", "Metric", "Points", "Steps", "Why it ended")
-
-
-def view(found: Mapping[str, Any]) -> FigurePage:
-    """Return the page."""
-    figures = [_front(found)] if found["front"] else []
-    figures += [_tried(found)] if any(row["speedup"] for row in found["trials"]) else []
-    title = f"Students of {found['teacher']} within a budget"
-    return FigurePage(title, found["command"] or "compress search", verdict(found), figures, found["again"])
-
-
-def verdict(found: Mapping[str, Any]) -> list[str]:
-    """Return what was asked, found and measured, a sentence each."""
-    trained = [row for row in found["trials"] if row["rungs"]]
-    metric, rows = found["metric"], found["rows"]["validation"]
-    told = [
-        f"Asked for: {found['asked']}. {plural(len(found['trials']), 'shape')} timed, {len(trained)} trained, in "
-        f"{duration(found['seconds'])}.",
-    ]
-    winner, joined = _row(found, "winner"), found["cascade"]
-    if winner is None:
-        told.append(_missed(found))
-        return told if joined is None else [*told, *_joined(found, joined)]
-    whole, why = winner["rungs"][-1]["share"] == 1, winner["ended"].partition(": ")[2] or "the time was over"
-    steps = "" if whole else f" (trained for {winner['rungs'][-1]['share']:.0%} of its steps: {why})"
-    certainty = f", {found['certainty']}" if found["certainty"] else ""
-    told.append(
-        f"{_RULES[_rule(found)]}: {winner['name']}{steps}. {with_span(_speed(winner), times)} as fast as the teacher "
-        f"in torch on {plural(found['threads'], 'thread')}, {milliseconds(winner['latency_ms'])} a row, "
-        f"{megabytes(winner['size_bytes'])}. {metric.capitalize()} {shown(winner['value'], metric)} on {rows:,} "
-        f"validation rows, {_difference(winner)} to the teacher{certainty}."
-    )
-    if joined is not None:
-        return [*told, *_joined(found, joined)]
-    chosen = f"It was chosen among {plural(len(trained), 'candidate')} on validation rows, so that their figure is "
-    return [*told, _on_test(found, f"{chosen}optimistic by selection. ")]
-
-
-def _joined(found: Mapping[str, Any], joined: Mapping[str, Any]) -> list[str]:
-    """Return what is said of a cascade that won."""
-    answers = [f"{name} {share:.1%}" for name, share in zip(joined["members"], joined["answered"], strict=True)]
-    metric, rows = found["metric"], found["rows"]["validation"]
-    alone = "Faster is a cascade" if found["winner"] else "A cascade meets it"
-    return [
-        f"{alone}, which is DIR/best: of the rows each answers {'; '.join(answers)}. It is about "
-        f"{times(joined['speedup'])} as fast as the teacher in torch in the mean, by the typical times of each, "
-        f"{milliseconds(joined['latency_ms'])} a row, {megabytes(joined['size_bytes'])}. {metric.capitalize()} "
-        f"{shown(joined['value'], metric)} on {rows:,} validation rows, {_difference(joined)} to the teacher. Rows "
-        "that the last member answers take as long as all members together.",
-        _on_test(found, "It was chosen among thousands on validation rows, so that their figure is optimistic. "),
-    ]
-
-
-def _on_test(found: Mapping[str, Any], chosen: str) -> str:
-    """Return how the winner was chosen and what it is worth on test rows, if there are any."""
-    test, metric = found["test"], found["metric"]
-    if test is None:
-        return f"{chosen}There is no unbiased figure: give rows that take no part with --test FILE."
-    return (
-        f"{chosen}On {test['rows']:,} test rows that took no part it has {metric} {shown(test['value'], metric)}, "
-        f"{_difference(test)} to the teacher, and is {with_span(Interval(**test['speedup']), times)} as fast."
-        + _held(found, test)
-        + (
-            f" {plural(found['left_out'], 'row')} of its training text were left out as rows of --validation or "
-            "--test; the commands that make it again do not read --test."
-            if found["left_out"]
-            else ""
-        )
-    )
-
+from compress.reporting.curves import Chart
+from compress.reporting.rendering import StudyPage, quality
+from compress.reporting.svg import Series, line_chart
+from compress.reporting.tables import EMPTY, Cell, number
 
 # What rule chose the winner; they are those of compress.searching.selection.
-_RULES = {
+RULES = {
     "speed": "The fastest student within the budget",
     "metric": "The best student within the budget",
     "knee": "The knee of the front, as nothing was asked",
 }
 
 
-def _rule(found: Mapping[str, Any]) -> str:
-    return "knee" if not found["budget"] else "speed" if "max_accuracy_drop" in found["budget"] else "metric"
+def view(found: Mapping[str, Any]) -> StudyPage:
+    """Return the page."""
+    contents = [_front(found)] if found["front"] else []
+    contents += [_tried(found)] if any(row["speedup"] for row in found["trials"]) else []
+    title = f"Students of {found['teacher']} within a budget"
+    return StudyPage(title, found["command"] or "compress search", verdict(found), contents, found["again"])
+
+
+def verdict(found: Mapping[str, Any]) -> list[str]:
+    """Return what was asked, found and measured, a sentence each."""
+    trained = [row for row in found["trials"] if row["rungs"]]
+    metric, rows, winner, joined = found["metric"], found["rows"]["validation"], _row(found, "winner"), found["cascade"]
+    sentences = [
+        f"Asked for: {found['asked']}. {plural(len(found['trials']), 'shape')} timed, {len(trained)} trained, in "
+        f"{duration(found['seconds'])}.",
+    ]
+    if winner is None:
+        sentences.append(_missed(found))
+    else:
+        share, why = winner["rungs"][-1]["share"], winner["ended"].partition(": ")[2] or "the time was over"
+        steps = "" if share == 1 else f" (trained for {share:.0%} of its steps: {why})"
+        certainty = f", {found['certainty']}" if found["certainty"] else ""
+        rule = "knee" if not found["budget"] else "speed" if "max_accuracy_drop" in found["budget"] else "metric"
+        sentences.append(
+            f"{RULES[rule]}: {winner['name']}{steps}. {with_span(_speed(winner), times)} as fast as the teacher in "
+            f"torch on {plural(found['threads'], 'thread')}, {milliseconds(winner['latency_ms'])} a row, "
+            f"{megabytes(winner['size_bytes'])}. {metric.capitalize()} {shown(winner['value'], metric)} on {rows:,} "
+            f"validation rows, {_difference(winner)} to the teacher{certainty}."
+        )
+    if joined is not None:
+        chosen = "It was chosen among thousands on validation rows, so that their figure is optimistic."
+        return [*sentences, _joined(found, joined), _on_test(found, chosen)]
+    chosen = f"It was chosen among {plural(len(trained), 'candidate')} on validation rows, so that their figure is "
+    return sentences if winner is None else [*sentences, _on_test(found, f"{chosen}optimistic by selection.")]
+
+
+def _joined(found: Mapping[str, Any], joined: Mapping[str, Any]) -> str:
+    """Return what is said of a cascade that won."""
+    answers = [f"{name} {share:.1%}" for name, share in zip(joined["members"], joined["answered"], strict=True)]
+    metric, rows = found["metric"], found["rows"]["validation"]
+    alone = "Faster is a cascade" if found["winner"] else "A cascade meets it"
+    return (
+        f"{alone}, which is DIR/best: of the rows each answers {'; '.join(answers)}. It is about "
+        f"{times(joined['speedup'])} as fast as the teacher in torch in the mean, by the typical times of each, "
+        f"{milliseconds(joined['latency_ms'])} a row, {megabytes(joined['size_bytes'])}. {metric.capitalize()} "
+        f"{shown(joined['value'], metric)} on {rows:,} validation rows, {_difference(joined)} to the teacher. Rows "
+        "that the last member answers take as long as all members together."
+    )
+
+
+def _on_test(found: Mapping[str, Any], chosen: str) -> str:
+    """Return how the winner was chosen and what it is worth on test rows, if there are any."""
+    test, metric, left_out = found["test"], found["metric"], ""
+    if test is None:
+        return f"{chosen} There is no unbiased figure: give rows that take no part with --test FILE."
+    if found["left_out"]:
+        left_out = (
+            f" {plural(found['left_out'], 'row')} of its training text were left out as rows of --validation or "
+            "--test; the commands that make it again do not read --test."
+        )
+    return (
+        f"{chosen} On {test['rows']:,} test rows that took no part it has {metric} {shown(test['value'], metric)}, "
+        f"{_difference(test)} to the teacher, and is {with_span(Interval(**test['speedup']), times)} as fast."
+        f"{_held(found, test)}{left_out}"
+    )
 
 
 def _held(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
@@ -155,31 +147,24 @@ def _difference(row: Mapping[str, Any]) -> str:
     return f"{points(row['points'])} points ({span(points(row['low']), points(row['high']))})"
 
 
-def _front(found: Mapping[str, Any]) -> Figure:
-    series = []
-    trained = [(_drawn(row), rung) for row in found["trials"] for rung in row["rungs"]]
+def _front(found: Mapping[str, Any]) -> Chart:
+    series, title = [], "The front"
     for share in found["rungs"]:
-        at = [(speed, rung["points"]) for speed, rung in trained if rung["share"] == share]
+        rungs = [(_drawn(row), rung) for row in found["trials"] for rung in row["rungs"]]
+        at = [(speed, rung["points"]) for speed, rung in rungs if rung["share"] == share]
         if best := non_dominated(at):
-            series.append(svg.Series(f"after {share:.0%} of the steps", sorted(at[index] for index in best)))
+            series.append(Series(f"after {share:.0%} of the steps", sorted(at[index] for index in best)))
     if winner := _row(found, "winner"):
-        bars = [(winner["low"], winner["high"])]
-        series.append(svg.Series("winner", [(_drawn(winner), winner["points"])], bars))
-    rows = [_cells(found, row) for row in found["trials"] if row["trial"] in found["front"]]
-    return Figure(
-        "The front",
-        "Students than which no other is faster and better, after each rung: speed-up over the teacher in torch, and "
-        f"{found['metric']} minus the teacher's on validation rows in points, with the paired 95% interval.",
-        "front",
-        svg.line_chart(
-            series,
-            title="The front",
-            x_label="times as fast as the teacher",
-            y_label="difference (points)",
-            log="x",
-        ),
-        _headings(found),
-        rows,
+        series.append(Series("winner", [(_drawn(winner), winner["points"])], [(winner["low"], winner["high"])]))
+    x_label, y_label = "times as fast as the teacher", "difference (points)"
+    return Chart(
+        title=title,
+        caption="Students than which no other is faster and better, after each rung: speed-up over the teacher in "
+        f"torch, and {found['metric']} minus the teacher's on validation rows in points, with the paired 95% interval.",
+        name="front",
+        pictures=[line_chart(series, title=title, x_label=x_label, y_label=y_label, log="x")],
+        headings=_headings(found),
+        rows=[_cells(found, row) for row in found["trials"] if row["trial"] in found["front"]],
     )
 
 
@@ -188,49 +173,36 @@ def _drawn(row: Mapping[str, Any]) -> float:
     return float(f"{row['speedup']:.3g}")
 
 
-def _tried(found: Mapping[str, Any]) -> Figure:
-    families = dict.fromkeys(row["family"] for row in found["trials"])
-    series = [
-        svg.Series(
-            name,
-            [(row["trial"], _drawn(row)) for row in found["trials"] if row["family"] == name and row["speedup"]],
-        )
-        for name in families
-    ]
-    return Figure(
-        "All that was tried",
-        "Every shape in the order in which it was timed, with untrained weights, on validation rows, one at a time.",
-        "trials",
-        svg.line_chart(
-            [one for one in series if one.points],
-            title="All that was tried",
-            x_label="trial",
-            y_label="times as fast as the teacher",
-            log="y",
-            lines=False,
-        ),
-        _headings(found),
-        [_cells(found, row) for row in found["trials"]],
+def _tried(found: Mapping[str, Any]) -> Chart:
+    families: dict[str, list[tuple[float, float]]] = {}
+    for row in found["trials"]:
+        families.setdefault(row["family"], []).extend([(row["trial"], _drawn(row))] if row["speedup"] else [])
+    series = [Series(name, drawn) for name, drawn in families.items() if drawn]
+    title, y_label = "All that was tried", "times as fast as the teacher"
+    return Chart(
+        title=title,
+        caption="Every shape in the order in which it was timed, with untrained weights, on validation rows, one at a "
+        "time.",
+        name="trials",
+        pictures=[line_chart(series, title=title, x_label="trial", y_label=y_label, log="y", lines=False)],
+        headings=_headings(found),
+        rows=[_cells(found, row) for row in found["trials"]],
     )
 
 
 def _headings(found: Mapping[str, Any]) -> list[str]:
-    return [metric_title(found["metric"]) if heading == "Metric" else heading for heading in HEADINGS]
+    metric = metric_title(found["metric"])
+    return ["Student", "Trial", "Speed-up", "Latency", "Size", metric, "Points", "Steps", "Why it ended"]
 
 
 def _cells(found: Mapping[str, Any], row: Mapping[str, Any]) -> list[Cell]:
-    none = Cell(NONE)
-    timed, trained = bool(row["speedup"]), bool(row["rungs"])
-    return [
-        Cell(row["name"]),
-        Cell(str(row["trial"]), "", row["trial"]),
-        Cell(times(row["speedup"]), span(times(row["low_speedup"]), times(row["high_speedup"])), row["speedup"])
-        if timed
-        else none,
-        Cell(milliseconds(row["latency_ms"]), "", row["latency_ms"]) if timed else none,
-        Cell(megabytes(row["size_bytes"]), "", row["size_bytes"]) if timed else none,
-        Cell(shown(row["value"], found["metric"]), "", row["value"]) if trained else none,
-        Cell(points(row["points"]), span(points(row["low"]), points(row["high"])), row["points"]) if trained else none,
-        Cell(f"{row['steps']:,}", "", row["steps"]) if trained else none,
-        Cell(row["ended"]),
-    ]
+    timed, trained = [EMPTY] * 3, [EMPTY] * 3
+    if row["speedup"]:
+        timed = [
+            Cell(times(row["speedup"]), span(times(row["low_speedup"]), times(row["high_speedup"])), row["speedup"]),
+            number(row["latency_ms"], milliseconds),
+            number(row["size_bytes"], megabytes),
+        ]
+    if row["rungs"]:
+        trained = [*quality(row, found["metric"]), number(row["steps"], "{:,}".format)]
+    return [Cell(row["name"]), number(row["trial"], str), *timed, *trained, Cell(row["ended"])]

@@ -1,7 +1,7 @@
 """A section of the report: the comparable rows, those of one data set on one host and device."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from compress.benchmarking.results.files import Result, grouped, of_smallest_batch, results_of
@@ -14,19 +14,15 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.reporting.charts.learning_curve import learning_curve
-from compress.reporting.charts.pareto import ORDER, pareto_chart
-from compress.reporting.charts.pareto_points import PublishedPoint, marks, published_figures
-from compress.reporting.charts.svg import Picture
-from compress.reporting.charts.sweeps import Sweep, sweep
-from compress.reporting.leaders import Leaders, outcome_of, taken_apart
-from compress.reporting.speedup_breakdown import Waterfall, waterfalls
-from compress.reporting.summary import is_surely_faster, verdict
-from compress.reporting.tables import results_table
-from compress.reporting.tables.cost import DEVICES
-from compress.reporting.tables.flips import Flips, flips_of
-from compress.reporting.tables.results_table import ResultsTable
-from compress.reporting.tables.survey_table import SurveyTable, survey
+from compress.reporting.cost import DEVICES
+from compress.reporting.curves import Chart, learning_curve, sweep
+from compress.reporting.flips import Flips, flips_of
+from compress.reporting.pareto import ORDER, PublishedPoint, marks, pareto_chart, published_figures
+from compress.reporting.speedup_breakdown import Waterfall, breakdowns
+from compress.reporting.summary import Leaders, is_surely_faster, outcome_of, verdict
+from compress.reporting.survey import SurveyTable, survey
+from compress.reporting.svg import Picture
+from compress.reporting.tables import PAGE_ONLY, ResultsTable, results
 
 _KIND_NOTES = {
     "control": "A control is the same student, trained with the same settings on gold labels only.",
@@ -61,14 +57,14 @@ class Section:
     length: int | None
     verdict: list[str]
     outcome: str
-    picture: Picture | None
+    picture: Picture | None = field(metadata=PAGE_ONLY)
     kinds: list[str]
     logarithmic: bool
     table: ResultsTable
     notes: list[str]
     published: list[PublishedPoint]
     waterfalls: list[Waterfall]
-    sweeps: list[Sweep]
+    sweeps: list[Chart]
     at_lengths: list[AtLength]
     flips: list[Flips]
     survey: SurveyTable | None
@@ -118,8 +114,7 @@ def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Mea
         device = devices.get(run(line), line.device) if line.kind == "baseline" else line.device
         return line.data_sha256, line.host_id, device
 
-    groups = grouped(lines, place)
-    return [_measured(group, budget_points) for group in groups.values()]
+    return [_measured(group, budget_points) for group in grouped(lines, place).values()]
 
 
 def _measured(lines: list[Measurement], budget_points: float) -> Measured:
@@ -138,15 +133,24 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
 
 def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     """Return everything that is shown of what was measured."""
-    rows, lines, leaders = measured.rows, measured.small_batches, measured.leaders
-    first, best, budget_points = lines[0], leaders.best, leaders.budget_points
+    rows, lines, leaders, budget = (
+        measured.rows,
+        measured.small_batches,
+        measured.leaders,
+        measured.leaders.budget_points,
+    )
+    first, best = lines[0], leaders.best
     published = published_figures(lines)
     speeds = [line.speedup for line in measured.compared]
     kinds = [kind for kind in ORDER if any(line.kind == kind for line in lines)]
     sweeps = [learning_curve(lines), sweep(measured.swept, "threads", best), sweep(measured.fixed, "length", best)]
-    lengths = sorted({row.small_batch.length for row in measured.fixed if row.small_batch.length} - {first.length or 0})
+    by_length = grouped(measured.fixed, lambda row: row.small_batch.length or 0)
+    gpus = first.host.get("gpu") or []
+    machine = str(gpus[0]) if first.device == "cuda" and gpus else str(first.host.get("cpu", "unknown processor"))
+    where = f"{machine}, {plural(first.threads, 'thread')}"
+    length = "" if first.length is None else f", every row {first.length} tokens long"
     return Section(
-        title=_title(first),
+        title=f"{first.data} ({plural(first.data_rows, 'row')}) on {where}{length}",
         data=first.data,
         data_sha256=first.data_sha256,
         host_id=first.host_id,
@@ -154,64 +158,28 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         threads=first.threads,
         length=first.length,
         verdict=verdict(measured.compared, leaders),
-        outcome=outcome_of(best, budget_points) if best else "",
+        outcome=outcome_of(best, budget) if best else "",
         picture=_picture(measured.compared, published),
         kinds=kinds + (["published"] if published else []),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
-        table=results_table.results(rows, budget_points),
-        notes=[*_notes(rows), *_of_more_threads(measured)],
+        table=results(rows, budget),
+        notes=_notes(measured),
         published=published,
-        waterfalls=_waterfalls(measured),
+        waterfalls=breakdowns(leaders.models, rows, measured.lines),
         sweeps=[one for one in sweeps if one],
-        at_lengths=[
-            AtLength(
-                length,
-                results_table.results([r for r in measured.fixed if r.small_batch.length == length], budget_points),
-            )
-            for length in lengths
-        ],
+        at_lengths=[AtLength(at, results(by_length[at], budget)) for at in sorted(by_length) if at != first.length],
         flips=flips_of(lines, texts),
         survey=survey(lines, measured.lines),
     )
 
 
-def _waterfalls(measured: Measured) -> list[Waterfall]:
-    """Return where the speed of the leaders comes from, and that of every pruned model that was taken apart.
-
-    Of a pruned model each batch size is told by the fastest of what there is of it whose steps are known there.
-    """
-    # Leaders are lines of the smallest batch size; a waterfall reads the others of the row too.
-    leading = [row for line in measured.leaders.models for row in measured.rows if row.small_batch is line]
-    found = [fall for row in leading for fall in waterfalls(row, measured.lines)]
-    for made in taken_apart(measured.rows, measured.lines):
-        if any(row in leading for row in made):
-            continue
-        by_size: dict[int, Waterfall] = {}
-        for row in made:
-            if by_size.keys() >= {row.small_batch.batch_size, row.large_batch.batch_size}:
-                break
-            by_size = {fall.batch_size: fall for fall in waterfalls(row, measured.lines)} | by_size
-        found += [by_size[size] for size in sorted(by_size)]
-    return found
-
-
-def _title(line: Measurement) -> str:
-    host = line.host
-    gpus = host.get("gpu") or []
-    machine = str(gpus[0]) if line.device == "cuda" and gpus else str(host.get("cpu", "unknown processor"))
-    place = f"{machine}, {plural(line.threads, 'thread')}"
-    length = "" if line.length is None else f", every row {line.length} tokens long"
-    return f"{line.data} ({plural(line.data_rows, 'row')}) on {place}{length}"
-
-
 def _picture(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) -> Picture | None:
     drawn = marks(lines, published)
-    if not any(mark.metric is not None and mark.speedup is not None for mark in drawn):
+    if not any(mark.metric and mark.speedup for mark in drawn):
         return None
     name = lines[0].metric_name or "metric"
     title = f"{name} against speed-up at batch {lines[0].batch_size}"
-    scale = 100.0 if in_percent(name) else 1.0
-    return pareto_chart(drawn, title=title, y_label=metric_title(name), scale=scale)
+    return pareto_chart(drawn, title=title, y_label=metric_title(name), scale=100.0 if in_percent(name) else 1.0)
 
 
 def _faster_competitors(rows: Sequence[Result]) -> list[str]:
@@ -247,8 +215,9 @@ def _tail(line: Measurement) -> str:
     )
 
 
-def _notes(rows: Sequence[Result]) -> list[str]:
-    lines = [row.small_batch for row in rows]
+def _notes(measured: Measured) -> list[str]:
+    """Say how everything was measured, and what of it is not in the table."""
+    rows, lines = measured.rows, measured.small_batches
     line, kinds = lines[0], {line.kind for line in lines}
     rounds = max(line.rounds for line in lines)
     found = [
@@ -260,8 +229,7 @@ def _notes(rows: Sequence[Result]) -> list[str]:
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
     ]
-    models = sum(line.is_compressed for line in lines)
-    if models > 1:
+    if (models := sum(line.is_compressed for line in lines)) > 1:
         found.append(
             f"The model named first was chosen among {models} combinations of a compressed model and a runtime on "
             "these examples, so that its figures are a little lucky: for a decision that matters, measure it on "
@@ -276,15 +244,12 @@ def _notes(rows: Sequence[Result]) -> list[str]:
         )
     if len({line.created for row in rows for line in row.lines}) > 1:
         found.append("The results come from more than one run on this host; each speed-up is within its own run.")
-    return found
-
-
-def _of_more_threads(measured: Measured) -> list[str]:
-    """Name what was measured with more threads alone, and is in no table and no sweep."""
-    shown = {row.small_batch.title for row in measured.rows}
+    shown = {line.title for line in lines}
     others = [row.small_batch for row in measured.swept if row.small_batch.title not in shown]
-    return [
-        f"{title} was measured with {' and '.join(map(str, sorted({line.threads for line in lines})))} threads alone, "
-        "and is not in this table: report its results by themselves."
-        for title, lines in grouped(others, attrgetter("title")).items()
-    ]
+    for title, alike in grouped(others, attrgetter("title")).items():
+        threads = " and ".join(map(str, sorted({line.threads for line in alike})))
+        found.append(
+            f"{title} was measured with {threads} threads alone, and is not in this table: report its results by "
+            "themselves."
+        )
+    return found

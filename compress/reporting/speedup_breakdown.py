@@ -5,8 +5,8 @@ out and named, never guessed; the product of the steps is held against the ratio
 """
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter, mul
 
@@ -14,8 +14,8 @@ from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import plural, precision, times, with_span
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.inference.speedup_intervals import Interval, divided, speedup
-from compress.reporting.charts.svg import Picture
-from compress.reporting.charts.waterfall import Bar, waterfall_chart
+from compress.reporting.svg import Bar, Picture, waterfall_chart
+from compress.reporting.tables import PAGE_ONLY
 
 _WORDS = {
     "distill": "distillation",
@@ -62,7 +62,7 @@ class Waterfall:
     product: float
     total: Step
     missing: list[str]
-    picture: Picture
+    picture: Picture = field(metadata=PAGE_ONLY)
     note: str = ""
 
     @property
@@ -87,6 +87,25 @@ def waterfalls(best: Result, lines: Iterable[Measurement]) -> list[Waterfall]:
     ends = {line.batch_size: line for line in (best.small_batch, best.large_batch)}  # of two runs, maybe
     found = (_waterfall(_Run(line, lines, size)) for size, line in ends.items())
     return [one for one in found if one is not None]
+
+
+def breakdowns(leading: Sequence[Measurement], rows: Sequence[Result], lines: Sequence[Measurement]) -> list[Waterfall]:
+    """Return where the speed of the leaders comes from, and that of every model whose removals were measured apart.
+
+    Of a pruned model each batch size is that of the fastest of what there is of it: itself and its int8, in every
+    runtime, by the largest batch size, where times are longest and known best.
+    """
+    # Leaders are lines of the smallest batch size; a waterfall reads the others of the row too.
+    first = [row for line in leading for row in rows if row.small_batch is line]
+    found = [fall for row in first for fall in waterfalls(row, lines)]
+    models = [row for row in rows if row.small_batch.kind == "model"]
+    models.sort(key=lambda row: -float(row.large_batch.speedup))
+    for sha in dict.fromkeys(line.parents[0] for line in lines if line.kind == "pruning-step"):
+        made = [row for row in models if sha in (row.small_batch.model_sha256, *row.small_batch.parents[:1])]
+        if not any(row in first for row in made):
+            by_size = {fall.batch_size: fall for row in reversed(made) for fall in waterfalls(row, lines)}
+            found += [by_size[size] for size in sorted(by_size)]
+    return found
 
 
 # A step, and the two lines that it lies between; None for what was not measured.

@@ -1,41 +1,129 @@
-"""Summarise results: the first sentences of a report, and the table on the terminal."""
+"""The first sentences of a report, and the lines that they describe: best model, faster one, teacher, control.
+
+A line stands for its row of the table: it is that of the smallest batch size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
-from compress.benchmarking.results.files import largest_batch, results_of, smallest_batch
+from compress.benchmarking.results.files import is_control_of
 from compress.benchmarking.results.formatting import (
-    NONE,
     WIDE_NOTE,
-    count,
     in_points,
     is_wide,
-    kind_text,
     megabytes,
-    metric_title,
-    milliseconds,
     plural,
     points,
     shown_metric,
-    shown_rate,
     span,
     speed_span,
     times,
     with_span,
 )
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
-from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, Verdict, judge_drop_of
-from compress.escaping.terminal import terminal_cell
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, Verdict, judge_drop_of
 from compress.evaluation.metrics import METRICS, paired_difference
-from compress.inference.speedup_intervals import Interval
-from compress.reporting.leaders import Leaders, control_pair, judged_baselines, outcome_of, teacher_line
 
-if TYPE_CHECKING:
-    from rich.table import Table
+Pair = tuple[Measurement, Measurement]
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """The lines of a section that a reader wants to know first, found once when results are gathered.
+
+    ``best`` is the fastest model within the budget (:func:`best_line`), ``faster`` one that may be within it too,
+    ``teacher`` the one in torch that ``best`` was compared with, ``control`` a student and its control, whose
+    difference is what distillation is worth to ``best``.
+    """
+
+    budget_points: float
+    teacher: Measurement | None
+    best: Measurement | None
+    faster: Measurement | None
+    control: Pair | None
+
+    @classmethod
+    def of(cls, lines: Sequence[Measurement], budget_points: float = 1.0) -> Leaders:
+        best = best_line(lines, budget_points)
+        faster = faster_line(best, lines, budget_points)
+        return cls(budget_points, teacher_line(lines, best), best, faster, control_pair(best, lines) if best else None)
+
+    @property
+    def models(self) -> list[Measurement]:
+        """The best model and, behind it, a faster one that needs more examples to be as sure of."""
+        return [line for line in (self.best, self.faster) if line is not None]
+
+
+def outcome_of(line: Measurement, budget_points: float) -> str:
+    """Return whether a line is ``within`` a budget, ``worse`` or ``undecided``; empty where it has no metric."""
+    judged = judge_drop_of(line, budget_points)
+    return judged.outcome if judged else ""
+
+
+def _fastest(lines: Sequence[Measurement], outcome: str, budget_points: float) -> Measurement | None:
+    """Return the fastest of an outcome whose loss is no larger than the budget as far as its rows say."""
+    good = [line for line in lines if outcome_of(line, budget_points) == outcome]
+    good = [line for line in good if (line.difference_points or 0.0) >= -budget_points]
+    return max(good, key=attrgetter("speedup"), default=None)
+
+
+def best_line(lines: Sequence[Measurement], budget_points: float = 1.0) -> Measurement | None:
+    """Return the fastest model that is within the budget.
+
+    Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
+    loses least, of those that may be within the budget if there are any.
+    """
+    models = [line for line in lines if line.is_compressed and line.difference is not None]
+    return (
+        _fastest(models, WITHIN, budget_points)
+        or _fastest(models, UNDECIDED, budget_points)
+        or max(models, key=lambda line: (outcome_of(line, budget_points) != WORSE, line.metric or 0.0), default=None)
+    )
+
+
+def faster_line(
+    best: Measurement | None, lines: Sequence[Measurement], budget_points: float = 1.0
+) -> Measurement | None:
+    """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
+    if best is None or outcome_of(best, budget_points) != WITHIN:
+        return None
+    faster = [line for line in lines if line.is_compressed and line.speedup_low > best.speedup_high]
+    return _fastest(faster, UNDECIDED, budget_points)
+
+
+def teacher_line(lines: Sequence[Measurement], of: Measurement | None = None) -> Measurement | None:
+    """Return the teacher in torch, where it is among the lines; of several that of the same run as ``of``."""
+    found = [line for line in lines if line.is_reference]
+    return next((line for line in found if of and line.created == of.created), found[0] if found else None)
+
+
+def control_pair(line: Measurement, lines: Sequence[Measurement]) -> Pair | None:
+    """Return a student and its control, whose difference is what distillation is worth to a model; None without one.
+
+    A model names its control; in older results a control is named after its student, else shares its recipe. Of an
+    int8 model it is the student before int8 that is compared, so that int8 is not in the difference; in the model's own
+    runtime if both are there.
+    """
+    scored = [other for other in lines if other.metric is not None]
+    control = min(
+        (other for other in scored if is_control_of(other, [line])),
+        key=lambda other: (other.control_of != line.model, other.runtime != line.runtime),
+        default=None,
+    )
+    if control is None:
+        return None
+    names = {line.model if line.control else control.control_of}
+    if line.control and line.stage == "quantize":
+        names = {other.model for other in lines if other.kind == "model" and other.model_sha256 in line.parents}
+    students = [other for other in scored if other.kind == "model" and other.model in names]
+    if not students and line.stage == "quantize":
+        return None  # the student before int8 was not measured, and int8 would be in the difference
+    return min(students or [line], key=lambda other: other.runtime != control.runtime), control
 
 
 def verdict(lines: Sequence[Measurement], leaders: Leaders) -> list[str]:
@@ -45,35 +133,35 @@ def verdict(lines: Sequence[Measurement], leaders: Leaders) -> list[str]:
 
     A baseline that is within the budget comes before every model: whoever reads no further should know of it.
     """
-    best, faster, teacher, budget_points = leaders.best, leaders.faster, leaders.teacher, leaders.budget_points
+    best, faster, teacher, budget = leaders.best, leaders.faster, leaders.teacher, leaders.budget_points
     if teacher is None:
         return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
-    baselines = [
-        _baseline_sentence(line, teacher, budget_points) for line in judged_baselines(lines, budget_points, WITHIN)
-    ]
-    if best is None:
-        return [*baselines, "No compressed model was measured here, so there is none to judge."]
-    judged = judge_drop_of(best, budget_points)
-    assert judged is not None  # the best line has a metric
+    by_metric = sorted(lines, key=lambda line: -(line.metric or 0.0))
+    baselines = [line for line in by_metric if line.kind == "baseline" and line.difference is not None]
+    good = [line for line in baselines if outcome_of(line, budget) == WITHIN]
     sentences = [
-        *baselines,
-        _best_sentence(best, teacher, judged, budget_points),
-        _accuracy_sentence(best, teacher, judged),
-        *_control_sentence(leaders.control, teacher),
-        *([_faster_sentence(faster, budget_points)] if faster else []),
-        *(_control_sentence(control_pair(faster, lines), teacher) if faster else []),
-        *([] if baselines else _other_baselines(lines, budget_points)),
-        *_faster_competitor(best, lines, budget_points),
-        *_wide_sentence(lines),
-    ]
-    return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
-
-
-def _baseline_sentence(line: Measurement, teacher: Measurement, budget_points: float) -> str:
-    return (
-        f"{line.model} alone is within {in_points(budget_points)} of the teacher: {shown_metric(line)} against "
+        f"{line.model} alone is within {in_points(budget)} of the teacher: {shown_metric(line)} against "
         f"{shown_metric(teacher)}, {_interval(line)}."
-    )
+        for line in good
+    ]
+    judged = judge_drop_of(best, budget) if best else None
+    if best is None or judged is None:
+        return [*sentences, "No compressed model was measured here, so there is none to judge."]
+    sentences += [_best_sentence(best, teacher, judged, budget), _accuracy_sentence(best, teacher, judged)]
+    sentences += _control_sentence(leaders.control, teacher)
+    if faster and (open_one := judge_drop_of(faster, budget)):
+        sentences.append(
+            f"{faster.title} is faster still, {with_span(faster.speedups, times)}, at {_interval(faster)}: whether "
+            f"that is within {in_points(budget)} is undecided; {open_one.more}."
+        )
+        sentences += _control_sentence(control_pair(faster, lines), teacher)
+    if baselines and not good:
+        sentences.append(_other_baselines(baselines, budget))
+    sentences += _faster_competitor(best, lines, budget)
+    compared = [line for line in lines if not line.is_reference]
+    if wide := [line for line in compared if is_wide(line.speedups)]:
+        sentences.append(f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}")
+    return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
 
 
 def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget_points: float) -> str:
@@ -93,33 +181,21 @@ def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, bud
 
 def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict) -> str:
     assert line.difference is not None  # it was judged by it
-    value, low, high = line.difference
+    value, low, high = map(points, line.difference)
+    rows, unit = line.counted
+    examples = f" in {line.data_rows:,} examples" if unit == "words" else ""
     # How much of the speed is left over the teacher in the model's own runtime, where that is another one.
     same = line.interval("speedup_same_runtime") if line.runtime != REFERENCE_RUNTIME else None
     beside = f" Its speed is {with_span(same, times)} that of the teacher in {line.runtime}." if same else ""
     return (
-        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher)} on "
-        f"{_counted(line)}: {points(value)} points, and the data allow "
-        f"{span(points(low), points(high))} (95% paired interval)"
+        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher)} on {rows:,} {unit}{examples}: "
+        f"{value} points, and the data allow {span(low, high)} (95% paired interval)"
         f"{f'; {judged.more}' if judged.more else ''}.{beside}"
     )
 
 
-def _counted(line: Measurement) -> str:
-    count, unit = line.counted
-    return f"{count:,} {unit}" + (f" in {line.data_rows:,} examples" if unit == "words" else "")
-
-
-def _faster_sentence(line: Measurement, budget_points: float) -> str:
-    judged = judge_drop_of(line, budget_points)
-    assert judged is not None  # it was chosen by its verdict
-    return (
-        f"{line.title} is faster still, {with_span(line.speedups, times)}, at {_interval(line)}: whether that is "
-        f"within {in_points(budget_points)} is undecided; {judged.more}."
-    )
-
-
-def _control_sentence(pair: tuple[Measurement, Measurement] | None, teacher: Measurement) -> list[str]:
+def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:
+    """Say what distillation is worth, with the paired 95% interval of a student against its control."""
     if pair is None:
         return []
     student, control = pair
@@ -127,24 +203,23 @@ def _control_sentence(pair: tuple[Measurement, Measurement] | None, teacher: Mea
         f"{student.model} trained on gold labels only reaches {shown_metric(control)} instead of "
         f"{shown_metric(student)}: distillation is worth {points(student.points_above(control))} points"
     )
-    bounds = gain_interval(student, control, teacher)
-    if bounds is None:
+    columns = (student.predictions, control.predictions, teacher.gold)
+    if not all(columns) or not student.labels == control.labels == teacher.labels:  # predictions are their numbers
         return [f"{sentence}; without predictions in the results there is no interval to say how sure that is."]
-    doubt = ", so these rows do not show that it helped" if bounds[0] <= 0 <= bounds[1] else ""
-    return [f"{sentence} ({span(points(bounds[0]), points(bounds[1]))}){doubt}."]
+    metric, classes = METRICS[student.metric_name or ""], len(student.labels)
+    found = paired_difference(*map(np.asarray, columns), metric=metric, classes=classes)
+    doubt = ", so these rows do not show that it helped" if found.low <= 0 <= found.high else ""
+    return [f"{sentence} ({span(points(found.low), points(found.high))}){doubt}."]
 
 
-def _other_baselines(lines: Sequence[Measurement], budget_points: float) -> list[str]:
+def _other_baselines(baselines: Sequence[Measurement], budget_points: float) -> str:
     """Say of the best baseline that is not within the budget how far it is."""
-    baselines = [line for line in lines if line.kind == "baseline" and line.difference is not None]
-    undecided = judged_baselines(lines, budget_points, UNDECIDED)
-    best = next(iter(undecided), max(baselines, key=lambda line: line.metric or 0.0, default=None))
-    if best is None:
-        return []
-    name, loss, judged = best.model, _interval(best), judge_drop_of(best, budget_points)
-    if undecided and judged is not None:
-        return [f"{name} alone may be enough, at {loss}: undecided; {judged.more}."]
-    return [f"No baseline is within {in_points(budget_points)}: the best, {name}, is at {loss}."]
+    undecided = [line for line in baselines if outcome_of(line, budget_points) == UNDECIDED]
+    best = (undecided or baselines)[0]
+    judged = judge_drop_of(best, budget_points)
+    if undecided and judged:
+        return f"{best.model} alone may be enough, at {_interval(best)}: undecided; {judged.more}."
+    return f"No baseline is within {in_points(budget_points)}: the best, {best.model}, is at {_interval(best)}."
 
 
 def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_points: float) -> list[str]:
@@ -171,87 +246,6 @@ def is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
     return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
 
 
-def _wide_sentence(lines: Sequence[Measurement]) -> list[str]:
-    """Say which speed-ups are known roughly only, and what would narrow them."""
-    compared = [line for line in lines if not line.is_reference]
-    wide = [line for line in compared if is_wide(line.speedups)]
-    return [f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}"] if wide else []
-
-
 def _interval(line: Measurement) -> str:
     assert line.difference is not None  # it was judged by it
     return "{} points ({} to {})".format(*map(points, line.difference))
-
-
-def gain_interval(model: Measurement, control: Measurement, teacher: Measurement) -> tuple[float, float] | None:
-    """Return the paired 95% interval of a model against its control, where the lines keep their predictions."""
-    columns = (model.predictions, control.predictions, teacher.gold)
-    if not all(columns) or not model.labels == control.labels == teacher.labels:  # predictions are their numbers
-        return None
-    predicted, reference, gold = (np.asarray(column) for column in columns)
-    metric, classes = METRICS[model.metric_name or ""], len(model.labels)
-    found = paired_difference(predicted, reference, gold, metric=metric, classes=classes)
-    return found.low, found.high
-
-
-def results_table(lines: Sequence[Measurement]) -> Table:
-    """Return results as a table for the terminal: one row a configuration, intervals in brackets."""
-    from rich.table import Table
-
-    rows = results_of(lines)
-    small_batches = [row.small_batch for row in rows]
-    first = teacher_line(small_batches) or small_batches[0]
-    smallest, largest = smallest_batch(rows), largest_batch(rows)
-    settings = [
-        key for key in ("threads", "length", "padding") if len({getattr(line, key) for line in small_batches}) > 1
-    ]
-    title = f"{first.metric_name} on {first.data}, {first.data_rows:,} rows"
-    table = Table(title=terminal_cell(title, "table.title"))
-    table.add_column("model", overflow="fold")
-    table.add_column("runtime", overflow="fold")
-    for name in (
-        *settings,
-        metric_title(first.metric_name),
-        "points to teacher",
-        f"speed-up, batch {smallest}",
-        f"p50 ms, batch {smallest}",
-        f"rows/s, batch {largest}",
-        "parameters",
-        "disk",
-        "memory",
-        "noise",
-    ):
-        table.add_column(terminal_cell(name), justify="right")
-    for row in rows:
-        line, base = row.small_batch, row.small_batch.is_reference
-        at_smallest, at_largest = row.at(smallest), row.at(largest)
-        cells = [
-            line.model + (f" ({kind})" if (kind := kind_text(line)) else ""),
-            line.runtime,
-            *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
-            shown_metric(line).removesuffix("%"),
-            "" if base else _bracketed(points, line.difference),
-            "×1" if base else _speed(times, at_smallest, "speedup"),
-            _speed(_milliseconds, at_smallest, "latency_p50_ms"),
-            _speed(shown_rate, at_largest, "throughput_rows_per_second"),
-            count(line.parameters),
-            megabytes(line.size_bytes),
-            megabytes(line.model_memory_bytes),
-            f"{line.noise:.1%}",
-        ]
-        style = "dim" if line.kind in {"control", "baseline", "reference-model"} else None
-        table.add_row(*map(terminal_cell, cells), style=style)
-    return table
-
-
-def _milliseconds(value: float) -> str:
-    return milliseconds(value).removesuffix(" ms")
-
-
-def _bracketed(form: Callable[[float], str], figure: Interval | None) -> str:
-    return NONE if figure is None else "{} [{}, {}]".format(*map(form, figure))
-
-
-def _speed(form: Callable[[float], str], line: Measurement | None, key: str) -> str:
-    figure = line.interval(key) if line else None
-    return _bracketed(form, figure) + (" wide" if figure and is_wide(figure) else "")

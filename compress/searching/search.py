@@ -34,7 +34,7 @@ from compress.models.output_dir import write_atomically
 from compress.models.resumption import is_whole
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
-from compress.reporting.figure_page import write_page
+from compress.reporting.rendering import write_page
 from compress.reporting.search_page import view
 from compress.searching.budget import SearchBudget, SearchSettings
 from compress.searching.clock import SearchClock

@@ -29,7 +29,7 @@ from compress.recipes import (
     resolved,
 )
 from compress.recipes.controls import control_key
-from compress.reporting.charts.pruning_curve import CURVE_NAME
+from compress.reporting.curves import CURVE_NAME
 from compress.reporting.report import report
 from compress.requests.training import Distill, Finetune
 from compress.studies.data import StudyRows, open_study_rows

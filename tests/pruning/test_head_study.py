@@ -24,9 +24,9 @@ from compress.models.model_dir import ModelDir
 from compress.pruning import scoring as scoring_module
 from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.head_study import RANDOM_ORDERS, HeadStudy, head_study
-from compress.reporting.charts import svg
-from compress.reporting.charts.svg import Series
+from compress.reporting import heads_page
 from compress.reporting.heads_page import holm, view
+from compress.reporting.svg import Series
 from compress.surgery.remove_units import remove_heads
 from tests.support.tiny import HEADS, LABELS, LAYERS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import train_rows, validation_rows
@@ -132,9 +132,9 @@ def test_a_directory_holds_the_same_as_page_tables_and_pictures(finished: Path) 
     assert manifest.stage == manifest.kind == "heads" and set(manifest.files) >= {"heads.json", "report.html"}
     page, markdown = ((finished / name).read_text() for name in ("report.html", "report.md"))
     study = content(finished)
-    for figure in view(study).figures:
+    for figure in view(study).contents:
         assert figure.title in page and figure.title in markdown
-        assert (finished / f"{figure.file}.svg").read_text().startswith("<svg")
+        assert (finished / f"{figure.name}.svg").read_text().startswith("<svg")
     with (finished / "ablation.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     assert [float(row["Points"]) for row in rows] == [one["points"] for one in study["ablation"]]
@@ -179,7 +179,7 @@ def test_no_head_hides_another_and_bars_have_bounds(finished: Path, monkeypatch:
     for one in study["evolution"]:
         one |= {"value": 0.99, "low": -3.0, "high": 5.0}
     drawn: dict[str, Sequence[Series]] = {}
-    monkeypatch.setattr(svg, "line_chart", lambda series, *, title, **_: drawn.setdefault(title, series) and "")
+    monkeypatch.setattr(heads_page, "line_chart", lambda series, *, title, **_: drawn.setdefault(title, series) and "")
     view(study)
     places = [x for series in drawn["One head removed"] for x, _ in series.points]
     assert len(places) == len(set(places)) == HEADS * LAYERS
@@ -257,15 +257,15 @@ def no_more_scoring(names: list[str]) -> Any:
 
 def test_a_test_that_was_not_made_has_no_verdict(finished: Path) -> None:
     study = content(finished)
-    page, tested = view(study), next(one for one in view(study).figures if one.title == "One head removed")
+    page, tested = view(study), next(one for one in view(study).contents if one.title == "One head removed")
     assert "Holm's correction" in tested.caption and "McNemar" in page.verdict[1]
     assert {row[-1].text for row in tested.rows} <= {"yes", "no"}
     for one in study["ablation"]:
         one["mcnemar_p"] = None
-    page, untested = view(study), next(one for one in view(study).figures if one.title == "One head removed")
+    page, untested = view(study), next(one for one in view(study).contents if one.title == "One head removed")
     assert "McNemar" not in untested.caption + " ".join(page.verdict) and "Holm" not in untested.caption
     assert {cell.text for row in untested.rows for cell in row[-2:]} == {"–"}
-    assert untested.picture and "not tested" in untested.picture.wide and "within chance" not in untested.picture.wide
+    assert "not tested" in untested.pictures[0].wide and "within chance" not in untested.pictures[0].wide
 
 
 def test_holms_correction() -> None:

@@ -72,12 +72,12 @@ def test_every_speed_is_shown_with_its_interval(teacher: Path, tmp_path: Path) -
     page = view(found)
     told = "Batch size 1: ×1.80 (×1.70 to ×1.90) in torch, each against the unpruned model"
     assert any(sentence.startswith(told) for sentence in page.verdict)
-    figure = page.figures[0]
+    figure = page.contents[0]
     assert [row[3].text for row in figure.rows] == ["×1.00", "×1.30", "×1.80"]
     assert "| ×1.30 (2.00 ms, ×1.00 to ×1.90" in figure.markdown and "| heads (" in figure.markdown
-    assert "×1.00 to ×1.90" in figure.rows[1][3].small and "×1.30" in figure.picture.wide
+    assert "×1.00 to ×1.90" in figure.rows[1][3].small and "×1.30" in figure.pictures[0].wide
 
 
 def test_layers_that_lose_nothing_are_not_drawn(teacher: Path, tmp_path: Path) -> None:
     found = content(pruned(teacher, tmp_path / "small", "3"))
-    assert [figure.title for figure in view(found).figures][1:] == ["Step by step", "Heads that are left"]
+    assert [figure.title for figure in view(found).contents][1:] == ["Step by step", "Heads that are left"]

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from markdown_it import MarkdownIt
 
 from compress.models.training_log import TrainingLog
-from compress.reporting.charts.svg import Series, line_chart
-from compress.reporting.page import Options, view
-from compress.reporting.provenance import ShownLock
+from compress.reporting.cost import PriceList
+from compress.reporting.curves import pruning_curve
+from compress.reporting.page import ShownLock, view
 from compress.reporting.rendering import render
+from compress.reporting.svg import Series, line_chart
 from tests.support.foreign import texts
 from tests.support.results import line
 
@@ -49,10 +50,11 @@ def pages(text: str) -> tuple[str, str]:
         "versions": {"torch": name},
     }
     lines = [line(name, kind="teacher", **about), line(f"{name} s", **about)]
-    curve = (name, name, [{**row, "split": name} for row in CURVE])
+    curve = pruning_curve(name, name, [{**row, "split": name} for row in CURVE])
     trained = [{"phase": phase, "step": step, "loss": 1.0 / step} for phase in (name, "b") for step in (1, 2)]
     log = TrainingLog(name, [*trained, {"phase": "b", "step": 2, "validation": 0.5}], name, name)
-    page = view(lines, [curve], [ShownLock(name, name, name)], Options(title=name, currency=name), [log])
+    locks = [ShownLock(name, name, name)]
+    page = view(lines, title=name, curves=[curve], logs=[log], locks=locks, prices=PriceList(currency=name))
     return render("report.html.j2", page), render("report.md.j2", page)
 
 

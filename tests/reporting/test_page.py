@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from compress.reporting.report import HTML_NAME, report
-from compress.reporting.tables.cost import PriceList
+from compress.reporting.cost import PriceList
+from compress.reporting.rendering import HTML_NAME
+from compress.reporting.report import report
 from tests.support.report_study import study
 from tests.support.results import write_lines
 

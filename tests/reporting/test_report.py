@@ -34,9 +34,10 @@ from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.models.output_dir import alone
 from compress.recipes import BenchmarkSettings
-from compress.reporting.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, report
-from compress.reporting.summary import results_table
-from compress.reporting.tables.cost import PriceList
+from compress.reporting.cost import PriceList
+from compress.reporting.rendering import HTML_NAME, MARKDOWN_NAME
+from compress.reporting.report import JSON_NAME, report
+from compress.reporting.terminal import results_table
 from tests.support.report_study import study
 from tests.support.results import line, write_lines
 from tests.support.tiny import examples, torch_directory
@@ -406,7 +407,7 @@ def test_a_kind_from_the_future_is_refused(tmp_path: Path) -> None:
 def test_reading_results_needs_no_torch() -> None:
     code = (
         "import sys, compress.reporting.report, compress.gating.check, compress.benchmarking.benchmark\n"
-        "import compress.evaluation.metrics, compress.reporting.charts.svg\n"
+        "import compress.evaluation.metrics, compress.reporting.svg\n"
         "print({'torch', 'transformers', 'scipy', 'sklearn', 'onnxruntime'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

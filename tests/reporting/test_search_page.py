@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compress.reporting.figure_page import write_page
+from compress.reporting.rendering import write_page
 from compress.reporting.search_page import verdict, view
 
 
@@ -173,5 +173,5 @@ def test_the_page_has_the_front_and_all_trials(tmp_path: Path) -> None:
 
 def test_a_search_that_trained_nothing_has_a_page_too() -> None:
     nothing = row(1, 0.0, None, "cannot be built: no such tokenizer")
-    assert not view(found(trials=[nothing], front=[], winner=None, fastest=None)).figures[1:]
-    assert view(found(trials=FOUND["trials"][2:], front=[], winner=None)).figures[0].title == "All that was tried"
+    assert not view(found(trials=[nothing], front=[], winner=None, fastest=None)).contents[1:]
+    assert view(found(trials=FOUND["trials"][2:], front=[], winner=None)).contents[0].title == "All that was tried"

@@ -10,11 +10,10 @@ import pytest
 from compress.benchmarking.results.files import read_results
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
-from compress.reporting.charts.sweeps import sweep
-from compress.reporting.page import view
-from compress.reporting.provenance import origins
+from compress.reporting.curves import sweep
+from compress.reporting.page import origins, view
 from compress.reporting.sections import gather, section
-from compress.reporting.tables.seeds_table import repeats
+from compress.reporting.tables import repeats
 from tests.support.report_study import study
 from tests.support.results import line
 
@@ -217,7 +216,9 @@ def test_means_over_seeds_have_the_digits_of_their_metric(name: str, mean: str, 
         line(f"m-{seed}", recipe="m", training_seed=seed, metric=0.79 + 0.02 * seed, metric_name=name)
         for seed in (0, 1)
     ]
-    (row,) = repeats(seeds)
+    found = repeats(seeds)
+    assert found is not None
+    (row,) = found.rows
     assert (row[3].text, row[4].text) == (mean, spread)
 
 

@@ -15,7 +15,7 @@ from compress.gating.check import GateBudget, check
 from compress.reporting.page import view
 from compress.reporting.sections import gather
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
-from compress.reporting.summary import results_table
+from compress.reporting.terminal import results_table
 from tests.support.report_study import sha256
 from tests.support.results import line, write_lines
 

@@ -13,8 +13,7 @@ import pytest
 
 from compress.cli import execute
 from compress.models.training_log import read_training
-from compress.reporting.terminal_plot import COLUMNS, HEIGHT, LABELS, PLAIN, WIDTH, plot
-from compress.reporting.training_text import as_text
+from compress.reporting.terminal import COLUMNS, HEIGHT, LABELS, PLAIN, WIDTH, as_text, plot
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 
 

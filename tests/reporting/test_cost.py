@@ -9,7 +9,7 @@ import pytest
 
 from compress.benchmarking.results.files import results_of
 from compress.errors import CompressError
-from compress.reporting.tables.cost import Costs, costs_of, parse_prices
+from compress.reporting.cost import Costs, costs_of, parse_prices
 from tests.support.results import line
 
 RATE = "throughput_with_tokenizer_rows_per_second"

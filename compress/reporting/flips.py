@@ -11,7 +11,7 @@ from compress.benchmarking.results.formatting import NONE, points
 from compress.benchmarking.results.schema import Measurement
 from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.reporting.tables.cells import number, share
+from compress.reporting.tables import PAGE_ONLY, calibration, number, share
 
 WORST_SHOWN = 10
 
@@ -28,7 +28,7 @@ class Flip:
     gold: str
     predicted: str
     change: float
-    text: str = field(default="", metadata={"page_only": True})
+    text: str = field(default="", metadata=PAGE_ONLY)
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,6 @@ def flips_of(lines: Sequence[Measurement], texts: Mapping[str, Sequence[str]]) -
 
 
 def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
-    interval = line.calibration_error_low, line.calibration_error_high
-    calibration = number(line.calibration_error, "{:.1%}".format, interval, scale=100)
     return Flips(
         line.model,
         line.runtime,
@@ -84,7 +82,7 @@ def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
         [_flip(one, line.labels, texts) for one in line.flips_lost[:WORST_SHOWN]],
         [_flip(one, line.labels, texts) for one in line.flips_won[:WORST_SHOWN]],
         sorted(map(_class, line.classes), key=lambda c: (c.difference_points is None, c.difference_points or 0.0)),
-        str(calibration),
+        str(calibration(line)),
     )
 
 

@@ -4,7 +4,6 @@ Published figures are those of Rogers et al. 2020, "A Primer in BERTology" (arXi
 beside ours: another teacher, other data, another machine.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -21,17 +20,15 @@ from compress.benchmarking.results.formatting import (
     shown,
     shown_metric,
     speed_span,
-    table,
     times,
 )
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.escaping.markdown import Markdown, markdown_text
-from compress.recipes import StudentRecipe, Survey
-from compress.reporting.leaders import teacher_line
-from compress.reporting.provenance import known_student
-from compress.reporting.tables import cells
-from compress.reporting.tables.cells import EMPTY, Cell, metric_cell, number
-from compress.reporting.terminal_plot import sparkline
+from compress.recipes import StudentRecipe, Survey, known_student
+from compress.reporting import tables
+from compress.reporting.summary import teacher_line
+from compress.reporting.tables import EMPTY, Cell, ReportTable, metric_cell, number
+from compress.reporting.terminal import sparkline
 
 NOT_MEASURED = Cell("not measured")
 LATE = 4  # the share of the evaluations whose gain tells whether more steps would help: one of so many
@@ -60,25 +57,27 @@ VALIDATION = (
     "Validation: of the first seed, the best score on the rows that choose the weights, its course over the last phase "
     "from lowest to highest, what of it the last quarter of that phase's evaluations brought, and the control's best."
 )
-# What is known of a system before it is measured.
-PUBLISHED = ("system", "published", "recipe", "command")
 
 
 @dataclass(frozen=True)
-class SurveyTable:
+class SurveyTable(ReportTable):
     """Rows of cells under headings, in the order of :data:`HEADINGS`."""
 
-    headings: list[str]
-    rows: list[list[Cell]]
     notes: list[str]
 
     @property
-    def filled(self) -> "SurveyTable":
+    def filled(self) -> ReportTable:
         """The table without columns that no row fills."""
         columns = enumerate(zip(*self.rows, strict=True))
         shown = [index for index, column in columns if index < TEXTS or set(column) != {EMPTY}]
-        rows = [[row[index] for index in shown] for row in self.rows]
-        return replace(self, headings=[self.headings[index] for index in shown], rows=rows)
+        return ReportTable(
+            [self.headings[index] for index in shown], [[row[index] for index in shown] for row in self.rows]
+        )
+
+    @property
+    def markdown(self) -> Markdown:
+        notes = [f"* {markdown_text(note)}\n" for note in self.notes]
+        return Markdown(f"{self.filled.markdown}\n\n{''.join(notes)}")
 
 
 @dataclass(frozen=True)
@@ -148,28 +147,6 @@ def survey(
     return replace(whole, notes=[*whole.notes, VALIDATION]) if has_validation else whole
 
 
-def as_markdown(found: SurveyTable) -> Markdown:
-    """Return the table and its notes in Markdown."""
-    notes = [f"* {markdown_text(note)}\n" for note in found.notes]
-    return Markdown(f"{table(found.filled.headings, found.filled.rows)}\n\n{''.join(notes)}")
-
-
-def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
-    """Return by recipe what was measured, as text by column, with what the data and the metric are called."""
-    about = {"data": line.data, "metric_name": line.metric_name or "", "study": line.study}
-    measured = [key for key in HEADINGS if key not in PUBLISHED[:3]]
-    rows = [dict(zip(HEADINGS, row, strict=True)) for row in found.rows]
-    return {
-        (name := row["recipe"].text): {
-            **about,
-            "made_by": re.sub(r"( --only \S+)+", f" --only {name}", line.command),  # where some were named, it alone
-            **{key: str(row[key]) for key in measured},
-        }
-        for row in rows
-        if row["metric"] != EMPTY  # neither what was not measured, nor a reference model
-    }
-
-
 def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> dict[str, Student]:
     """Gather what was measured by recipe, in its order, with the means over all ``lines``."""
     smallest, compared_size = (min(line.batch_size for line in some) for some in (lines, measured))
@@ -204,15 +181,15 @@ def _published(recipe: StudentRecipe, one: Survey | None) -> dict[str, Cell]:
 
 
 def _speed_only(line: Measurement | None) -> dict[str, Cell]:
-    """Return the cells of a reference model."""
+    """Return the cells of a reference model; random weights have no quality."""
     if line is None:
         return {"shape": NOT_MEASURED}
     return {
         "shape": Cell(shape(line), f"{line.model} with random weights: speed only"),
-        "parameters": cells.parameters(line),
-        "disk": cells.disk(line),
-        "speedup_torch": cells.ratio(line, "speedup"),
-        "speedup_best": cells.ratio(line, "speedup"),
+        "parameters": tables.parameters(line),
+        "disk": tables.disk(line),
+        "speedup_torch": tables.ratio(line, "speedup"),
+        "speedup_best": tables.ratio(line, "speedup"),
     }
 
 
@@ -223,19 +200,28 @@ def _measured(student: Student | None) -> dict[str, Cell]:
     judged, line = student.judged, student.line(student.judged)
     trained = student.line(student.trained) if student.trained else line
     teacher = judged.metric - judged.difference_points / 100
-    in_torch = (cells.ratio(timed, "speedup") for timed in student.timed if timed.runtime == REFERENCE_RUNTIME)
+    in_torch = (tables.ratio(timed, "speedup") for timed in student.timed if timed.runtime == REFERENCE_RUNTIME)
+    batch = plural(trained.training_batch_size, "row") if trained.training_batch_size else "different sizes"
+    best = EMPTY
+    if student.timed:
+        fastest = max(student.timed, key=attrgetter("speedup"))
+        where = f"{fastest.runtime}, {precision(fastest)}" if fastest.stage == "quantize" else fastest.runtime
+        best = Cell(times(fastest.speedup), f"{speed_span(fastest.speedups, times)}; {where}", fastest.speedup)
+    scale = 100.0 if in_percent(judged.metric_name) else 1.0
+    spread = "" if judged.metric_spread is None else f"± {scale * judged.metric_spread:.2f} over seeds"
+    mean = metric_cell(judged.metric, judged.metric_name, small=spread)
     return {
         "shape": Cell(shape(trained), f"judged: {line.title}" if judged.stage == "quantize" else ""),
-        "metric": cells.metric(line) if judged.seeds == 1 else _mean(judged),
+        "metric": tables.metric(line) if judged.seeds == 1 else mean,
         "kept": number(100 * judged.metric / teacher if teacher > 0 else None, "{:.1f}%".format),
         "difference": number(judged.difference_points, points, (judged.low, judged.high)),
-        "parameters": cells.parameters(line),
-        "disk": cells.disk(line),
+        "parameters": tables.parameters(line),
+        "disk": tables.disk(line),
         "speedup_torch": next(in_torch, EMPTY),
-        "speedup_best": _fastest(student),
+        "speedup_best": best,
         **_control(student),
         "validation": _validation(trained, student.controls.get(trained.control or "")),
-        "steps": _steps(trained),
+        "steps": number(trained.training_steps, "{:,}".format, small=f"of {batch}"),
         "seeds": number(judged.seeds, str),
     }
 
@@ -253,22 +239,6 @@ def shape(line: Measurement) -> str:
         parts = [" ".join(str(part) for part in (known.get("type"), width) if part)]
     parts += [f"{known['vocabulary_size']:,} pieces"] if known.get("vocabulary_size") else []
     return ", ".join(filter(None, parts)) or NONE
-
-
-def _mean(judged: Aggregate) -> Cell:
-    """Return the mean metric over seeds with its spread."""
-    scale = 100.0 if in_percent(judged.metric_name) else 1.0
-    spread = "" if judged.metric_spread is None else f"± {scale * judged.metric_spread:.2f} over seeds"
-    return metric_cell(judged.metric, judged.metric_name, small=spread)
-
-
-def _fastest(student: Student) -> Cell:
-    """Return the best speed-up of the judged model in any runtime."""
-    if not student.timed:
-        return EMPTY
-    line = max(student.timed, key=lambda one: one.speedup)
-    made = f", {precision(line)}" if line.stage == "quantize" else ""
-    return Cell(times(line.speedup), f"{speed_span(line.speedups, times)}; {line.runtime}{made}", line.speedup)
 
 
 def _control(student: Student) -> dict[str, Cell]:
@@ -299,13 +269,6 @@ def _validation(line: Measurement, control: Measurement | None) -> Cell:
     if control and control.validation_curve and control.validation_metric == metric:
         notes.append(f"control {shown(max(score for _, score in control.validation_curve), metric)}")
     return metric_cell(max(scores), metric, small=", ".join(notes))
-
-
-def _steps(line: Measurement) -> Cell:
-    steps, rows = line.training_steps, line.training_batch_size
-    if steps is None:
-        return EMPTY
-    return Cell(f"{steps:,}", f"of {plural(rows, 'row')}" if rows else "of different sizes", steps)
 
 
 def _notes(teacher: Measurement, measured: Sequence[Measurement]) -> list[str]:

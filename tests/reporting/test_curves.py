@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from compress.models.training_log import TrainingLog
-from compress.reporting.charts.svg import Picture
-from compress.reporting.charts.training_curve import DRAWN, trainings_of
+from compress.reporting.curves import DRAWN, trainings_of
+from compress.reporting.svg import Picture
 from tests.support.results import line
 
 SVG = "{http://www.w3.org/2000/svg}"

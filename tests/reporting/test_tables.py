@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compress.benchmarking.results.files import results_of
 from compress.benchmarking.results.formatting import NONE
-from compress.reporting.tables.results_table import results
+from compress.reporting.tables import results
 from tests.support.results import line
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
+from compress.reporting.flips import flips_of
 from compress.reporting.report import report
-from compress.reporting.tables.flips import flips_of
 from tests.support.results import line, write_lines
 
 TEXTS = ["a dull film", "a <b>bright</b> film", "no idea"]

@@ -12,7 +12,7 @@ from compress.benchmarking.results.formatting import NONE, money, plural, shown_
 from compress.benchmarking.results.schema import Measurement
 from compress.data.label_encoding import finite_number
 from compress.errors import CompressError
-from compress.reporting.tables.cells import setting_text
+from compress.reporting.tables import setting_text
 
 DEVICES = ("cpu", "cuda")
 
@@ -115,52 +115,40 @@ def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices
     Raises:
         CompressError: a price is for a device or thread count that was not measured.
     """
-    _check(rows, prices)
-    same = attrgetter("model_sha256", "model", "runtime")
-    wanted = set(map(same, best))
-    chosen = [row for row in rows if row.small_batch.is_reference or same(row.small_batch) in wanted]
-    chosen = [
-        row for row in chosen if row.small_batch.padding == "longest" and row.small_batch.length is None
-    ] or chosen
-    chosen.sort(
-        key=lambda r: (DEVICES.index(r.small_batch.device), r.small_batch.threads, not r.small_batch.is_reference)
-    )
-    offered = [(row, _offer(row.small_batch, prices)) for row in chosen]
-    found = [_cost(row.large_batch, offer) for row, offer in offered]
-    offers = {offer.key: offer for _, offer in offered}
-    return Costs(currency, list(offers.values()), found) if found else None
-
-
-def _check(rows: Sequence[Result], prices: Prices) -> None:
-    measured = {(row.small_batch.device, row.small_batch.threads) for row in rows}
+    heads = [row.small_batch for row in rows]
+    measured = sorted({(line.device, line.threads) for line in heads})
     for device, threads in prices:
         if not any(device == d and threads in (None, t) for d, t in measured):
             named = device if threads is None else f"{device}:{threads}"
-            shown = ", ".join(f"{d}:{t}" for d, t in sorted(measured))
-            raise CompressError(f"--price {named} is for a machine that was not measured; there is {shown}")
-
-
-def _offer(line: Measurement, prices: Prices) -> Offer:
-    """Return the device of a line in words, with the threads it had, and its price."""
-    title = f"{line.host.get('cpu', 'unknown processor')}, {plural(line.threads, 'thread')}"
-    if line.device == "cuda":
-        title = str((line.host.get("gpu") or ["GPU"])[0])
-    price = prices.get((line.device, line.threads), prices.get((line.device, None)))
-    return Offer(f"{line.host_id}-{line.device}-{line.threads}", title, price)
-
-
-def _cost(line: Measurement, offer: Offer) -> CostRow:
-    per_hour = 3600 * line.throughput_with_tokenizer_rows_per_second
-    price = offer.price_per_hour
-    return CostRow(
-        offer.key,
-        offer.title,
-        line.data,
-        line.model,
-        setting_text(line),
-        line.batch_size,
-        per_hour,
-        None if price is None else 1e3 * price / per_hour,
-        None if price is None else 1e6 * price / per_hour,
-        line.energy_joules_per_row,
-    )
+            there = ", ".join(f"{d}:{t}" for d, t in measured)
+            raise CompressError(f"--price {named} is for a machine that was not measured; there is {there}")
+    same = attrgetter("model_sha256", "model", "runtime")
+    wanted = set(map(same, best))
+    chosen = [(line, row) for line, row in zip(heads, rows, strict=True) if line.is_reference or same(line) in wanted]
+    chosen = [(line, row) for line, row in chosen if line.padding == "longest" and line.length is None] or chosen
+    chosen.sort(key=lambda one: (DEVICES.index(one[0].device), one[0].threads, not one[0].is_reference))
+    offers, found = dict[str, Offer](), []
+    for head, row in chosen:
+        title = f"{head.host.get('cpu', 'unknown processor')}, {plural(head.threads, 'thread')}"
+        if head.device == "cuda":
+            title = str((head.host.get("gpu") or ["GPU"])[0])
+        price = prices.get((head.device, head.threads), prices.get((head.device, None)))
+        offer = Offer(f"{head.host_id}-{head.device}-{head.threads}", title, price)
+        offers[offer.key] = offer
+        line = row.large_batch
+        per_hour = 3600 * line.throughput_with_tokenizer_rows_per_second
+        found.append(
+            CostRow(
+                offer.key,
+                offer.title,
+                line.data,
+                line.model,
+                setting_text(line),
+                line.batch_size,
+                per_hour,
+                None if price is None else 1e3 * price / per_hour,
+                None if price is None else 1e6 * price / per_hour,
+                line.energy_joules_per_row,
+            )
+        )
+    return Costs(currency, list(offers.values()), found) if found else None

@@ -1,4 +1,4 @@
-"""Line charts and axes as standalone SVG, for light and dark screens, print, phones and screen readers."""
+"""Line charts, waterfalls and heat maps as standalone SVG: light and dark screens, print, phones, screen readers."""
 
 from __future__ import annotations
 
@@ -284,3 +284,115 @@ def _in_words(series: Sequence[Series], x_label: str, y_label: str) -> str:
         ends = [" to ".join(f"{number(round(b, 2))} at {number(round(a, 2))}" for a, b in part) for part in parts]
         told += [f"{one.name} goes from {', then from '.join(ends)}"] if ends else []
     return f"{y_label} against {x_label}: {'; '.join(told)}."
+
+
+WATERFALL_STYLE = """
+.chart .bar{fill:var(--c0)}.chart .bar.slower{fill:var(--c1)}
+.chart .bar.total{fill:none;stroke:var(--ink);stroke-width:2}
+.chart .step{paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}
+.chart .link{stroke:var(--faint);stroke-width:1;stroke-dasharray:3 3}
+"""
+STEP, THICKNESS = 44, 16
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A step to a multiple of the first speed; ``says`` is written at its end. The total starts at 1 again."""
+
+    name: str
+    end: float
+    says: str
+    is_total: bool = False
+
+
+@both_sizes
+def waterfall_chart(
+    canvas: Canvas, bars: Sequence[Bar], *, title: str, label: str = "times as fast as before the first step"
+) -> str:
+    """Draw a bar for each step, on a logarithmic axis: blue for what made it faster, orange for slower."""
+    second_line = 0 if canvas.width > 500 else 17  # where names and factors do not fit beside each other
+    left, step = 16, STEP + second_line
+    canvas = replace(canvas, left=left, top=34, height=34 + step * len(bars) + canvas.bottom_margin)
+    x = Axis.over([1.0, *(bar.end for bar in bars)], left, canvas.right, log=True)
+    parts = [*frame(canvas, title, label, ""), *vertical_ticks(canvas, x, prefix="×")]
+    place = f'x="{x.start}" dy="{second_line}" ' if second_line else ""
+    start = 1.0
+    for index, bar in enumerate(bars):
+        top = canvas.top + step * index
+        bar_top = top + 22 + second_line
+        low, high = sorted((x.place(1.0 if bar.is_total else start), x.place(bar.end)))
+        style = "total" if bar.is_total else "slower" if bar.end < start else "faster"
+        parts.append(
+            f'<text class="step" x="{x.start}" y="{top + 16}">{markup_text(bar.name)}: '
+            f'<tspan {place}font-weight="600">{markup_text(bar.says)}</tspan></text>'
+            f'<rect class="bar {style}" x="{low}" y="{bar_top}" width="{max(high - low, 1.5):.1f}" '
+            f'height="{THICKNESS}"/>'
+        )
+        if index + 1 < len(bars) and not bar.is_total:
+            at, ends_at = x.place(bar.end), f'y1="{bar_top + THICKNESS}" y2="{bar_top + step}"'
+            parts.append(f'<line class="link" x1="{at}" x2="{at}" {ends_at}/>')
+        start = bar.end
+    says = "; ".join(f"{bar.name}: {bar.says}" for bar in bars)
+    return document(canvas, title, parts, description=says, style=WATERFALL_STYLE)
+
+
+CELL_HEIGHT = 26
+HEAT_STYLE = (
+    ".chart .cell{fill:var(--c0)}.chart .below{fill:var(--c1)}.chart .over{fill:var(--paper)}"
+    ".chart .small{font-size:11px}"
+)
+
+
+@both_sizes
+def heat_map(
+    canvas: Canvas,
+    rows: Sequence[Sequence[float]],
+    *,
+    title: str,
+    rows_named: Sequence[str] = (),
+    columns_named: Sequence[str] = (),
+    formatted: Callable[[float], str] | None = None,
+) -> str:
+    """Draw a table of numbers, the first row on top; rows may differ in length.
+
+    The shade is a number's share of the largest magnitude; numbers below zero have another colour.
+
+    Args:
+        rows_named: by default ``layer 1`` and so on.
+        columns_named: by default numbers from 1.
+        formatted: makes of a number what is written into its cell; without it none is.
+    """
+    names = rows_named or [f"layer {index + 1}" for index in range(len(rows))]
+    heads = columns_named or [str(index + 1) for index in range(max(map(len, rows)))]
+    left = max(canvas.left, 16 + 7 * max(map(len, names)))
+    canvas = replace(canvas, left=left, height=canvas.top + 34 + CELL_HEIGHT * len(rows))
+    width = (canvas.right - left) / len(heads)
+    cells = [
+        (value, name, head, row, column)
+        for row, (name, values) in enumerate(zip(names, rows, strict=True))
+        for column, (head, value) in enumerate(zip(heads, values, strict=False))
+    ]
+    largest = max(abs(value) for value, *_ in cells) or 1.0
+    parts = [f'<text class="title" x="{left if canvas.width > 500 else 8}" y="22">{markup_text(title)}</text>']
+    for column, head in enumerate(heads):
+        short = head if len(head) * 7 < width else head[: max(1, int(width // 8))]
+        place = f'x="{left + width * (column + 0.5):.1f}" y="{canvas.top + 8}" text-anchor="middle"'
+        parts.append(f'<text class="faint small" {place}>{markup_text(short)}</text>')
+    for row, name in enumerate(names):
+        place = f'x="{left - 8}" y="{canvas.top + 33 + CELL_HEIGHT * row}" text-anchor="end"'
+        parts.append(f'<text class="faint" {place}>{markup_text(name)}</text>')
+    for value, name, head, row, column in cells:
+        x, y, share = left + width * column, canvas.top + 16 + CELL_HEIGHT * row, abs(value) / largest
+        parts.append(
+            f'<rect class="{"below" if value < 0 else "cell"}" x="{x:.1f}" y="{y}" width="{width - 2:.1f}" '
+            f'height="{CELL_HEIGHT - 2}" fill-opacity="{share:.3f}">'
+            f"<title>{markup_text(name)}, {markup_text(head)}: {value:.4g}</title></rect>"
+        )
+        if formatted and width > 30:
+            parts.append(
+                f'<text class="small{" over" if share > 0.6 else ""}" x="{x + width / 2 - 1:.1f}" y="{y + 16}" '
+                f'text-anchor="middle">{formatted(value)}</text>'
+            )
+    top, name, head, *_ = max(cells)
+    says = f"{len(rows)} rows of up to {len(heads)}; the largest is {top:.4g} at {name}, {head}."
+    return document(canvas, title, parts, description=says, style=HEAT_STYLE)

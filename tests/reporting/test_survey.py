@@ -14,8 +14,10 @@ from compress.benchmarking.results.schema import Measurement
 from compress.recipes import Choice, Phase, StudentRecipe, Survey, catalogue
 from compress.reporting.report import report
 from compress.reporting.sections import gather
-from compress.reporting.tables import survey_table
-from compress.reporting.terminal_plot import COLUMNS, sparkline
+from compress.reporting.survey import HEADINGS, NOT_MEASURED, VALIDATION, survey
+from compress.reporting.tables import EMPTY, Cell
+from compress.reporting.terminal import COLUMNS, sparkline
+from docs.study_tables import published_in_short
 from tests.support.results import line, write_lines
 
 GOLD = [0, 1] * 100
@@ -85,14 +87,12 @@ STUDENT = model("narrow", 20, control="narrow-control")
 CONTROL = model("narrow-control", 30, kind="control", control_of="narrow")
 
 
-def made(*lines: Measurement, more: tuple[str, ...] = ()) -> dict[str, dict[str, survey_table.Cell]]:
+def made(*lines: Measurement, more: tuple[str, ...] = ()) -> dict[str, dict[str, Cell]]:
     """Return the cells by recipe and key."""
     (part,) = gather([TEACHER, *lines])
-    found = survey_table.survey(part.small_batches, part.lines, [KNOWN[name] for name in more])
-    assert found is not None and all(
-        len(row) == len(found.headings) == len(survey_table.HEADINGS) for row in found.rows
-    )
-    rows = [dict(zip(survey_table.HEADINGS, row, strict=True)) for row in found.rows]
+    found = survey(part.small_batches, part.lines, [KNOWN[name] for name in more])
+    assert found is not None and all(len(row) == len(found.headings) == len(HEADINGS) for row in found.rows)
+    rows = [dict(zip(HEADINGS, row, strict=True)) for row in found.rows]
     return {row["recipe"].text: row for row in rows}
 
 
@@ -133,7 +133,7 @@ def curve(*scores: float, metric: str = "accuracy") -> dict[str, Any]:
     return {"validation_curve": [[334 * n, score] for n, score in enumerate(scores, 1)], "validation_metric": metric}
 
 
-def validation(student: dict[str, Any], control: dict[str, Any] | None = None) -> survey_table.Cell:
+def validation(student: dict[str, Any], control: dict[str, Any] | None = None) -> Cell:
     """Return the cell of a student with such fields."""
     return made(replace(STUDENT, **student), replace(CONTROL, **(control or {})))["narrow"]["validation"]
 
@@ -145,7 +145,7 @@ def test_the_validation_shows_its_course_and_what_the_last_quarter_brought() -> 
     assert rising.small == "▁▂▂▃▄▄▅▅▆▇▇█, +0.30 points in the last quarter"
     assert validation(curve(0.75, 0.85, 0.84, 0.85)).small == "▁█▇█, 0.00 points in the last quarter"
     assert validation(curve(0.75, 0.85, 0.875)).small == "▁▇█"  # no quarter of three
-    assert validation(curve(0.5)).small == "▁" and validation({}) == survey_table.EMPTY
+    assert validation(curve(0.5)).small == "▁" and validation({}) == EMPTY
 
 
 def test_the_validation_stands_beside_the_controls_where_it_is_the_same_score() -> None:
@@ -176,9 +176,9 @@ def test_a_column_that_no_row_fills_is_left_out(tmp_path: Path) -> None:
     plain, with_curve = [TEACHER, replace(STUDENT, shape={})], [TEACHER, replace(STUDENT, **curve(0.5, 0.75))]
     for number, (lines, is_shown) in enumerate([(plain, False), (with_curve, True)]):
         (part,) = gather(lines)
-        found = survey_table.survey(part.small_batches, part.lines)
+        found = survey(part.small_batches, part.lines)
         assert found is not None and "Validation" in found.headings
-        assert ("Validation" in found.filled.headings) == (survey_table.VALIDATION in found.notes) == is_shown
+        assert ("Validation" in found.filled.headings) == (VALIDATION in found.notes) == is_shown
         assert found.filled.headings[:4] == ["System", "Published", "Recipe", "Architecture"]
         report([write_lines(tmp_path / f"{number}.jsonl", lines)], tmp_path / f"r{number}")
         markdown = (tmp_path / f"r{number}" / "report.md").read_text()
@@ -248,17 +248,17 @@ def test_a_shape_that_is_too_large_to_train_has_its_speed() -> None:
         parameters_ratio=0.07,
     )
     (part,) = gather([TEACHER, student, reference_model])
-    found = survey_table.survey(part.small_batches, part.lines)
+    found = survey(part.small_batches, part.lines)
     assert found is not None
-    small, large = (dict(zip(survey_table.HEADINGS, row, strict=True)) for row in found.rows)
+    small, large = (dict(zip(HEADINGS, row, strict=True)) for row in found.rows)
     assert (small["system"].text, small["metric"].text) == ("TinyBERT (Jiao 2019)", "90.00%")
     assert (large["system"].text, large["metric"].text) == ("TinyBERT, wide", "–")
     assert large["shape"].small == "bert-large with random weights: speed only"
     assert large["parameters"].text == "335.0 M" and large["speedup_torch"].text == "×0.050"
-    assert survey_table.published_in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
+    assert published_in_short(found, TEACHER)["shared"]["metric"].startswith("90.00%")
     (part,) = gather([TEACHER, student])
-    alone = survey_table.survey(part.small_batches, part.lines)
-    assert alone is not None and alone.rows[1][3] == survey_table.NOT_MEASURED
+    alone = survey(part.small_batches, part.lines)
+    assert alone is not None and alone.rows[1][3] == NOT_MEASURED
 
 
 def test_a_quantized_system_is_judged_quantized() -> None:
@@ -282,12 +282,12 @@ def test_recipes_that_the_survey_or_the_study_does_not_have() -> None:
 
 def test_without_a_recipe_of_the_survey_there_is_a_table_on_request_alone() -> None:
     (part,) = gather([TEACHER, model("other", 30, recipe="other")])
-    assert survey_table.survey(part.small_batches, part.lines) is None
-    found = survey_table.survey(part.small_batches, part.lines, unlisted=True)
-    recipe = list(survey_table.HEADINGS).index("recipe")
+    assert survey(part.small_batches, part.lines) is None
+    found = survey(part.small_batches, part.lines, unlisted=True)
+    recipe = list(HEADINGS).index("recipe")
     assert found and [row[recipe].text for row in found.rows] == ["other"]
     (part,) = gather([TEACHER, model("mine", 30, recipe="mine")])
-    assert survey_table.survey(part.small_batches, part.lines) is None
+    assert survey(part.small_batches, part.lines) is None
 
 
 def test_older_results_without_a_shape_are_shown() -> None:
@@ -316,10 +316,10 @@ def test_list_and_show_tell_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
     assert catalogue.behind(recipe) == ""
     assert catalogue.in_short(KNOWN["shared"])[1] == "÷7.5, 96%, ×9.4"  # no recipe makes a reference model
     (part,) = gather([TEACHER, replace(STUDENT, **curve(0.75, 0.875)), CONTROL])
-    table = survey_table.survey(part.small_batches, part.lines, [KNOWN["unmeasured"]])
+    table = survey(part.small_batches, part.lines, [KNOWN["unmeasured"]])
     assert table is not None
     of_several = "compress run s --budget b --only other --only narrow --data-root d"
-    short = survey_table.published_in_short(table, replace(TEACHER, command=of_several))
+    short = published_in_short(table, replace(TEACHER, command=of_several))
     assert list(short) == ["narrow"]
     assert short["narrow"]["made_by"] == "compress run s --budget b --only narrow --data-root d"
     monkeypatch.setattr(catalogue, "figures", lambda: {name: [one] for name, one in short.items()})

@@ -1,1 +1,0 @@
-"""Tables of a report, as rows of text cells."""
