@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -45,17 +45,15 @@ from compress.benchmarking.rounds import take_turns, workloads_of
 from compress.benchmarking.worker import WorkerRun, groups_of, started
 from compress.benchmarking.worker_main import write_rows
 from compress.data import (
-    Example,
     Overlap,
-    TextSource,
     check_roles,
     content_sha256,
     encode_gold,
-    open_source,
+    open_rows,
     read_examples,
 )
 from compress.data.tokenization import one_column, word_counts
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.evaluation import metrics
 from compress.host import describe_host
 from compress.inference.compute import Compute, resolve_device
@@ -66,8 +64,6 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
-
-Data = Sequence[Example] | TextSource | str | Path
 
 
 @dataclass(frozen=True)
@@ -118,11 +114,11 @@ class BenchmarkOutput:
 def benchmark(
     teacher: Model,
     models: Sequence[Model],
-    data: Data,
+    data: Any,
     settings: BenchmarkSettings = BenchmarkSettings(),
     *,
     controls: Sequence[Model] = (),
-    train: Data | None = None,
+    train: Any = None,
     output: BenchmarkOutput | str | Path | None = None,
     compute: Compute = Compute("cpu"),
 ) -> list[Measurement]:
@@ -148,13 +144,14 @@ def benchmark(
         batch_sizes=tuple(dict.fromkeys(settings.batch_sizes)),
         lengths=tuple(dict.fromkeys(settings.lengths)),
     )
-    if faults := settings.faults():
-        raise CompressError("; ".join(faults))
-    if max(settings.thread_counts) > core_count():
-        raise CompressError(
-            f"--threads {','.join(map(str, settings.thread_counts))} is not possible here; use 1 to {core_count()}, "
-            "the cores at hand"
-        )
+    faults, counts, cores = settings.faults(), settings.thread_counts, core_count()
+    refuse(
+        (faults, "; ".join(faults)),
+        (
+            max(counts, default=0) > cores,
+            f"--threads {','.join(map(str, counts))} is not possible here; use 1 to {cores}, the cores at hand",
+        ),
+    )
     compute = replace(compute, device=resolve_device(compute.device))
     output.check()
     with output.alone(), tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
@@ -296,23 +293,15 @@ def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
     return ModelDir.open(target, verify=False) if target.is_dir() else export(model, target)
 
 
-def read_rows(data: Data, role: str) -> tuple[str, list[Example]]:
-    """Return labelled rows and the name of their file; empty where they come from none."""
-    if isinstance(data, str | Path):
-        data = open_source(data, role=role, labelled=True)
-    return (data.name, read_examples(data)) if isinstance(data, TextSource) else ("", list(data))
-
-
-def _read_rows(data: Data, name: str, role: str, teacher: ModelDir) -> Rows:
-    given, examples = read_rows(data, role)
-    name = name or given or ("data" if role == "test" else role)
-    if len(examples) < 2:
-        raise CompressError(f"{name} has {len(examples)} rows; a comparison needs two or more")
+def _read_rows(data: Any, name: str, role: str, teacher: ModelDir) -> Rows:
+    source = open_rows(data, role=role)
+    examples, name = read_examples(source), name or source.name
+    refuse((len(examples) < 2, f"{name} has {len(examples)} rows; a comparison needs two or more"))
     gold = one_column(encode_gold(examples, teacher.labels, task=teacher.task, name=name))
     return Rows(name, content_sha256(examples), examples, gold)
 
 
-def _read_fitted(train: Data | None, rows: Rows, overlap: Overlap, models: Sequence[ModelDir]) -> Rows | None:
+def _read_fitted(train: Any, rows: Rows, overlap: Overlap, models: Sequence[ModelDir]) -> Rows | None:
     """Read the rows that baselines and competitors are fitted on, without test rows; say which of these models saw."""
     if train is None:
         return None

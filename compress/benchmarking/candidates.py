@@ -23,7 +23,7 @@ from compress import plugins
 from compress.benchmarking.competitors import interpreter
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME
 from compress.data.tokenization import maximum_length
-from compress.errors import CompressError, Unavailable, did_you_mean, first_line, some_of
+from compress.errors import CompressError, Unavailable, did_you_mean, first_line, refuse, some_of
 from compress.host import without_home
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import VOCABULARIES, Manifest, describe_files, file_sha256
@@ -97,27 +97,31 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
         CompressError: the teacher is not a torch directory, labels differ from the teacher's, or a model comes twice.
     """
     first = ModelDir.open(teacher)
-    if first.is_onnx:
-        raise CompressError(
+    refuse(
+        (
+            first.is_onnx,
             f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
-            "give the directory it was exported from as --teacher and this one as --model"
+            "give the directory it was exported from as --teacher and this one as --model",
         )
+    )
     found = [Candidate(first, first.name, "teacher", recipe=_recipe(first), removals=removals_of(first))]
     for path, flagged in [(m, False) for m in models] + [(m, True) for m in controls]:
         model = open_model(path)
-        if model.task != first.task or not same_labels(model.labels, first.labels):
-            raise CompressError(
+        is_cascade = isinstance(model, CascadeDir)
+        refuse(
+            (
+                model.task != first.task or not same_labels(model.labels, first.labels),
                 f"{model.path} has the labels {some_of(model.labels)}, the teacher {first.path} has "
-                f"{some_of(first.labels)}; models are compared only when their labels are the same in the same order"
-            )
+                f"{some_of(first.labels)}; models are compared only when their labels are the same in the same order",
+            ),
+            (is_cascade and flagged, f"{model.path} is a cascade, which is no control; give it with --model"),
+        )
         if model.path.resolve() == first.path.resolve():
             logger.info("%s is the teacher, which is measured in any case", model.path)
             continue
         notes = model.manifest.notes
         control_of = str(notes.get("control_of") or "")
-        if isinstance(model, CascadeDir):
-            if flagged:
-                raise CompressError(f"{model.path} is a cascade, which is no control; give it with --model")
+        if is_cascade:
             found.append(Candidate(model, model.name, "cascade"))
             continue
         kind = "control" if flagged or control_of or notes.get("control") is True else "model"
@@ -183,10 +187,12 @@ def plan_entries(
         model = candidate.model
         kind = "onnx" if model.is_onnx else "torch"
         wanted = [name for name in opens if opens[name] == kind or (runtimes and kind == "torch")]
-        if not wanted:
-            raise CompressError(
-                f"{candidate.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime"
+        refuse(
+            (
+                not wanted,
+                f"{candidate.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime",
             )
+        )
         for name in wanted:
             directory = to_onnx(model) if opens[name] == "onnx" and kind == "torch" else model
             entries.append(Entry(candidate, name, directory, name, device))
@@ -269,9 +275,7 @@ def _with_own_names(candidates: list[Candidate]) -> list[Candidate]:
             for c in candidates
         ]
     counts = Counter(candidate.name for candidate in candidates)
-    twice = next((c for c in candidates if counts[c.name] > 1), None)
-    if twice is not None:
-        raise CompressError(f"{twice.model.path} is given twice; give each model once")
+    refuse(*((counts[c.name] > 1, f"{c.model.path} is given twice; give each model once") for c in candidates))
     return candidates
 
 
@@ -284,13 +288,11 @@ def plan_baselines(
         CompressError: an unknown baseline, one of another task, or named ones without training rows.
     """
     names = plugins.names("baselines") if wanted is True else wanted or ()
+    lacks_train = f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
+    refuse((names and not has_train and wanted is not True, lacks_train))
     if names and not has_train:
-        if wanted is True:
-            logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
-            return []
-        raise CompressError(
-            f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
-        )
+        logger.info("no baselines: they are fitted on labelled training rows, which --train FILE gives")
+        return []
     entries: list[Entry] = []
     teacher = candidates[0].model
     for given in dict.fromkeys(names):
@@ -313,12 +315,8 @@ def competitor_models(candidates: Sequence[Candidate], names: Sequence[str]) -> 
         CompressError: a name that is none of them.
     """
     possible = {c.name: c for c in candidates if c.kind in {"teacher", "model"} and not c.model.is_onnx}
-    for name in names:
-        if name not in possible:
-            raise CompressError(
-                f"--competitor-model {name} is no torch model of this benchmark; choose of {', '.join(possible)}."
-                f"{did_you_mean(name, possible)}"
-            )
+    is_none = f"is no torch model of this benchmark; choose of {', '.join(possible)}."
+    refuse(*((n not in possible, f"--competitor-model {n} {is_none}{did_you_mean(n, possible)}") for n in names))
     return [possible[name] for name in (dict.fromkeys(names) or possible)]
 
 
@@ -427,11 +425,13 @@ def plan_pruning_steps(candidates: Sequence[Candidate]) -> list[PruningStep]:
                 PruningStep(candidate, tuple(removal for removal, _ in shapes[: index + 1]), config)
                 for index, (_, config) in enumerate(shapes[:-1])
             ]
-    if not found:
-        raise CompressError(
+    refuse(
+        (
+            not found,
             "--pruning-steps takes two or more removals of one 'compress prune' apart, and no torch model here had "
-            "them; give such a model with --model, or leave it out"
+            "them; give such a model with --model, or leave it out",
         )
+    )
     return found
 
 

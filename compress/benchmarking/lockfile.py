@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from compress.benchmarking.results.schema import Measurement, WithIntervals
 from compress.data import Example, content_sha256
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import parse_json, read_text
 from compress.inference.compute import Compute
 from compress.models.output_dir import write_atomically
@@ -195,8 +195,7 @@ def read_lock(path: str | Path) -> Lock:
     Raises:
         CompressError: it is missing, damaged, of another version, or says something that no benchmark writes.
     """
-    if not Path(path).exists():
-        raise CompressError(f"{path} does not exist; 'compress benchmark -o results.jsonl' writes its lock")
+    refuse((not Path(path).exists(), f"{path} does not exist; 'compress benchmark -o results.jsonl' writes its lock"))
     text = read_text(Path(path), LARGEST_BYTES)
     try:
         content = parse_json(text, "it")
@@ -205,10 +204,10 @@ def read_lock(path: str | Path) -> Lock:
         raise CompressError(
             f"{path} cannot be read as a lock: {fault}; give the whole .lock.json of a benchmark"
         ) from None
-    if not isinstance(content, dict):
-        raise CompressError(f"{path} is not a lock of compress benchmark: it is not an object")
-    if (version := content.pop("format_version", None)) != LOCK_VERSION:
-        raise CompressError(f"{path} is a lock of format {version!r:.20}; this compress reads {LOCK_VERSION}")
+    refuse((not isinstance(content, dict), f"{path} is not a lock of compress benchmark: it is not an object"))
+    version = content.pop("format_version", None)
+    wrong = f"{path} is a lock of format {version!r:.20}; this compress reads {LOCK_VERSION}"
+    refuse((version != LOCK_VERSION, wrong))
     try:
         return parse(Lock, content, source="it")
     except CompressError as error:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.benchmark import BenchmarkOutput, Data, benchmark, read_rows
+from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedFigure, LockedModel, read_lock
 from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
-from compress.data import Example, content_sha256, row_key
-from compress.errors import CompressError
+from compress.data import Example, content_sha256, open_rows, read_examples, row_key
+from compress.errors import CompressError, refuse
 from compress.evaluation.cluster_bootstrap import CONFIDENCE
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
@@ -83,10 +83,10 @@ class Replay:
 
 def replay(
     lock: Lock | str | Path,
-    data: Data,
+    data: Any,
     *,
     roots: Sequence[str | Path] = (),
-    train: Data | None = None,
+    train: Any = None,
     output: BenchmarkOutput | str | Path | None = None,
 ) -> Replay:
     """Run the benchmark of a lock again and compare every figure.
@@ -115,7 +115,7 @@ def replay(
         )
     rows, fitted = _locked_rows(data, lock.data, "data", "test"), None
     if lock.train and train is not None:
-        _, given = read_rows(train, "train")
+        given = read_examples(open_rows(train, role="train"))
         tested = frozenset(map(row_key, rows))
         fitted = [row for row in given if row_key(row) not in tested]  # what a benchmark leaves out
         if content_sha256(fitted) != lock.train.sha256:
@@ -136,13 +136,17 @@ def replay(
     return Replay(lock, tuple(lines), compare(lock, lines))
 
 
-def _locked_rows(data: Data, locked: LockedData, option: str, role: str) -> list[Example]:
-    _, examples = read_rows(data, role)
-    if (sha256 := content_sha256(examples)) != locked.sha256:
-        raise CompressError(
+def _locked_rows(data: Any, locked: LockedData, option: str, role: str) -> list[Example]:
+    examples = read_examples(open_rows(data, role=role))
+    sha256 = content_sha256(examples)
+    refuse(
+        (
+            sha256 != locked.sha256,
             f"--{option} has {len(examples):,} rows with the hash {sha256[:12]}; the lock names {locked.name!r} of "
-            f"{locked.rows:,} rows with {locked.sha256[:12]}: give that file, and its columns if they are guessed wrong"
+            f"{locked.rows:,} rows with {locked.sha256[:12]}: give that file, and its columns if they are guessed "
+            "wrong",
         )
+    )
     return examples
 
 
@@ -152,9 +156,7 @@ def find_models(models: Sequence[LockedModel], roots: Sequence[Path]) -> dict[Lo
     Raises:
         CompressError: a root is no directory, or a model is not below any of them.
     """
-    for root in roots:
-        if not root.is_dir():
-            raise CompressError(f"{root} is not a directory; give one that holds the models with --root")
+    refuse(*((not r.is_dir(), f"{r} is not a directory; give one that holds the models with --root") for r in roots))
     called = {model.directory for model in models}
     seen: dict[Path, int] = {}
     found: dict[LockedModel, Path] = {}

@@ -17,7 +17,7 @@ from compress.benchmarking.rounds import speedup_of
 from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.data import Example
 from compress.data.tokenization import NO_ANSWER
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.evaluation import metrics
 from compress.evaluation.calibration_error import calibration_error, calibration_interval
 from compress.evaluation.cluster_bootstrap import Array
@@ -396,11 +396,13 @@ def read_answers(
     with np.errstate(invalid="ignore"):
         probabilities = None if task == "regression" else softmax(values, axis=1)
     broken = ~np.isfinite(values if probabilities is None else probabilities).all(axis=1)
-    if broken.any():
-        raise CompressError(
+    refuse(
+        (
+            broken.any(),
             f"{title} answers row {int(broken.argmax()) + 1} and {int(broken.sum()) - 1} others with something that is "
-            "not a number; leave this model out, or make it again"
+            "not a number; leave this model out, or make it again",
         )
+    )
     return ModelPredictions(predicted, probabilities)
 
 

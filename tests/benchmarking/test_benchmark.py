@@ -426,7 +426,7 @@ def test_wrong_inputs_are_refused(options: dict[str, Any], message: str, tmp_pat
 
 
 def test_one_row_is_no_comparison() -> None:
-    with pytest.raises(CompressError, match="data has 1 rows; a comparison needs two or more"):
+    with pytest.raises(CompressError, match="test has 1 rows; a comparison needs two or more"):
         benchmark(torch_directory("bert"), [], examples(1), QUICK)
 
 

@@ -313,7 +313,7 @@ def test_threads_that_this_host_lacks_are_left_out(
 
 
 def test_other_rows_are_refused(house: Path) -> None:
-    with pytest.raises(CompressError, match="--data has 23 rows.*'data' of 24 rows"):
+    with pytest.raises(CompressError, match="--data has 23 rows.*'test' of 24 rows"):
         replay(house / "results.lock.json", house / "other.csv")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from compress.benchmarking.results.schema import SCHEMA, Measurement, faults
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.files import parse_json, read_text
 from compress.host import describe_host, library_versions, typed_command
 from compress.models.output_dir import unwritable, write_atomically, write_json_lines
@@ -145,14 +145,12 @@ def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
     """
     lines: list[Measurement] = []
     for path in map(Path, paths):
-        if not os.path.lexists(path):
-            raise CompressError(f"{path} does not exist; make it with 'compress benchmark ... -o {path}'")
+        exists = os.path.lexists(path)
+        refuse((not exists, f"{path} does not exist; make it with 'compress benchmark ... -o {path}'"))
         lines += parse_results(read_text(path, RESULTS_LIMIT_BYTES), str(path))
     for group in grouped(lines, attrgetter("data_sha256")).values():
-        if len({line.data_rows for line in group}) > 1:  # whose predictions could not be paired
-            raise CompressError(
-                f"lines of {group[0].data}, of one data_sha256, have different data_rows; measure again"
-            )
+        differ = len({line.data_rows for line in group}) > 1  # whose predictions could not be paired
+        refuse((differ, f"lines of {group[0].data}, of one data_sha256, have different data_rows; measure again"))
     return lines
 
 
@@ -162,26 +160,26 @@ def parse_results(text: str, path: str) -> list[Measurement]:
     Raises:
         CompressError: it is empty, damaged or of another kind.
     """
-    if text.startswith("{\n"):  # a line is a whole object; locks and reports are indented
-        raise CompressError(f"{path} is a lock or a report and holds no results; give the .jsonl file beside it")
+    is_indented = text.startswith("{\n")  # as locks and reports are; a line is a whole object
+    refuse((is_indented, f"{path} is a lock or a report and holds no results; give the .jsonl file beside it"))
     found = [_parse(line, number, path) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not found:
-        raise CompressError(f"{path} holds no results; make it with 'compress benchmark ... -o {path}'")
+    refuse((not found, f"{path} holds no results; make it with 'compress benchmark ... -o {path}'"))
     return found
 
 
 def _parse(text: str, number: int, path: str) -> Measurement:
     line = parse_json(text, f"{path}, line {number}")
-    if isinstance(line, dict) and line.get("schema", SCHEMA) not in SCHEMAS:
-        raise CompressError(
-            f"{path}, line {number} has schema {line['schema']!r:.20}; this compress reads {SCHEMA}: run the benchmark "
-            "again"
-        )
-    if wrong := faults(line):
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise CompressError(
-            f"{path}, line {number} is not a result of compress benchmark: {', '.join(wrong[:3])}{more}"
-        )
+    schema = line.get("schema", SCHEMA) if isinstance(line, dict) else SCHEMA
+    wrong = faults(line)
+    shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+    where = f"{path}, line {number}"
+    refuse(
+        (
+            schema not in SCHEMAS,
+            f"{where} has schema {schema!r:.20}; this compress reads {SCHEMA}: run the benchmark again",
+        ),
+        (wrong, f"{where} is not a result of compress benchmark: {shown}"),
+    )
     return Measurement(**line)
 
 
