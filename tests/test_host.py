@@ -14,7 +14,6 @@ import torch
 
 from compress import host
 from compress.benchmarking.results.files import host_id
-from compress.data import parallel
 from compress.data.parallel import in_processes
 from compress.inference import batching, threads
 from compress.inference.batching import logits_of
@@ -113,7 +112,7 @@ def test_batches_and_processes_fit_into_the_memory_of_a_container(
 ) -> None:
     groups("0::/\n", **{"memory.max": f"{200_000_000}"})
     with monkeypatch.context() as patch:
-        patch.setattr(parallel, "_started", None)  # there is no room for a process
+        patch.setattr("joblib.Parallel", None)  # there is no room for a process
         assert list(in_processes(abs, [-1, -2], processes=2)) == [1, 2]
     rows = tiny.examples(30)
     sizes: list[int] = []

@@ -115,4 +115,4 @@ def test_no_other_module_starts_processes_that_compute() -> None:
     starts = re.compile(r"\bPopen\(|^(from|import) multiprocessing|ProcessPoolExecutor|\bfork\(", re.MULTILINE)
     package = REPOSITORY / "compress"
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if starts.search(path.read_text("utf-8"))}
-    assert found == {"benchmarking/worker.py", "data/parallel.py"}
+    assert found == {"benchmarking/worker.py"}

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from compress.benchmarking.results.files import provenance
 from compress.data import Example, encode_gold, open_source, read_examples
-from compress.data.grouped_split import grouped_split
+from compress.data.overlap import grouped_split
 from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_precision

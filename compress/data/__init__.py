@@ -12,8 +12,6 @@ from compress.data.examples import (
     row_key,
     row_keys,
 )
-from compress.data.grouped_split import grouped_split
-from compress.data.inputs import load_labelled_data, load_rows, open_rows, open_text
 from compress.data.label_encoding import (
     LabelIndex,
     check_classes,
@@ -22,9 +20,19 @@ from compress.data.label_encoding import (
     infer_task,
     sort_labels,
 )
-from compress.data.overlap import check_roles
-from compress.data.sources import ExampleSource, FileSource, join_sources, open_source, read_examples
-from compress.data.text_source import TextSource
+from compress.data.overlap import check_roles, grouped_split
+from compress.data.sources import (
+    ExampleSource,
+    FileSource,
+    TextSource,
+    join_sources,
+    load_labelled_data,
+    load_rows,
+    open_rows,
+    open_source,
+    open_text,
+    read_examples,
+)
 
 __all__ = [
     "ContentFingerprint",

@@ -1,19 +1,13 @@
 """A function over many items in processes of this machine, in order.
 
 ``multiprocessing`` would run the main module of the caller again in each process, or copy threads that cannot be
-copied. These processes import the function's module alone, and end when this one does.
+copied. Joblib's processes import the function's module alone; they end when this process does.
 """
 
-import os
+import functools
 import pickle
 import signal
-import subprocess
-import sys
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from compress.host import end_with_parent, memory_bytes
@@ -21,7 +15,7 @@ from compress.host import end_with_parent, memory_bytes
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _PROCESS_BYTES = 2**28  # that one takes at most, with its libraries and items
-_AHEAD = 2  # items a process that are under way or wait to be fetched
+_IDLE_S = 5
 
 
 def in_processes(function: Callable[[Item], Result], items: Sequence[Item], *, processes: int) -> Iterator[Result]:
@@ -37,81 +31,30 @@ def in_processes(function: Callable[[Item], Result], items: Sequence[Item], *, p
     if processes <= 1:
         yield from map(function, items)
         return
-    with ExitStack() as ending:
-        idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        for _ in range(processes):
-            idle.put(_started(ending))
-        threads = ThreadPoolExecutor(processes)
-        ending.callback(threads.shutdown, wait=False, cancel_futures=True)
+    from joblib import Parallel, delayed
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-        def call(item: Item) -> Result:
-            worker = idle.get()
-            try:
-                pickle.dump((function, item), worker.stdin)  # type: ignore[arg-type]
-                worker.stdin.flush()  # type: ignore[union-attr]
-                result, error = pickle.load(worker.stdout)  # type: ignore[arg-type]
-            except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-                raise MemoryError("a process was ended") from None
-            finally:
-                idle.put(worker)
-            if error is not None:
-                raise error
-            return result  # type: ignore[no-any-return]
-
-        waiting: deque[Future[Result]] = deque()
-        for item in items:
-            waiting.append(threads.submit(call, item))
-            if len(waiting) >= _AHEAD * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _started(ending: ExitStack) -> "subprocess.Popen[bytes]":
-    """Start a process, which ends with ``ending`` at the latest."""
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    worker = subprocess.Popen(
-        [sys.executable, "-c", "from compress.data.parallel import answer_calls; answer_calls()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-
-    def end() -> None:
-        worker.kill()
-        worker.wait()
-        for stream in (worker.stdin, worker.stdout):
-            with suppress(BrokenPipeError):
-                stream.close()  # type: ignore[union-attr]
-
-    ending.callback(end)
-    return worker
-
-
-def answer_calls() -> None:
-    """Answer one call after another, until there are no more."""
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the first ends these
-    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print is no answer
-    while True:
-        try:
-            function, item = pickle.load(questions)
-        except EOFError:
-            return
-        answer: tuple[Any, BaseException | None]
-        try:
-            answer = (function(item), None)
-        except Exception as error:
-            answer = (None, _sendable(error))
-        pickle.dump(answer, answers)
-        answers.flush()
-
-
-def _sendable(error: Exception) -> Exception:
-    """Return an error that another process can be sent: itself, or where pickle cannot, one that says the same."""
+    run = Parallel(processes, "loky", return_as="generator", batch_size=1, max_nbytes=None, idle_worker_timeout=_IDLE_S)
     try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+        yield from run(delayed(_call)(function, item) for item in items)
+    except TerminatedWorkerError:
+        raise MemoryError("a process was ended") from None
+
+
+def _call(function: Callable[[Any], Result], item: Any) -> Result:
+    _prepare()
+    try:
+        return function(item)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # one that says the same can be sent
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        raise
+
+
+@functools.cache
+def _prepare() -> None:
+    """Let this process end with the one that started it; Ctrl-C reaches both, and the first ends this one."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,29 +1,125 @@
-"""Open files, hub data sets and Python objects as streams of labelled or unlabelled examples."""
+"""Sources of texts and labelled rows: whatever a user has, opened once at the door of a stage."""
 
+import glob
 import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
-from compress.data.cells import Cell, StructureError, inner_fields, label_of, text_of, words_of
-from compress.data.column_inference import Cells, are_tagged, choose_columns
-from compress.data.data_files import DataFile, find_files
-from compress.data.examples import Columns, Example, RowOrigin, content_sha256, sentence, without_label
-from compress.data.formats.hub import is_hub_name, read_hub
-from compress.data.formats.python_values import value_table
+from compress.data.columns import (
+    Cells,
+    StructureError,
+    are_tagged,
+    choose_columns,
+    inner_fields,
+    label_of,
+    text_of,
+    words_of,
+)
+from compress.data.examples import (
+    Columns,
+    Example,
+    LabelledData,
+    RowOrigin,
+    content_sha256,
+    row_key,
+    row_keys,
+    sentence,
+    without_label,
+)
+from compress.data.formats.objects import is_hub_name, object_table, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
 from compress.data.label_encoding import LabelMap, encode_scores, infer_labels
-from compress.data.text_source import TextSource
 from compress.errors import CompressError, did_you_mean, some_of
-from compress.escaping.uris import without_secrets
+from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
+from compress.files.remote import Remote, parquet_parts
+from compress.progress import logger
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Item = TypeVar("Item")
 ValuedRow = tuple[Example, Sequence[str]]
+DataFile: TypeAlias = tuple[Path, str]  # where it lies, and the URI that it was copied from, if it was
+MOST_IN_TURN = 250  # files that are open at the same time; systems allow a thousand
+MOST_LISTED = 200_000  # files below a folder
 _MOST_COLUMNS = 10_000
+_END = object()
+
+
+@runtime_checkable
+class TextSource(Protocol):
+    """A stream of labelled or unlabelled examples; every ``iter()`` starts a new pass.
+
+    ``identity`` names the files or rows that are read: two sources that share a part of it hold the same data. A class
+    that derives from this one defines ``name``, ``identity`` and ``__iter__``; the other methods follow from them.
+    """
+
+    name: str
+    identity: frozenset[Any]
+
+    def __iter__(self) -> Iterator[Example]: ...
+
+    def without(self, keys: frozenset[bytes]) -> "TextSource":
+        """Return this source without the rows that have one of these keys; nothing is read yet."""
+        return Subset(self, excluded=keys)
+
+    def keys(self) -> "np.ndarray":
+        """Return the :func:`compress.data.row_keys` of all rows, uint64 ``[N]``; reads them once."""
+        return row_keys(self)
+
+    def sample(self, rows: int) -> "TextSource":
+        """Return ``rows`` rows spread evenly over this source; reads it once, to count.
+
+        The first rows of a file are rarely like the rest: pools are sorted by date, label or origin.
+        """
+        total = sum(1 for _ in self)
+        return self if total <= rows else Subset(self, spread=(rows, total))
+
+    def count(self) -> int | None:
+        """Return the number of rows; reads them once. None where reading them would take long."""
+        return sum(1 for _ in self)
+
+    def describe(self) -> str:
+        """Return one line to show: the name, and how the rows were read."""
+        return self.name
+
+
+def is_spread(number: Any, rows: int, total: int) -> Any:
+    """Tell of an item's number, or of each number of an array, whether it is one of ``rows`` of ``total`` items."""
+    return number * rows // total != (number - 1) * rows // total
+
+
+class Subset(TextSource):
+    """Rows of another source: ``spread`` rows of so many, without the ``excluded`` keys."""
+
+    def __init__(
+        self,
+        source: TextSource,
+        *,
+        spread: tuple[int, int] | None = None,
+        excluded: frozenset[bytes] = frozenset(),
+    ) -> None:
+        self.source = source
+        self.spread = spread
+        self.excluded = excluded
+        self.name = f"{source.name} ({spread[0]:,} of {spread[1]:,} rows)" if spread else source.name
+        self.identity = source.identity
+
+    def __iter__(self) -> Iterator[Example]:
+        examples, spread = iter(self.source), self.spread
+        if spread:
+            examples = (example for number, example in enumerate(examples) if is_spread(number, *spread))
+        if self.excluded:
+            return (example for example in examples if row_key(example) not in self.excluded)
+        return examples
+
+    def describe(self) -> str:
+        return self.name + self.source.describe().removeprefix(self.source.name)
 
 
 class FileSource(TextSource):
@@ -69,7 +165,7 @@ class FileSource(TextSource):
     def with_values(self) -> Iterator[ValuedRow]:
         """Yield every row with its cells in the columns ``values``."""
         self._empty = 0
-        streams = [self._rows(table) for table in self._tables]
+        streams = list(map(self._rows, self._tables))
         return _in_turn(streams) if self._in_turn else itertools.chain.from_iterable(streams)
 
     def _rows(self, table: Table) -> Iterator[ValuedRow]:
@@ -133,7 +229,7 @@ def _check_labels(row: Example, column: str | None) -> None:
 
 
 def _structure_error(
-    table: Table, number: int, at: int, value: Cell, columns: Columns, error: StructureError
+    table: Table, number: int, at: int, value: Any, columns: Columns, error: StructureError
 ) -> CompressError:
     name = table.columns[at]
     option = {columns.text: "text", columns.text_pair: "text-pair"}.get(name, "label")
@@ -183,14 +279,10 @@ def join_sources(sources: Sequence[TextSource]) -> TextSource:
     return sources[0] if len(sources) == 1 else JoinedSource(sources)
 
 
-def _in_turn(streams: list[Iterator[Item]]) -> Iterator[Item]:
-    while streams:
-        for stream in list(streams):
-            item = next(stream, None)
-            if item is None:
-                streams.remove(stream)
-            else:
-                yield item
+def _in_turn(streams: Sequence[Iterator[Item]]) -> Iterator[Item]:
+    """Yield an item of each stream, again and again, until all have ended."""
+    rounds = itertools.zip_longest(*streams, fillvalue=_END)
+    return (cast(Item, item) for items in rounds for item in items if item is not _END)
 
 
 def open_source(
@@ -223,28 +315,25 @@ def open_source(
     wanted = [name for name in (text_column, text_pair_column, label_column, *values) if name]
     in_turn = True
     if not isinstance(data, str | Path):
-        tables = [value_table(data, role=role, labelled=labelled, wanted=wanted)]
+        tables = [object_table(data, role=role, labelled=labelled, wanted=wanted)]
     elif not os.path.lexists(data) and is_hub_name(str(data)):
-        tables = [read_hub(str(data), role)]
+        tables = [read_hub(str(data), role, wanted)]
     else:
         files, in_turn = find_files(str(data))
-        tables = [_open_file(file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
+        tables = [_open_file(*file, role=role, labelled=labelled, format=format, wanted=wanted) for file in files]
         tables = [table for table in tables if not table.empty] or tables[:1]
     name = tables[0].name
     if len(tables) > 1:
         name = printable_name(f"{Path(without_secrets(str(data))).name} ({len(tables)} files)")
-    odd = next((table for table in tables if table.columns != tables[0].columns), None)
-    if odd is not None:
-        raise CompressError(f"{odd.name} and {tables[0].name} have different columns: give files of one kind.")
+    if odd := [table.name for table in tables if table.columns != tables[0].columns]:
+        raise CompressError(f"{odd[0]} and {tables[0].name} have different columns: give files of one kind.")
     with faults_of(name, "examples"):
         columns, tagged = _columns(tables[0], given, labelled)
         _check_values(tables[0], columns, values)
-    options: dict[str, Any] = {"tagged": tagged, "values": values, "in_turn": in_turn}
-    return FileSource(tables, columns, name=name, labelled=labelled, **options)
+    return FileSource(tables, columns, name=name, labelled=labelled, tagged=tagged, values=values, in_turn=in_turn)
 
 
-def _open_file(file: DataFile, **options: Any) -> Table:
-    path, place = file
+def _open_file(path: Path, place: str, **options: Any) -> Table:
     with faults_of(printable_name(path), "examples"):
         table = read_table(path, **options)
         if place:
@@ -305,3 +394,149 @@ def read_examples(source: TextSource) -> list[Example]:
             f"{several}, or name another column with --label-column."
         )
     return examples
+
+
+def find_files(typed: str) -> tuple[list[DataFile], bool]:
+    """Return the files in the order of their names, and whether they are read in turn, a row from each.
+
+    So are those of a pattern, up to 250. More of them, and those of a folder, are Parquet files and are read one after
+    the other: a group of rows of each in memory, and all of them open, would be too much.
+
+    Raises:
+        CompressError: nothing matches a pattern, or too much.
+    """
+    if is_uri(typed := local_path(typed)):
+        remote = Remote.at(typed)
+        found, folder = remote.files()
+        _check_number([file.path for file in found], remote.uri)
+        files = list(zip(remote.copied(found), [file.uri for file in found], strict=True))
+    else:
+        is_pattern = not os.path.lexists(typed) and any(mark in typed for mark in "*?[")
+        names = sorted(glob.glob(typed)) if is_pattern else [typed]
+        if not names:
+            raise CompressError(f"No file matches {typed!r}: check the pattern.")
+        folder = any(map(os.path.isdir, names))
+        paths = [path for name in names for path in (_parts(Path(name)) if os.path.isdir(name) else [Path(name)])]
+        _check_number([path.name for path in paths], typed)
+        files = [(path, "") for path in paths]
+    return files, not folder and len(files) <= MOST_IN_TURN
+
+
+def _check_number(names: Sequence[str], typed: str) -> None:
+    if len(names) > MOST_IN_TURN and not all(name.endswith(".parquet") for name in names):
+        raise CompressError(
+            f"{len(names):,} files match {typed!r}, and at most {MOST_IN_TURN} are read at a time unless all are named "
+            "*.parquet: check the pattern."
+        )
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder and the folders in it; none of them may be a link that leaves it."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    places = (os.path.join(place, name) for place, _, files in os.walk(folder, onerror=refuse) for name in files)
+    names = [os.path.relpath(place, folder) for place in itertools.islice(places, MOST_LISTED + 1)]
+    if len(names) > MOST_LISTED:
+        raise CompressError(f"{printable_name(folder)} holds more than {MOST_LISTED:,} files: name a folder in it.")
+    if {"state.json", "dataset_dict.json"} & set(names):
+        raise CompressError(
+            f"{printable_name(folder)} was written by save_to_disk of the library datasets: write splits as Parquet, "
+            "by datasets.load_from_disk(...).to_parquet('train.parquet')."
+        )
+    parts = [folder / name for name in parquet_parts(printable_name(folder), names)]
+    if outside := [part for part in parts if not part.resolve().is_relative_to(folder.resolve())]:
+        raise CompressError(f"{printable_name(outside[0])} is a link that leaves its folder: name the file itself.")
+    return parts
+
+
+def open_rows(data: Any, *, role: str, label_map: Any = None, **columns: Any) -> TextSource:
+    """Open labelled rows.
+
+    Args:
+        data: what :func:`compress.data.open_source` opens, a list of examples or of ``pathlib.Path``, or a source that
+            is open, which is returned.
+        role: ``train``, ``validation`` or ``test``.
+        label_map: the classes of its labels, as a table or a JSON or TOML file with one.
+        columns: ``text_column``, ``text_pair_column``, ``label_column``, ``format``.
+    """
+    if isinstance(data, TextSource):
+        return data
+    if _are(Path, data):
+        return join_sources([open_rows(path, role=role, label_map=label_map, **columns) for path in data])
+    if not _are(Example, data):
+        source = open_source(data, role=role, labelled=True, **columns)
+        return source.rename_labels(label_map) if label_map else source
+    if number := next((number for number, row in enumerate(data, 1) if row.label is None and row.tags is None), 0):
+        raise CompressError(f"Row {number} of {role} has no label, and labels are needed here: give it one.")
+    if label_map:
+        classes = LabelMap.of(label_map)
+        data = [classes.apply(row, row.origin.classes if row.origin else ()) for row in data]
+    return ExampleSource(data, role, labelled=True)
+
+
+def load_rows(data: Any, *, role: str, **columns: Any) -> list[Example]:
+    """Read labelled rows into memory and say how they were understood; None gives no rows. See :func:`open_rows`."""
+    if data is None:
+        return []
+    source = open_rows(data, role=role, **columns)
+    examples = read_examples(source)
+    logger.info("%s: %s", role, source.describe())
+    return examples
+
+
+def load_labelled_data(train: Any, validation: Any, columns: dict[str, Any], **checks: Any) -> LabelledData:
+    """Read the labelled rows of a stage; ``checks`` are the other fields of :class:`LabelledData`."""
+    return LabelledData(
+        load_rows(train, role="train", **columns), load_rows(validation, role="validation", **columns), **checks
+    )
+
+
+def open_text(
+    *data: Any,
+    role: str | None = "unlabeled",
+    beside: object = None,
+    rows: int | None = None,
+    keep_empty: bool = False,
+    **columns: Any,
+) -> TextSource:
+    """Open texts, or pairs of texts, as one stream, and say how they are read.
+
+    Args:
+        data: as for :func:`open_rows`, without labels; several are read in turn, a row from each.
+        role: how messages call them; None for no message.
+        beside: labelled data, which the label's column is of; texts in a ``.txt`` then have no columns to choose,
+            unless it is a table of tabs.
+        rows: the most rows, spread evenly.
+        keep_empty: whether rows without text count.
+        columns: as for :func:`open_rows`.
+    """
+    left_out = {"label_map", "label_column" if beside is not None else ""}
+    names = {key: value for key, value in columns.items() if key not in left_out}
+    data = tuple(item for one in data for item in (one if _are(Path, one) else [one]))
+    sources, plain = list[TextSource](), list(map(_is_plain, data))
+    for item, is_plain in zip(data, plain, strict=True):
+        if isinstance(item, TextSource):
+            sources.append(item)
+        elif _are(Example, item):
+            sources.append(ExampleSource(item, role or "unlabeled"))
+        else:
+            apart = is_plain and (beside is not None or not all(plain))
+            source = open_source(item, role="unlabeled", labelled=False, **({} if apart else names))
+            if apart and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
+                source = open_source(item, role="unlabeled", labelled=False, **{**names, "format": None})
+            source.keep_empty = keep_empty
+            sources.append(source)
+        if role:
+            logger.info("%s: %s", role, sources[-1].describe())
+    pool = join_sources(sources)
+    return pool.sample(rows) if rows else pool
+
+
+def _are(kind: type, data: Any) -> bool:
+    return isinstance(data, Sequence) and bool(data) and isinstance(data[0], kind)
+
+
+def _is_plain(data: Any) -> bool:
+    return isinstance(data, str | Path) and without_secrets(str(data)).removesuffix(".gz").endswith(".txt")

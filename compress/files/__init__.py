@@ -69,19 +69,12 @@ def fault_of(error: BaseException, path: str | Path, done: str, advice: str, *, 
             return error
     elif number := system_fault(error):
         return OSError(number, os.strerror(number), str(path))
-    if not own and isinstance(error, _OF_CODE) and _raised_in(error).startswith("compress."):
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not own and isinstance(error, _OF_CODE) and frames[-1].f_globals["__name__"].startswith("compress."):
         return error
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
     return CompressError(f"{path} cannot be {done} ({reason}); {advice}")
-
-
-def _raised_in(error: BaseException) -> str:
-    """Return the name of the module whose Python code raised an exception."""
-    module = ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        module = frame.f_globals.get("__name__", "")
-    return str(module)
 
 
 def regular_file(path: Path, limit_bytes: int | None = None) -> Path:
@@ -94,18 +87,19 @@ def regular_file(path: Path, limit_bytes: int | None = None) -> Path:
     """
     try:
         found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        raise CompressError(f"There is no file {str(path)!r}: check the path.") from None
     except OSError as error:
         if error.errno in USED_UP:
             raise
-        raise CompressError(f"{path} cannot be read ({error.strerror}): check the path.") from None
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        fault = f"There is no file {str(path)!r}" if is_missing else f"{path} cannot be read ({error.strerror})"
+        raise CompressError(f"{fault}: check the path.") from None
     except ValueError:  # a zero byte
         raise CompressError(f"{str(path)!r} is no path: check it.") from None
-    if stat.S_ISDIR(found.st_mode):
-        raise CompressError(f"{path} is a directory, but a file is needed: name a file in it.")
     if not stat.S_ISREG(found.st_mode):
-        raise CompressError(f"{path} is a pipe, a socket or a device, but a file is needed: write it to a file first.")
+        is_folder = stat.S_ISDIR(found.st_mode)
+        kind = "a directory" if is_folder else "a pipe, a socket or a device"
+        advice = "name a file in it" if is_folder else "write it to a file first"
+        raise CompressError(f"{path} is {kind}, but a file is needed: {advice}.")
     if limit_bytes is not None:
         limit_bytes = max(limit_bytes, limit_bytes * text_limit_bytes() // (_TEXT_LIMIT_MB * 10**6))
         if found.st_size > limit_bytes:
@@ -151,21 +145,19 @@ def parse_json(text: str, name: str, *, halves: bool = False) -> Any:
     Raises:
         CompressError: it is not valid, nested too deeply, or has a number that is too large.
     """
-    cause: Exception
     try:
         found = _DECODER.decode(text)
         if not halves and _HALF_CHARACTER.search(text):
             json.dumps(found, ensure_ascii=False).encode()
         return found
-    except RecursionError as error:
-        cause, reason = error, "nested too deeply"
-    except json.JSONDecodeError as error:
-        cause, reason = error, str(error)
-    except UnicodeEncodeError as error:
-        cause, reason = error, "a string holds half a character"
-    except ValueError as error:  # an integer of more digits than Python reads, or what _finite refuses
-        cause, reason = error, str(error).partition(";")[0]
-    raise CompressError(f"{name} is not valid JSON ({reason}); copy or make it again") from cause
+    except (RecursionError, ValueError) as error:
+        raise CompressError(f"{name} is not valid JSON ({_reason(error)}); copy or make it again") from error
+
+
+def _reason(error: Exception) -> str:
+    """Say why text is not valid: too deep, half a character, or such as an integer of more digits than Python reads."""
+    known = {RecursionError: "nested too deeply", UnicodeEncodeError: "a string holds half a character"}
+    return known.get(type(error), str(error).partition(";")[0])
 
 
 def _finite(text: str) -> float:
@@ -186,10 +178,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(read_text(path, TOML_LIMIT_BYTES).removeprefix("\ufeff"))
-    except RecursionError:
-        raise CompressError(f"{path} is not valid TOML (nested too deeply): correct it") from None
-    except ValueError as error:  # an integer of more digits than Python reads, too
-        raise CompressError(f"{path} is not valid TOML ({str(error).partition(';')[0]}): correct it") from None
+    except (RecursionError, ValueError) as error:
+        raise CompressError(f"{path} is not valid TOML ({_reason(error)}): correct it") from None
 
 
 def text_limit_bytes() -> int:

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -116,6 +116,7 @@ class Remote:
         Raises:
             CompressError: there is none.
         """
+        found, folder = list[RemoteFile](), False
         with _faults(self.uri, "read"):
             is_pattern = any(mark in _HOST.sub("", without_secrets(self.path)) for mark in "*?[")
             if is_pattern and not self.system.exists(self.path):
@@ -124,14 +125,12 @@ class Remote:
                 places = {path: info for path, info in places.items() if not _name(path).startswith(".")}
             else:
                 places = {self.path: self.system.info(self.path)}
-            found, folder = list[RemoteFile](), False
             for path, info in sorted(places.items()):
                 below = {path: info}
                 if info["type"] == "directory":
                     folder, listed = True, self.system.find(path, detail=True)
                     names = {one[len(path) :].strip("/"): one for one in listed}
-                    parts = parquet_parts(self._shown(path), names)
-                    below = {names[name]: listed[names[name]] for name in parts}
+                    below = {names[name]: listed[names[name]] for name in parquet_parts(self._shown(path), names)}
                 found += [RemoteFile(self._shown(one), one, of) for one, of in below.items()]
         if not found:
             raise CompressError(f"No file matches {self.uri!r}: check the pattern.")
@@ -151,18 +150,14 @@ class Remote:
         Raises:
             CompressError: copying broke off; what was copied stays.
         """
-        places = [file.place() for file in files]
-        missing = [
-            (file.path, file.info.get("size"), place)
-            for file, (place, kept) in zip(files, places, strict=True)
-            if not kept
-        ]
+        places = [(file, *file.place()) for file in files]
+        missing = [(file.path, file.info.get("size"), place) for file, place, is_kept in places if not is_kept]
         if missing:
             size = sum(size or 0 for _, size, _ in missing) / 1e6
             count = f"{len(missing):,} file{'s' * (len(missing) > 1)}"
             logger.info("copying %s, %.1f MB, from %s to %s", count, size, self.uri, cache_folder())
             self.get(missing)
-        return [place for place, _ in places]
+        return [place for _, place, _ in places]
 
     def get(self, files: Sequence[tuple[str, int | None, Path]]) -> None:
         """Copy files, each of a size if that is known, to their places: each is whole there or not at all."""
@@ -193,12 +188,12 @@ class Remote:
                 begun = time.monotonic()  # of this file: some systems copy one after the other
 
                 def check(size: int | None, copied: int) -> None:
-                    expected = sizes.get(source, None) or size
-                    limit = min(room, expected or _UNANNOUNCED_BYTES)
+                    expected = sizes.get(source) or size
+                    reason = "that it announced" if expected else "of a file that does not say its size; copy it"
+                    limit = expected or _UNANNOUNCED_BYTES
+                    if room <= limit:
+                        limit, reason = room, f"that are free in {cache_folder()}; set {CACHE} to another folder"
                     if max(copied, expected or 0) > limit:
-                        reason = "that it announced" if expected else "of a file that does not say its size; copy it"
-                        if limit == room:
-                            reason = f"that are free in {cache_folder()}; set {CACHE} to another folder"
                         raise CompressError(f"{self.uri} sends more than the {limit:,} bytes {reason}.")
                     if copied < (time.monotonic() - begun - _ANSWER_S) * _SLOWEST_BYTES_PER_S:
                         raise TimeoutError(f"fewer than {_SLOWEST_BYTES_PER_S:,} bytes a second")
@@ -232,16 +227,16 @@ class Remote:
     def write(self, name: str, content: bytes) -> None:
         """Write a small file in this folder."""
         with _faults(self.uri, "written"):
-            if "/" in self.path.strip("/"):  # else it is a bucket, which nothing here makes
-                with suppress(FileExistsError):
-                    self._make()
+            try:
+                if "/" in self.path.strip("/"):  # else it is a bucket, which nothing here makes
+                    self.system.mkdir(self.path, create_parents=False)
+            except FileNotFoundError:
+                raise CompressError(
+                    f"{self.uri} cannot be made: the folder that it is to lie in is not there."
+                ) from None
+            except FileExistsError:
+                pass
             self.system.pipe_file(self.below(name), content)
-
-    def _make(self) -> None:
-        try:
-            self.system.mkdir(self.path, create_parents=False)
-        except FileNotFoundError:
-            raise CompressError(f"{self.uri} cannot be made: the folder that it is to lie in is not there.") from None
 
     def put(self, files: Sequence[Path]) -> None:
         """Copy local files to this folder."""
@@ -311,17 +306,15 @@ def _faults(uri: str, done: str) -> Iterator[None]:
         says, kind = text_without_secrets(first_line(error)), type(error).__name__
         reason = kind if says == kind else f"{kind}: {says[:200]}"
         if isinstance(error, FileNotFoundError):
-            raise CompressError(f"There is no file {uri!r}, or it cannot be reached: check the URI.") from error
-        if isinstance(error, ValueError) and "Protocol not known" in says:
+            fault = f"There is no file {uri!r}, or it cannot be reached: check the URI."
+        elif isinstance(error, ValueError) and "Protocol not known" in says:
             protocol = uri.partition("://")[0]
-            raise CompressError(
-                f"{uri} has the unknown protocol {protocol!r}: use s3://, gs://, hf:// or another of fsspec."
-            ) from error
-        if isinstance(error, PermissionError):
-            raise CompressError(
-                f"{uri} cannot be {done}, for lack of permission ({reason}): check the credentials of this machine."
-            ) from error
-        raise CompressError(
-            f"{uri} could not be {done} ({reason}): check connection and credentials; what was copied stays, and the "
-            "same command goes on."
-        ) from error
+            fault = f"{uri} has the unknown protocol {protocol!r}: use s3://, gs://, hf:// or another of fsspec."
+        elif isinstance(error, PermissionError):
+            fault = f"{uri} cannot be {done}, for lack of permission ({reason}): check the credentials of this machine."
+        else:
+            fault = (
+                f"{uri} could not be {done} ({reason}): check connection and credentials; what was copied stays, and "
+                "the same command goes on."
+            )
+        raise CompressError(fault) from error

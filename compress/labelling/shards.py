@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compress.data import Example, row_keys
-from compress.data.formats.json_parquet import is_string
-from compress.data.formats.parquet_pages import batch_rows
+from compress.data.formats.parquet import batch_rows, is_string
 from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
 from compress.data.tokenization import by_sentence, check_one_kind, word_counts
 from compress.data.truncation import Truncation

@@ -19,7 +19,7 @@ from torch.nn import Parameter
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
-from compress.data.text_source import is_spread
+from compress.data.sources import is_spread
 from compress.data.tokenization import encode, maximum_length
 from compress.data.truncation import count_stream
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault

@@ -14,9 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from compress.data import Example, TextSource, among, row_key
 from compress.data.examples import batched
-from compress.data.text_encoder import TokenRows
-from compress.data.text_source import is_spread
-from compress.data.tokenization import NO_ANSWER, encode
+from compress.data.sources import is_spread
+from compress.data.tokenization import NO_ANSWER, TokenRows, encode
 from compress.errors import CompressError
 from compress.evaluation.metrics import find_metric, predictions, score
 from compress.labelling.label_dir import LabelDir

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.registry import known_implementations
 
-from compress.data import TextSource, check_roles, data_files, open_source
+from compress.data import TextSource, check_roles, open_source, sources
 from compress.errors import CompressError
 from compress.files import remote as remote_module
 from compress.files.remote import Remote, RemoteFile, cache_place
@@ -115,7 +115,7 @@ def test_local_uris_name_paths(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_too_many_files_is_not_walked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_files, "MOST_LISTED", 5)
+    monkeypatch.setattr(sources, "MOST_LISTED", 5)
     write(tmp_path, {f"{name}/{number}.parquet": parquet("a") for name in "ab" for number in range(5)})
     refused(tmp_path, "holds more than 5 files: name a folder in it")
     assert len(texts(tmp_path / "a")) == 5

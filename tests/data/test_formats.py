@@ -16,7 +16,7 @@ import pytest
 from compress.cli.options import open_pool
 from compress.data import Example, open_source, read_examples
 from compress.data.examples import Columns
-from compress.data.formats.hub import is_hub_name
+from compress.data.formats.objects import is_hub_name
 from compress.errors import CompressError
 
 ROWS = [("a fine, quiet film", "good"), ('they call it "art"', "bad"), ("dull", "bad"), ("a joy", "good")]
@@ -426,7 +426,7 @@ def test_hub_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr("compress.data.formats.hub.hub_is_reachable", lambda: True)
+    monkeypatch.setattr("compress.data.formats.objects.hub_is_reachable", lambda: True)
     source = open_source("glue/sst2", role="validation", labelled=True)
     assert list(source) == [Example("fine", None, "great"), Example("dull", None, "poor")]
     assert source.describe() == "glue/sst2: hub, split validation, text = sentence, label = label"
@@ -449,11 +449,11 @@ def test_offline_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr("compress.data.formats.hub.hub_is_reachable", lambda: True)
+    monkeypatch.setattr("compress.data.formats.objects.hub_is_reachable", lambda: True)
     with pytest.raises(CompressError, match="Couldn't reach the hub.: check the name, go online") as caught:
         open_source("glue/sst2", role="train", labelled=True)
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr("compress.data.formats.hub.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("compress.data.formats.objects.hub_is_reachable", lambda: False)
     with pytest.raises(CompressError, match="the Hugging Face hub cannot be reached"):
         open_source("glue/sst2", role="train", labelled=True)
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compress.data import Example, grouped_split, open_source, row_key
-from compress.data.formats import parquet_pages, table
+from compress.data.formats import parquet, table
 from compress.errors import CompressError
 from compress.files import TEXT_LIMIT
 
@@ -44,12 +44,11 @@ def test_a_line_up_to_the_limit_is_read_and_no_longer_one(tmp_path: Path, end: s
     refused(path, "a.txt, line 2 is longer than 1 MB: cut the text, or set COMPRESS_MAX_TEXT_MB")
 
 
-def test_lines_are_those_of_the_file_whatever_the_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_marks_and_ends_of_lines_are_dropped(tmp_path: Path, end: str) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes(b"\xef\xbb\xbfone\r\n\ntwo \xc3\xa9\nthree")
-    for size in range(1, 30):
-        monkeypatch.setattr(table, "_BLOCK_BYTES", size)
-        assert texts(path) == ["one", "two \u00e9", "three"]
+    path.write_bytes(b"\xef\xbb\xbfone\r\n\ntwo \xc3\xa9\nthree" + end.encode())
+    assert texts(path) == ["one", "two \u00e9", "three"]
 
 
 def test_a_row_of_many_lines_is_bounded(tmp_path: Path) -> None:
@@ -74,7 +73,7 @@ def test_a_bomb_of_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_bomb_of_parquet_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_pages, "ALWAYS_BYTES", 2**16)
+    monkeypatch.setattr(parquet, "ALWAYS_BYTES", 2**16)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a b" * 300_000, "b"]}), path, compression="zstd")
     refused(path, "a.parquet holds more than 100 times its own size")
@@ -113,12 +112,12 @@ def test_a_long_text_that_a_dictionary_repeats_is_not_held_many_times(
         "iter_batches",
         lambda file, **given: asked.append(given["batch_size"]) or batches(file, **given),
     )
-    monkeypatch.setattr(parquet_pages, "_BATCH_BYTES", 3 * MB)
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 3 * MB)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a b" * (MB // 4)] * 200}), path, compression="none")
     assert len(texts(path)) == 200 and {*asked} == {3}
     pq.write_table(pa.table({"text": ["a", "b"] * 100}), path)
-    assert len(texts(path)) == 200 and {*asked} == {3, parquet_pages._BATCH_ROWS}
+    assert len(texts(path)) == 200 and {*asked} == {3, parquet._BATCH_ROWS}
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -139,7 +138,7 @@ def test_the_headers_of_pages_are_read_as_pyarrow_reads_them(tmp_path: Path, ver
     file = pq.ParquetFile(path)
     with path.open("rb") as stream:
         for column in (file.metadata.row_group(g).column(c) for g in range(3) for c in range(3)):
-            pages = [*parquet_pages._pages("a", stream, column)]
+            pages = [*parquet._pages("a", stream, column)]
             assert 0.9 * column.total_uncompressed_size - 60 * len(pages) < sum(pages) < column.total_uncompressed_size
     assert texts(path) == rows
 

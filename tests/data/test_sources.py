@@ -247,7 +247,7 @@ def naive_groups(texts: Sequence[str]) -> list[int]:
 
 
 def test_groups_follow_the_definition() -> None:
-    from compress.data.grouped_split import _groups
+    from compress.data.overlap import _groups
 
     chance = random.Random(0)
     texts = [" ".join(chance.choices("abcd", k=chance.randint(1, 9))) for _ in range(400)]

@@ -7,14 +7,13 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from compress.data.cells import Classes
-from compress.data.column_inference import Cells
+from compress.data.columns import Cells, Classes
 from compress.errors import CompressError, system_fault
 from compress.files import printable_name, regular_file, text_limit_bytes, too_long
 
@@ -25,7 +24,6 @@ SAMPLE_CHARACTERS = 2**25
 # What a gzip or Parquet file may hold: a hundred times its own size, or this if that is more. Text has a tenth.
 LARGEST_RATIO = 100
 ALWAYS_BYTES = 2**26
-_BLOCK_BYTES = 2**18
 # No text has these; the last one stands for a byte that Windows-1252 does not have.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
 
@@ -83,29 +81,18 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         del self.notes["lines read as Windows-1252"]
-        start, size, number = list[bytes](), 0, 0
-        with open_bytes(self.path) as stream, reading(self.path):
-            for block in itertools.chain(iter(partial(stream.read, _BLOCK_BYTES), b""), [b""]):
-                start.append(block)
-                size += len(block)
-                if b"\n" not in block and block and size <= self.longest:
-                    continue
-                lines = b"".join(start).split(b"\n")
-                if number == 0:
-                    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
-                if len(lines[0]) > self.longest:  # no other is longer than a block
-                    raise too_long(f"{self.name}, line {number + 1}", self.longest)
-                start = [lines.pop()] if block or not size else []
-                size = sum(map(len, start))
-                for line in lines:
-                    number += 1
-                    try:
-                        text = line.decode()
-                    except UnicodeDecodeError as error:
-                        text = self._decode(line, number, error.start)
-                    if "\x00" in text:
-                        raise self._zero_byte(line, number)
-                    yield text.rstrip("\r\n") + "\n"
+        with open_bytes(self.path) as stream:
+            for number, line in enumerate(iter(partial(stream.readline, self.longest + 2), b""), start=1):
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                if len(line.removesuffix(b"\n")) > self.longest:
+                    raise too_long(f"{self.name}, line {number}", self.longest)
+                try:
+                    text = line.decode()
+                except UnicodeDecodeError as error:
+                    text = self._decode(line, number, error.start)
+                if "\x00" in text:
+                    raise self._zero_byte(line, number)
+                yield text.rstrip("\r\n") + "\n"
 
     def _zero_byte(self, line: bytes, number: int) -> CompressError:
         wide = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
@@ -128,18 +115,17 @@ class Lines:
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file, unzipping it when its first bytes say so, or say in one sentence why that cannot be."""
     regular_file(path)
+    name = printable_name(path.name)
     try:
         with path.open("rb") as raw:
             start = raw.read(2)
         if not start:
-            raise CompressError(f"{printable_name(path.name)} is empty: give a file with at least one row.")
+            raise CompressError(f"{name} is empty: give a file with at least one row.")
         return io.BufferedReader(Unzipped(path), 2**17) if start == b"\x1f\x8b" else path.open("rb")
     except OSError as error:
         if system_fault(error):
             raise
-        raise CompressError(
-            f"{printable_name(path.name)} cannot be read ({error.strerror}): check its permissions."
-        ) from None
+        raise CompressError(f"{name} cannot be read ({error.strerror}): check its permissions.") from None
 
 
 class Unzipped(io.RawIOBase):
@@ -154,7 +140,11 @@ class Unzipped(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
+        try:
+            count = self._file.readinto(buffer)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            kind = "truncated" if isinstance(error, EOFError) else "damaged"
+            raise CompressError(f"{self._name} is a {kind} gzip file: download or write it again.") from None
         self._left -= count
         if self._left < 0:
             raise CompressError(
@@ -166,13 +156,3 @@ class Unzipped(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn what a damaged gzip file raises while it is read into one sentence."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        kind = "truncated" if isinstance(error, EOFError) else "damaged"
-        raise CompressError(f"{printable_name(path.name)} is a {kind} gzip file: download or write it again.") from None

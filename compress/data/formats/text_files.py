@@ -8,13 +8,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
-from compress.data.column_inference import Dialect, csv_rows, has_header, sniff_dialect
-from compress.data.formats.conllu import CONLL, read_conll, read_conllu
-from compress.data.formats.json_parquet import JSON_DATA_BYTES, read_json_file, read_json_lines, read_parquet
-from compress.data.formats.label_first import LABEL_FIRST, read_label_first
-from compress.data.formats.plain_text import read_plain_text
-from compress.data.formats.table import Lines, Row, Table, open_bytes, reading, sampled
-from compress.data.formats.trees import TREE, read_trees
+from compress.data.columns import Dialect, csv_rows, has_header, sniff_dialect
+from compress.data.formats import line_formats
+from compress.data.formats.json_files import JSON_DATA_BYTES, read_json_file, read_json_lines
+from compress.data.formats.line_formats import CONLL, LABEL_FIRST, TREE
+from compress.data.formats.table import Lines, Row, Table, open_bytes, sampled
 from compress.errors import CompressError
 from compress.files import printable_name, text_limit_bytes, too_long
 
@@ -32,11 +30,11 @@ FORMATS: Mapping[str, str] = {  # what a user types -> what it is called
     "conll": "CoNLL-2003",
 }
 _LINE_FORMATS = {
-    "text": read_plain_text,
-    "label-first": read_label_first,
-    "trees": read_trees,
-    "conllu": read_conllu,
-    "conll": read_conll,
+    "text": line_formats.read_plain_text,
+    "label-first": line_formats.read_label_first,
+    "trees": line_formats.read_trees,
+    "conllu": line_formats.read_conllu,
+    "conll": line_formats.read_conll,
 }
 _EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
 
@@ -58,9 +56,11 @@ def read_table(
     """
     if format is not None and format not in FORMATS:
         raise CompressError(f"There is no format {format!r}: use one of {', '.join(FORMATS)}.")
-    with open_bytes(path) as stream, reading(path):
+    with open_bytes(path) as stream:
         magic = stream.read(4)
     if format == "parquet" or (format is None and magic == b"PAR1"):
+        from compress.data.formats.parquet import read_parquet
+
         return read_parquet(path, wanted)
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     may_be_json = (format or suffix.removeprefix(".")) in ("json", "")  # which may be a single line
@@ -110,12 +110,11 @@ def _sniff_format(head: list[str], suffix: str) -> str:
 
 
 def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Sequence[str]) -> Table:
-    suffixes = {"csv": ".csv", "tsv": ".tsv", "tsv-unquoted": ".tsv", "table": suffix}
-    dialect = sniff_dialect(head, suffixes[kind])
-    assert dialect is not None
+    name = lines.name
     if kind in ("tsv", "tsv-unquoted"):
         dialect = Dialect("\t", quoted=kind == "tsv")
-    name = lines.name
+    else:  # of a ".csv", or of what was found to be a table
+        dialect = cast(Dialect, sniff_dialect(head, ".csv" if kind == "csv" else suffix))
     if _EXCEL.fullmatch(head[0].strip()):
         raise CompressError(f"{name} begins with a line for Excel, {head[0].strip()!r}: delete that line.")
 

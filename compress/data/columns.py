@@ -1,16 +1,26 @@
-"""Infer delimiter, quoting, header, and the text and label columns of a table."""
+"""Cells and columns of tables: which column is the text, which the label, and what a cell holds.
+
+A cell is text, None, or a list or an object as a record holds it. Structure is no text: only lists of words or segments
+are joined, and a list of one label is that label.
+"""
 
 import csv
+import json
+import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from compress.data.cells import Cell, StructureError, inner_fields, label_of, text_of
 from compress.data.examples import Columns
 from compress.data.label_encoding import NUMBER
 from compress.errors import CompressError, did_you_mean, some_of
 
-Cells = Sequence[Cell]
+Cell: TypeAlias = "str | list[Any] | Mapping[str, Any] | None"
+Cells: TypeAlias = Sequence[Cell]
+Classes: TypeAlias = Mapping[str, tuple[str, ...]]  # by column, the names of the integers that it holds
+_MOST_FIELDS, _MOST_LEVELS = 50, 4  # an object of more fields is a dictionary and no record
+_NESTED_ROWS = 20  # rows whose objects are looked into for their fields
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 TEXT_PAIRS = (
     ("sentence1", "sentence2"),
@@ -81,8 +91,160 @@ _USUAL = {name for pair in TEXT_PAIRS for name in pair} | set(TEXT_COLUMNS) | se
 _IDENTIFIER = re.compile(r"(?!\d)[\w#][\w#./ -]{0,39}")
 
 
-@dataclass(frozen=True)
-class Dialect:
+class Several(list[Any]):
+    """The items of a list where a dotted path does not say which of them it means; ``path`` leads to the list."""
+
+    path = ""
+
+
+class StructureError(ValueError):
+    """A cell is a list or an object where a text or one label is needed; says what it is."""
+
+
+def cell(value: Any, names: Sequence[str] = ()) -> Cell:
+    """Return a value of JSON or Parquet as a cell; integers by their ``names``, if they have any, and -1 as None."""
+    if isinstance(value, list) and names:
+        return [cell(one, names) for one in value]
+    if value is None or isinstance(value, (str, list, Mapping)):
+        return _whole(value) if isinstance(value, str) else value
+    if isinstance(value, float) and math.isnan(value):  # how pandas and polars write that there is none
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if names and isinstance(value, int) and -1 <= value < len(names):
+        return None if value < 0 else names[value]
+    return str(value)
+
+
+def _whole(text: str) -> str:
+    """Replace halves of characters, which JSON can spell; no tokenizer and no file can hold them."""
+    if _SURROGATE.search(text):
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def text_of(value: Cell) -> str:
+    """Return a cell as text, with lists of words and of segments joined.
+
+    Raises:
+        StructureError: it is another list, or an object.
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return _whole(" ".join(value))
+    if isinstance(value, list):
+        parts = [part.get("text") if isinstance(part, Mapping) else None for part in value]
+        if all(isinstance(part, str) for part in parts):
+            return _whole("".join(map(str, parts)).strip())
+    raise StructureError(f"{_shown(value)}, which is no text")
+
+
+def label_of(value: Cell) -> str | None:
+    """Return the only label of a cell: of a list its only item, of an object of ones and zeros what has the one.
+
+    Raises:
+        StructureError: it holds several, or something else.
+    """
+    found: Any = value
+    while isinstance(found, list) and len(found) == 1:
+        (found,) = found
+    shares = list(found.values()) if isinstance(found, Mapping) else []
+    if len(shares) > 1 and sum(one == 1 for one in shares) == 1 == len(shares) - sum(one == 0 for one in shares):
+        found = next(name for name, share in found.items() if share)
+    if isinstance(found, (list, Mapping)) and found:
+        raise StructureError(f"{_shown(found)}, and a text has one label here")
+    return None if isinstance(found, (list, Mapping)) else text_of(cell(found))
+
+
+def words_of(value: Cell) -> list[str]:
+    """Return a list of words, or of tags, as text.
+
+    Raises:
+        StructureError: it is no list, or holds something that is neither a word nor a number.
+    """
+    found = [part if isinstance(part, str) else cell(part) for part in value] if isinstance(value, list) else [None]
+    if not all(isinstance(part, str) and part.strip() for part in found):
+        raise StructureError(f"{_shown(value)}, and needs a list of words and one of tags")
+    return [_whole(str(part)) for part in found]
+
+
+def at(value: Any, path: str) -> Any:
+    """Return what stands at a dotted path: names of fields, and places in lists from 0; None where nothing does.
+
+    A list of one item is stepped into; one of several is a :class:`Several` where the path does not say which of them.
+    """
+    if isinstance(value, Mapping) and path in value:
+        return value[path]
+    parts = path.split(".")
+    for number, part in enumerate(parts):
+        place = part.isdecimal() and len(part) < 10
+        while isinstance(value, list) and len(value) == 1 and not place:
+            (value,) = value
+        if isinstance(value, list):
+            if not place:
+                several = Several(value)
+                several.path = ".".join(parts[:number])
+                return several
+            value = value[int(part)] if int(part) < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def field_names(records: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of records: fields, those of objects by dotted paths, and ``wanted`` paths with values."""
+    found: dict[str, dict[str, None]] = {}
+    for number, record in enumerate(records):
+        for key, value in record.items():
+            if key not in found or (number < _NESTED_ROWS and value is not None):
+                paths = () if value is None else _inner(key, value, _MOST_LEVELS)
+                found.setdefault(key, {}).update(dict.fromkeys(paths))
+    names = dict.fromkeys(path for key, paths in found.items() for path in paths or [key])
+    names |= dict.fromkeys(path for path in wanted if any(at(record, path) is not None for record in records))
+    return tuple(names)
+
+
+def _inner(name: str, value: Any, levels: int, lists: bool = False) -> Iterator[str]:
+    """Yield the paths of the fields of an object, of ``lists`` those of their items too; of another value its own."""
+    pairs: list[tuple[Any, Any]] = []
+    if isinstance(value, Mapping) or (lists and isinstance(value, list)):
+        pairs = list(value.items() if isinstance(value, Mapping) else enumerate(value))
+    if not levels or not 0 < len(pairs) <= _MOST_FIELDS:
+        yield name
+        return
+    for key, inner in pairs:
+        yield from _inner(f"{name}.{key}", inner, levels - 1, lists)
+
+
+def inner_fields(name: str, value: Cell) -> list[str]:
+    """Return the paths of what a structured cell holds, such as ``messages.0.content``; none of other cells."""
+    name = value.path if isinstance(value, Several) else name
+    return [path for path in _inner(name, value, _MOST_LEVELS, lists=True) if path != name]
+
+
+def class_names(features: Any, prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the columns of classes among the features of the library ``datasets``, with the names of their integers."""
+    if isinstance(features, list) and len(features) == 1:
+        (features,) = features
+    kind = features.get("_type") if isinstance(features, Mapping) else ""
+    if kind in ("Sequence", "List", "LargeList"):
+        yield from class_names(features.get("feature"), prefix)
+    elif kind == "ClassLabel" and isinstance(names := features.get("names"), list):
+        yield prefix, tuple(_whole(str(name)).strip() for name in names)
+    elif not isinstance(kind, str):
+        for key, inner in features.items():
+            yield from class_names(inner, f"{prefix}.{key}" if prefix else key)
+
+
+def _shown(value: Any) -> str:
+    kind = (
+        "an object" if isinstance(value, Mapping) else f"a list of {len(value)}" if isinstance(value, list) else "text"
+    )
+    return f"{kind} ({json.dumps(value, ensure_ascii=False, default=str):.60})"
+
+
+class Dialect(NamedTuple):
     """How a delimited file is written."""
 
     delimiter: str
@@ -176,7 +338,7 @@ def choose_columns(
     named: bool,
     labelled: bool,
     source: str,
-    given: Columns | None,
+    given: Columns,
 ) -> Columns:
     """Return what each column holds: as given by the user, else by usual name, else by content.
 
@@ -188,8 +350,7 @@ def choose_columns(
         source: the file's name for errors.
         given: what the user named; an empty ``text`` means that it is to be guessed.
     """
-    asked = given or Columns(text="")
-    for option, name in (("text", asked.text), ("text-pair", asked.text_pair), ("label", asked.label)):
+    for option, name in (("text", given.text), ("text-pair", given.text_pair), ("label", given.label)):
         if name and name not in names:
             kind = "" if named else " (no header: columns are counted from 0)"
             inner = [known for known in names if known.startswith(f"{name}.")]
@@ -197,14 +358,13 @@ def choose_columns(
                 f"{source} has no column {name!r}; it has {some_of(inner or names)}{kind}: "
                 f"name one of them with --{option}-column.{did_you_mean(name, names)}"
             )
-    text, pair, label = asked.text, asked.text_pair, asked.label
+    text, pair, label = given.text, given.text_pair, given.label
     words = next((name for known in WORDS for name in names if usual(name) == known), None)
-    if not text and named and words is not None:
-        tags = _tags_of(names, sample, words)
-        if tags and (label is None or label in tags):
-            text, label = words, label or (tags[0] if labelled and len(tags) == 1 else None)
+    tags = _tags_of(names, sample, words) if named and words else []
+    if not text and words and tags and (label is None or label in tags):
+        text, label = words, label or (tags[0] if labelled and len(tags) == 1 else None)
     if not text:
-        guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, asked, named)
+        guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, given, named)
         if guessed is None:
             raise CompressError(
                 f"{source} has the columns {some_of(names)}, none of which is clearly the text: "
@@ -281,8 +441,7 @@ def _label_by_name(names: Sequence[str], used: set[str | None]) -> str | None:
     return next((known[name] for name in LABELS if name in known), None)
 
 
-@dataclass(frozen=True)
-class _Profile:
+class _Profile(NamedTuple):
     """What the sampled values of one column look like."""
 
     name: str
@@ -293,38 +452,27 @@ class _Profile:
     fractions: bool
 
 
-def _profile(name: str, cells: Sequence[Cell]) -> _Profile | None:
-    """Return None for a column of lists or objects that are neither texts nor labels."""
-    try:
-        values = [text_of(label_of(cell) if isinstance(cell, list) and len(cell) == 1 else cell) for cell in cells]
-    except StructureError:
-        return None
-    filled = [value for value in values if value.strip()]
-    rows = max(1, len(values))
-    numeric = bool(filled) and all(NUMBER.fullmatch(value) for value in filled)
-    return _Profile(
-        name=name,
-        words=sum(len(value.split()) for value in filled) / max(1, len(filled)),
-        distinct=len(set(filled)) / rows,
-        filled=len(filled) / rows,
-        numeric=numeric,
-        fractions=numeric and any("." in value for value in filled),
-    )
-
-
 def _profiles(names: Sequence[str], sample: Sequence[Cells], used: set[str | None]) -> list[_Profile]:
-    found = (
-        _profile(name, [row[position] if position < len(row) else None for row in sample])
-        for position, name in enumerate(names)
-        if name not in used
-    )
-    return [profile for profile in found if profile is not None]
+    """Return those of the columns that are not used, but for lists or objects that are neither texts nor labels."""
+    found, rows = list[_Profile](), max(1, len(sample))
+    for position, name in [(position, name) for position, name in enumerate(names) if name not in used]:
+        cells = [row[position] if position < len(row) else None for row in sample]
+        try:
+            values = [text_of(label_of(cell) if isinstance(cell, list) and len(cell) == 1 else cell) for cell in cells]
+        except StructureError:
+            continue
+        filled = [value for value in values if value.strip()]
+        words = sum(len(value.split()) for value in filled) / max(1, len(filled))
+        numeric = bool(filled) and all(NUMBER.fullmatch(value) for value in filled)
+        fractions = numeric and any("." in value for value in filled)
+        found.append(_Profile(name, words, len(set(filled)) / rows, len(filled) / rows, numeric, fractions))
+    return found
 
 
 def _texts_by_content(
-    names: Sequence[str], sample: Sequence[Cells], asked: Columns, named: bool
+    names: Sequence[str], sample: Sequence[Cells], given: Columns, named: bool
 ) -> tuple[str, str | None] | None:
-    profiles = _profiles(names, sample, {asked.text_pair, asked.label})
+    profiles = _profiles(names, sample, {given.text_pair, given.label})
     prose = [p for p in profiles if not p.numeric and p.words >= 2 and (p.distinct > 0.3 or len(sample) < 4)]
     if not prose:
         only = [p for p in profiles if not p.numeric and p.filled > 0 and not (named and usual(p.name) in LABELS)]
@@ -340,8 +488,8 @@ def _texts_by_content(
 
 
 def _label_by_content(names: Sequence[str], sample: Sequence[Cells], used: set[str | None], named: bool) -> str | None:
-    candidates = [p for p in _profiles(names, sample, used) if p.filled > 0.99 and usual(p.name) not in _IDS]
     rows = len(sample)
+    candidates = [p for p in _profiles(names, sample, used) if p.filled > 0.99 and usual(p.name) not in _IDS]
     repeated = [p for p in candidates if p.fractions or 1 <= p.distinct * rows <= max(2, rows / 2)]
     if not repeated:
         # With few rows, or one row a class, the only column left is the label all the same.
@@ -349,5 +497,4 @@ def _label_by_content(names: Sequence[str], sample: Sequence[Cells], used: set[s
     if named and len(repeated) > 1:
         return None
     # A column that never changes comes last; scores before classes, numbers before names, few before many.
-    best = min(repeated, key=lambda p: (p.distinct * rows <= 1, not p.fractions, not p.numeric, p.distinct))
-    return best.name
+    return min(repeated, key=lambda p: (p.distinct * rows <= 1, not p.fractions, not p.numeric, p.distinct)).name
