@@ -7,6 +7,7 @@ copied. Joblib's processes import the function's module alone; they end when thi
 import functools
 import pickle
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -35,10 +36,15 @@ def in_processes(function: Callable[[Item], Result], items: Sequence[Item], *, p
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     run = Parallel(processes, "loky", return_as="generator", batch_size=1, max_nbytes=None, idle_worker_timeout=_IDLE_S)
+    results = run(delayed(_call)(function, item) for item in items)
     try:
-        yield from run(delayed(_call)(function, item) for item in items)
+        for result in results:  # not "yield from", which would close them outside of what follows
+            yield result
     except TerminatedWorkerError:
         raise MemoryError("a process was ended") from None
+    finally:
+        with warnings.catch_warnings(action="ignore"):  # of results that nobody took
+            results.close()
 
 
 def _call(function: Callable[[Any], Result], item: Any) -> Result:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compress.data.examples import Example
-from compress.data.text_encoder import TokenRows
-from compress.data.tokenization import encode, maximum_length, pad
+from compress.data.tokenization import TokenRows, encode, maximum_length, pad
 from compress.inference.batching import Run
 from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup

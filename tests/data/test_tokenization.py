@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from compress.data import text_encoder
+from compress.data import tokenization
 from compress.data.stored_tokenizer import PlainTokenizer
-from compress.data.text_encoder import TextEncoder, TokenRows, shared_encoder
-from compress.data.tokenization import maximum_length, position_limit
+from compress.data.tokenization import TextEncoder, TokenRows, maximum_length, position_limit, shared_encoder
 from compress.errors import CompressError
 from tests.support.tiny import GOOD, PRUNABLE, tokenizer
 
@@ -126,7 +125,7 @@ def test_threads_share_an_encoder() -> None:
 
 
 def test_only_so_many_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_encoder, "KEPT_WORDS", 3)
+    monkeypatch.setattr(tokenization, "KEPT_WORDS", 3)
     tokens = tokenizer("bert")
     encoder = TextEncoder(tokens.backend_tokenizer, segments=False, truncation_side="right")
     texts = [" ".join(GOOD)]
@@ -135,11 +134,11 @@ def test_only_so_many_words_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_encoder_ends_with_its_tokenizer() -> None:
-    before = len(text_encoder._ENCODERS)
+    before = len(tokenization._ENCODERS)
     tokens = tokenizer("bert")
-    assert shared_encoder(tokens) is shared_encoder(tokens) and len(text_encoder._ENCODERS) == before + 1
+    assert shared_encoder(tokens) is shared_encoder(tokens) and len(tokenization._ENCODERS) == before + 1
     del tokens
-    assert len(text_encoder._ENCODERS) == before
+    assert len(tokenization._ENCODERS) == before
 
 
 @pytest.mark.parametrize("family", PRUNABLE)
@@ -205,7 +204,7 @@ LONG_TEXTS = {
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut texts of some hundred characters as those of many thousands are."""
     for name, value in {"_LONG": 8, "_FIRST_PART": 4, "_LEAST_PART": 64, "_BEYOND": 32}.items():
-        monkeypatch.setattr(text_encoder, name, value)
+        monkeypatch.setattr(tokenization, name, value)
 
 
 @pytest.mark.usefixtures("short_parts")
