@@ -34,7 +34,6 @@ TRAIN = [
     "huggingface_hub>=2.4",
     "pyarrow>=20",
     "scikit-learn>=1.9",
-    "joblib>=1.5",
     "requests",  # optimum imports it without declaring it
 ]
 

@@ -14,23 +14,6 @@ import pytest
 
 from tests.support import REPOSITORY, tiny
 
-FUNCTIONS = """
-import os, time
-
-def say_and_compute(item):
-    os.write(2, f"{os.getpid()}\\n".encode())
-    while True:
-        pass
-
-def wait_for(seconds):
-    time.sleep(seconds)
-    return seconds
-"""
-READERS = """
-from compress.data.parallel import in_processes
-from functions import say_and_compute
-list(in_processes(say_and_compute, range(2), processes=2))
-"""
 WORKER = """
 from pathlib import Path
 from compress.benchmarking.worker import Worker
@@ -44,19 +27,6 @@ worker.ask("load", folder="runtimes", plugin="onnxruntime", directory={model!r},
 print(worker._process.pid, flush=True)
 worker.ask("warm_up", probe=[0], shape={{}})
 """
-# The thread that started the processes ends long before they do.
-STARTING_THREAD = """
-import threading, time
-from compress.data.parallel import in_processes
-from functions import wait_for
-
-results = in_processes(wait_for, [0.0, 0.0, 1.0, 0.0, 0.0], processes=2)
-starting = threading.Thread(target=lambda: print(next(results)))
-starting.start()
-starting.join()
-time.sleep(2)
-print(*results)
-"""
 
 
 def _is_running(process: int) -> bool:
@@ -67,48 +37,32 @@ def _is_running(process: int) -> bool:
     return state != "Z"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The folder of a script, with the functions that its processes call."""
-    (tmp_path / "functions.py").write_text(FUNCTIONS)
-    return tmp_path
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
-@pytest.mark.parametrize(("script", "children"), [(READERS, 2), (WORKER, 1)], ids=["readers", "worker of a benchmark"])
-def test_children_end_when_their_parent_is_killed(script: str, children: int, folder: Path) -> None:
-    script = script.format(model=str(tiny.onnx_directory("cnn").path))
+def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    script = WORKER.format(model=str(tiny.onnx_directory("cnn").path))
     parent = subprocess.Popen(
         [sys.executable, "-c", script],
-        cwd=folder,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     assert parent.stdout is not None
-    found = [int(parent.stdout.readline()) for _ in range(children)]
+    worker = int(parent.stdout.readline())
     try:
         time.sleep(0.5)
-        assert all(map(_is_running, found))
+        assert _is_running(worker)
         parent.kill()
         parent.wait()
         deadline = time.monotonic() + 10
-        while any(map(_is_running, found)) and time.monotonic() < deadline:
+        while _is_running(worker) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not any(map(_is_running, found))
+        assert not _is_running(worker)
     finally:
-        for process in filter(_is_running, found):
-            os.kill(process, signal.SIGKILL)
+        if _is_running(worker):
+            os.kill(worker, signal.SIGKILL)
         parent.stdout.close()
-
-
-def test_children_outlive_the_thread_that_started_them(folder: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", STARTING_THREAD], env=environment, cwd=folder, capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("0.0\n0.0 1.0 0.0 0.0\n", "")
 
 
 def test_no_other_module_starts_processes_that_compute() -> None:

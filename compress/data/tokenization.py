@@ -5,8 +5,8 @@ spaces end a word, WordPiece cuts each into subword tokens), the ids of a text a
 The ids are those of the tokenizer itself: text beyond printable ASCII, text with a special token in it, and text that
 must be truncated goes through the ``tokenizers`` library, as does all text of other tokenizers.
 
-Without these kept words 200,000 sentences for a training take 15.0 s of CPU in place of 6.4, and ``compress predict`` of
-50,000 takes 9.9 in place of 7.7 with the ngram student, 12.4 in place of 9.8 with a BiLSTM in int8 (ONNX).
+Without these kept words 200,000 sentences for a training take 15.0 s of CPU in place of 6.4, and ``compress predict``
+of 50,000 takes 9.9 in place of 7.7 with the ngram student, 12.4 in place of 9.8 with a BiLSTM in int8 (ONNX).
 
 In tagging a word has the logits of its first subword token (section 5.3 of the same paper). B sentences, T tokens, W
 words. A word has no prediction where truncation removed it or the tokenizer has no token for its characters: metrics

@@ -20,19 +20,16 @@ import numpy as np
 
 from compress.data import Example
 from compress.data.examples import batched
-from compress.data.parallel import in_processes
 from compress.data.tokenization import by_sentence
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of
-from compress.inference.threads import core_count
 from compress.labelling.remote_labels import local_copy
 from compress.labelling.shards import SHARD_ROWS, Shards, centred, open_shard, shard_path
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
 
-ALONE_SHARDS = 32  # as quick in one process as in several
 IMPORTED = "import"  # the stage of labels without a teacher
 ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
 _TASKS = ("classification", "regression", "tagging")
@@ -179,14 +176,12 @@ class LabelDir:
 
     @cached_property
     def keys(self) -> np.ndarray:
-        """The :func:`compress.data.row_keys` of all rows in order, uint64 ``[N]``; on all cores where there are many.
+        """The :func:`compress.data.row_keys` of all rows in order, uint64 ``[N]``.
 
         Raises:
             CompressError: a shard is damaged.
         """
-        numbers = range(len(self.shards.starts) - 1)
-        processes = core_count() if len(numbers) > ALONE_SHARDS else 1
-        parts = [*in_processes(self.shards.keys, numbers, processes=processes)]
+        parts = list(map(self.shards.keys, range(len(self.shards.starts) - 1)))
         return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:

@@ -16,7 +16,7 @@ from pyarrow import compute, parquet, types
 
 from compress.data.columns import LABELS, WORDS, class_names, usual
 from compress.data.formats.json_files import NESTED, records_table
-from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO, Table, Unzipped, open_bytes
+from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO, Row, Table, Unzipped, open_bytes
 from compress.errors import CompressError
 from compress.files import parse_json, printable_name, text_limit_bytes, too_long
 
@@ -49,7 +49,7 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> Table:
         return parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=columns)
 
     if empty:
-        return Table(name, "parquet", tuple(file.schema_arrow.names), lambda: (row for row in ()), empty=True)
+        return Table(name, "parquet", tuple(file.schema_arrow.names), lambda: (row for row in list[Row]()), empty=True)
     table = arrow_table(name, "parquet", file.schema_arrow, read, wanted)
     table.identity = frozenset({printable_name(path.resolve())})
     return table
