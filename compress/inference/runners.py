@@ -17,8 +17,7 @@ import numpy as np
 
 from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.tokenization import TokenRows, shared_encoder
-from compress.data.tokenization import at_words, encode, maximum_length, pad, word_counts
+from compress.data.tokenization import TokenRows, at_words, encode, maximum_length, pad, shared_encoder, word_counts
 from compress.errors import refuse
 from compress.evaluation.softmax import confidence
 from compress.inference.batching import Run, TokenArrays, logits_of
