@@ -18,12 +18,16 @@ import numpy as np
 from compress.benchmarking.results.files import provenance, replace_line
 from compress.calibration.calibrate import Acceptance, calibrate
 from compress.calibration.scaling import row_losses
-from compress.data import Example, LabelledData, content_sha256, encode_gold, open_source, read_examples, row_key
-from compress.data.tokenization import one_column
+from compress.data import Example, LabelledData, content_sha256, open_source, read_examples, row_key
 from compress.errors import CompressError
-from compress.evaluation.calibration_error import calibration_error, calibration_interval
-from compress.evaluation.metrics import METRICS, bootstrap, interval
-from compress.evaluation.softmax import probabilities
+from compress.evaluation.metrics import (
+    ACCURACY,
+    bootstrap,
+    calibration_error,
+    calibration_interval,
+    interval,
+    probabilities,
+)
 from compress.inference.compute import Compute
 from compress.inference.predict import acceptance_thresholds
 from compress.inference.runners import LoadedModel
@@ -76,7 +80,7 @@ def measure(
             raise
         acceptance = None
         made = calibrate(model, output, data=data, compute=compute, force=True)
-    gold = one_column(encode_gold(test, model.labels, task=model.task, name="test")).astype(int)
+    gold = np.array(model.task.gold(test, model.labels, "test"))
     logits = [LoadedModel.load(one, compute).logits(test).astype(float) for one in (model, made)]
     losses = [row_losses(one, gold) for one in logits]
     change = losses[1] - losses[0]
@@ -103,7 +107,7 @@ def measure(
         found["accepted"] = float(accepted.mean())
         found["right"] = [
             float(right.mean()),
-            *interval(right, np.ones_like(right), metric=METRICS["accuracy"], classes=2),
+            *interval(right, np.ones_like(right), metric=ACCURACY, classes=2),
         ]
     return found
 

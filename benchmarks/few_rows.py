@@ -21,13 +21,14 @@ import numpy as np
 
 from compress.benchmarking.results.files import provenance, replace_line
 from compress.data import Example, ExampleSource, LabelledData, open_source, read_examples, row_key
-from compress.evaluation.metrics import find_metric, interval, paired_difference
+from compress.evaluation.metrics import interval, paired_difference
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.model_dir import ModelDir
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import load_recipe
 from compress.studies.data import find_set
+from compress.tasks import find_task
 from compress.training.distill import DistillationData, distill
 from compress.training.finetune import finetune
 
@@ -112,7 +113,7 @@ def correct(model: ModelDir, test: Sequence[Example]) -> np.ndarray:
 
 def judged(right: np.ndarray, by_passes: np.ndarray) -> dict[str, object]:
     """Return the accuracy with its interval, and the difference to the same model by passes alone, in points."""
-    metric, gold = find_metric("accuracy", task="classification", classes=2), np.ones_like(right)
+    metric, gold = find_task("classification").metric("accuracy", 2), np.ones_like(right)
     low, high = interval(right, gold, metric=metric, classes=2)
     difference = paired_difference(right, by_passes, gold, metric=metric, classes=2)
     return {"accuracy": float(right.mean()), "low": low, "high": high, "to_passes": asdict(difference)}

@@ -33,9 +33,8 @@ from sklearn.metrics import pairwise_distances_argmin
 from sklearn.preprocessing import normalize
 
 from compress.benchmarking.results.files import provenance, replace_line
-from compress.data import Example, LabelledData, encode_gold, open_source, read_examples
-from compress.evaluation.metrics import find_metric
-from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
+from compress.data import Example, LabelledData, open_source, read_examples
+from compress.evaluation.metrics import SeedSample, difference_interval
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.labelling.import_labels import LabelValues, import_labels
@@ -44,6 +43,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.recipes import load_recipe
+from compress.tasks import find_task
 from compress.training.distill import DistillationData, distill
 
 ROUNDS = 4
@@ -210,13 +210,13 @@ def taught(
         data = DistillationData(labels=(chosen,), labelled=LabelledData((), validation, overlap="drop"))
         distill(model, recipe, folder, data, compute=compute, force=True)  # also over what another start began
     found = load(folder, compute=compute).predict([example.text for example in test])
-    gold = encode_gold(test, model.labels, task="classification", name="test")
+    gold = find_task("classification").gold(test, model.labels, "test")
     return np.array([model.labels[right] == one["label"] for one, right in zip(found, gold, strict=True)], dtype=int)
 
 
 def judged(right: Sequence[np.ndarray], random: Sequence[np.ndarray]) -> dict[str, object]:
     """Return accuracies, and the difference to random choice in points: the interval is over seeds and rows."""
-    metric = find_metric("accuracy", task="classification", classes=2)
+    metric = find_task("classification").metric("accuracy", 2)
     ours, theirs = np.stack(right), np.stack(random)
     sample = SeedSample(ours, theirs, np.ones_like(ours[0]), metric, 2)
     low, high = difference_interval([sample])

@@ -39,7 +39,7 @@ KINDS: Mapping[str, Kind] = {
     "runtimes": Kind("inference/runtimes", "start", ("OPENS", "DEVICES")),
     "architectures": Kind("training/architectures", "build"),
     "exporters": Kind("exporting/exporters", "export", ("MODEL_TYPES",)),
-    "baselines": Kind("benchmarking/baselines", "fit", ("start", "RUNTIME", "TASKS")),
+    "baselines": Kind("benchmarking/baselines", "fit", ("start", "RUNTIME")),
     "competitors": Kind("benchmarking/competitors", "start", ("DEVICES", "REQUIRES")),
 }
 
@@ -52,7 +52,6 @@ CONSTANTS: Mapping[str, tuple[str, ...]] = {
     "WRITES": ("onnx", "torch"),
     "OPENS": ("onnx", "torch"),
     "DEVICES": ("cpu", "cuda"),
-    "TASKS": ("classification", "regression", "tagging"),
 }
 
 SINGULAR: Mapping[str, str] = {name: name.removesuffix("s") for name in KINDS} | {

@@ -23,7 +23,7 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement, groups
 from compress.escaping.markdown import Markdown, code_span, markdown_text
-from compress.evaluation.multi_seed_bootstrap import difference_interval
+from compress.evaluation.metrics import difference_interval
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting import tables
 from compress.reporting.pareto import marks, pareto_chart

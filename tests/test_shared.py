@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from compress import plugins
 from compress.cli import execute
 from compress.data import Example, open_source, read_examples, row_key
-from compress.evaluation.softmax import probabilities as softmax
+from compress.evaluation.metrics import probabilities as softmax
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime

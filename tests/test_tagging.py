@@ -19,13 +19,19 @@ from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.result_fields import quality_fields
 from compress.benchmarking.results.files import read_results
 from compress.cli import execute
-from compress.data import Example, LabelledData, content_sha256, infer_task, open_source, read_examples
+from compress.data import Example, LabelledData, content_sha256, open_source, read_examples
 from compress.data.examples import sentence
-from compress.data.label_encoding import encode_gold, infer_labels
-from compress.data.tokenization import at_words, by_sentence, encode, first_tokens, one_column
+from compress.data.label_encoding import infer_labels
+from compress.data.tokenization import at_words, by_sentence, encode, first_tokens
 from compress.errors import CompressError
-from compress.evaluation.cluster_bootstrap import sentence_bootstrap, sentence_mean_interval, sentence_weights
-from compress.evaluation.metrics import METRICS, find_metric, interval, paired_difference, predictions
+from compress.evaluation.metrics import (
+    ACCURACY,
+    interval,
+    paired_difference,
+    sentence_bootstrap,
+    sentence_mean_interval,
+    sentence_weights,
+)
 from compress.exporting.export import export
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
@@ -44,6 +50,7 @@ from compress.reporting.flips import flips_of
 from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks
+from compress.tasks import find_task, metrics_by_name, of_rows
 from compress.training.batches import collator
 from compress.training.training_data import LabelledPool, TrainingRow, agreement_rows, tokenized
 from tests.support.results import line as made_up
@@ -51,7 +58,6 @@ from tests.support.tagging import TAGS, bilstm_tagger, cnn_tagger, conllu, prune
 from tests.support.tiny import FAMILIES, PRUNABLE, classifier, load, tokenizer, write
 from tests.support.training_data import TRAINING, distilled, finetuned
 
-ACCURACY = METRICS["accuracy"]
 MINIBERT = StudentRecipe(
     description="a tiny tagger",
     architecture=Choice("transformer", options={"depth": 1}),
@@ -98,8 +104,8 @@ def test_a_treebank_is_words_and_tags(tmp_path: Path) -> None:
     rows = read_examples(open_source(write_treebank(tmp_path / "a.conllu", TREEBANK), role="train", labelled=True))
     assert [row.words for row in rows] == [("Vado", "a", "il", "mare", "."), ("50\u00a0000", "rows")]
     assert [row.tags for row in rows] == [("VERB", "ADP", "DET", "NOUN", "PUNCT"), ("NUM", "NOUN")]
-    assert infer_task(rows) == "tagging" and infer_labels(rows) == ("ADP", "DET", "NOUN", "NUM", "PUNCT", "VERB")
-    assert encode_gold(rows, infer_labels(rows) or (), task="tagging", name="train") == [[5, 0, 1, 2, 4], [3, 2]]
+    assert of_rows(rows) == "tagging" and infer_labels(rows) == ("ADP", "DET", "NOUN", "NUM", "PUNCT", "VERB")
+    assert find_task("tagging").gold(rows, infer_labels(rows) or (), "train") == [[5, 0, 1, 2, 4], [3, 2]]
 
 
 def test_a_treebank_without_its_tags_is_the_same_words(tmp_path: Path) -> None:
@@ -169,13 +175,13 @@ def test_tags_change_the_fingerprint_only_of_rows_with_tags() -> None:
 
 def test_mistakes_of_tags_are_named() -> None:
     with pytest.raises(CompressError, match="1 of 2 rows have a tag for each word"):
-        infer_task([Example("a", tags=("X",)), Example("b", None, "x")])
+        of_rows([Example("a", tags=("X",)), Example("b", None, "x")])
     with pytest.raises(CompressError, match=r"Row 2 of test \(.*\) has the tag 'Z'.*allowed are X, Y"):
-        encode_gold([Example("a", tags=("X",)), Example("b", tags=("Z",))], ("X", "Y"), task="tagging", name="test")
+        find_task("tagging").gold([Example("a", tags=("X",)), Example("b", tags=("Z",))], ("X", "Y"), "test")
     with pytest.raises(CompressError, match=r"Row 1 of test \(.*\) has 1 tags for 2 words"):
-        encode_gold([Example("a b", tags=("X",))], ("X", "Y"), task="tagging", name="test")
+        find_task("tagging").gold([Example("a b", tags=("X",))], ("X", "Y"), "test")
     with pytest.raises(CompressError, match="has 0 tags for 1 words"):
-        encode_gold([Example("a", None, "X")], ("X", "Y"), task="tagging", name="test")
+        find_task("tagging").gold([Example("a", None, "X")], ("X", "Y"), "test")
 
 
 # Alignment
@@ -188,7 +194,7 @@ def test_a_word_starts_where_its_first_piece_stands() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_words_of_several_pieces(family: str) -> None:
     rows = [Example("the plotless film\u00a0story ."), Example("good")]
-    tokens = encode(tokenizer(family), rows, 64, task="tagging")
+    tokens = encode(tokenizer(family), rows, 64, by_word=True)
     numbers = [[start for start in starts if start] for starts in tokens["words"]]
     assert numbers == [[1, 2, 3, 4], [1]]
     assert len(tokens["input_ids"][0]) > 6 and tokens["words"][0][0] == tokens["words"][0][-1] == 0
@@ -211,26 +217,26 @@ def test_logits_are_taken_where_words_start() -> None:
 def test_a_word_that_was_cut_off_is_wrong_and_teaches_nothing(tmp_path: Path) -> None:
     model, tokens = tagger(), tokenizer()
     rows = [LONG, Example("good film", tags=("GOOD", "PLAIN"))]
-    logits = logits_of(rows, TorchRun(model), tokens, max_length=12, task="tagging")
+    logits = logits_of(rows, TorchRun(model), tokens, max_length=12, by_word=True)
     assert logits.shape == (92, 3) and np.isnan(logits[10:90]).all() and np.isfinite(logits[[9, 90, 91]]).all()
-    predicted = predictions(logits, "tagging")
+    predicted = find_task("tagging").predictions(logits)
     assert (predicted[10:90] == -1).all() and predicted[0] == logits[0].argmax()
     written = tokenized(
         tmp_path / "rows.arrow",
         [
             TrainingRow(row, part, tags)
             for row, part, tags in zip(
-                rows, by_sentence(logits, [90, 2]), encode_gold(rows, TAGS, task="tagging", name="train"), strict=True
+                rows, by_sentence(logits, [90, 2]), find_task("tagging").gold(rows, TAGS, "train"), strict=True
             )
         ],
         tokens,
         max_length=8,
-        task="tagging",
+        task=find_task("tagging"),
     )
     taught = written
     assert [row["labels"] for row in taught] == [[1] * 6, [1, 2]]
     assert [row["row"] for row in taught] == [0, 1]
-    batch = collator(0, "tagging")(list(taught))
+    batch = collator(0)(list(taught))
     assert batch["words"].dtype == torch.bool and batch["words"].shape == (2, 8) and int(batch["words"].sum()) == 8
     assert batch["labels"].tolist() == [1] * 7 + [2]
     assert np.allclose(batch["teacher_logits"], logits[[0, 1, 2, 3, 4, 5, 90, 91]])
@@ -240,7 +246,7 @@ def test_a_word_that_the_teacher_did_not_answer_teaches_nothing(tmp_path: Path) 
     logits = np.array([[1, 2, 3], [np.nan] * 3, [4, 5, 6]], dtype=np.float32)
     unread = np.full((1, 3), np.nan, dtype=np.float32)
     rows = [TrainingRow(Example("bad"), unread), TrainingRow(Example("good film end"), logits)]
-    written = tokenized(tmp_path / "rows.arrow", rows, tokenizer(), max_length=16, task="tagging")
+    written = tokenized(tmp_path / "rows.arrow", rows, tokenizer(), max_length=16, task=find_task("tagging"))
     (row,) = written
     assert row["words"] == [0, 1, 0, 1, 0] and row["labels"] == [-100, -100] and row["row"] == 0
     assert row["teacher_logits"] == [[1, 2, 3], [4, 5, 6]]
@@ -250,8 +256,8 @@ def test_a_word_that_the_teacher_did_not_answer_teaches_nothing(tmp_path: Path) 
 def test_answers_do_not_depend_on_the_batch(make: Any) -> None:
     rows = [*TEST[:12], LONG]
     run_model = TorchRun(make())
-    together = logits_of(rows, run_model, tokenizer(), max_length=64, task="tagging")
-    alone = np.concatenate([logits_of([row], run_model, tokenizer(), max_length=64, task="tagging") for row in rows])
+    together = logits_of(rows, run_model, tokenizer(), max_length=64, by_word=True)
+    alone = np.concatenate([logits_of([row], run_model, tokenizer(), max_length=64, by_word=True) for row in rows])
     assert np.allclose(together, alone, atol=1e-4, equal_nan=True)
 
 
@@ -294,17 +300,17 @@ def test_differences_of_words_have_no_mcnemar() -> None:
     model, reference = np.ones(40, dtype=int), np.repeat([1, 1, 1, 1, 1, 0, 0, 0, 0, 0], 4)
     found = paired_difference(model, reference, gold, metric=ACCURACY, classes=2, sentences=which)
     assert found.points == 50 and (found.low, found.high) == (20, 80) and found.mcnemar_p is None
-    macro = paired_difference(model, reference, gold, metric=METRICS["macro-f1"], classes=2, sentences=which)
+    macro = paired_difference(model, reference, gold, metric=metrics_by_name()["macro-f1"], classes=2, sentences=which)
     assert macro.low < macro.points < macro.high
     alike = paired_difference(model, model, gold, metric=ACCURACY, classes=2, sentences=which)
     assert alike.points == 0 and alike.low < 0 < alike.high  # 40 words cannot make it certain
 
 
 def test_the_metrics_of_tagging_are_those_of_classes() -> None:
-    assert find_metric(None, task="tagging").name == "accuracy"
-    assert find_metric("macro-f1", task="tagging", classes=3).name == "macro-f1"
+    assert find_task("tagging").metric().name == "accuracy"
+    assert find_task("tagging").metric("macro-f1", 3).name == "macro-f1"
     with pytest.raises(CompressError, match="does not fit tagging"):
-        find_metric("pearson", task="tagging")
+        find_task("tagging").metric("pearson")
 
 
 def test_quality_of_words_by_hand() -> None:
@@ -317,7 +323,7 @@ def test_quality_of_words_by_hand() -> None:
         gold,
         baseline="t",
         metric=ACCURACY,
-        task="tagging",
+        task=find_task("tagging"),
         labels=("a", "b", "c"),
         sentences=which,
     )["m"]
@@ -426,17 +432,17 @@ def test_labels_are_the_logits_of_every_word(teacher: ModelDir, labels: LabelDir
     assert all(logits.shape == (len(row.words), 3) for row, logits in rows)
     example, found = rows[4]
     run_teacher, tokens = TorchRun(teacher.load()), teacher.load_tokenizer()
-    assert np.allclose(found, logits_of([example], run_teacher, tokens, max_length=64, task="tagging"), atol=1e-4)
+    assert np.allclose(found, logits_of([example], run_teacher, tokens, max_length=64, by_word=True), atol=1e-4)
     long = next(logits for row, logits in rows if len(row.words) == 90)
     assert np.isfinite(long[:62]).all() and np.isnan(long[62:]).all()
 
 
 def test_labels_can_select(labels: LabelDir) -> None:
-    selection = agreement_rows(LabelledPool((labels,)), "tagging")
+    selection = agreement_rows(LabelledPool((labels,)), find_task("tagging"))
     known = {row.text: logits for row, logits in labels}
     for row in selection.rows:
         assert isinstance(row.label, list)
-        predicted = predictions(known[row.example.text], "tagging")
+        predicted = find_task("tagging").predictions(known[row.example.text])
         assert row.label == np.where(predicted < 0, -100, predicted).tolist()
 
 
@@ -505,12 +511,12 @@ def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> N
 
     model: Any = teacher.load()
     tokens, rows = teacher.load_tokenizer(), [TRAIN[0], LONG]
-    gold = encode_gold(rows, TAGS, task="tagging", name="train")
-    batches = list(scoring_batches(rows, gold, tokens, max_length=64, task="tagging", device="cpu"))
+    gold = find_task("tagging").gold(rows, TAGS, "train")
+    batches = list(scoring_batches(rows, gold, tokens, max_length=64, task=find_task("tagging"), device="cpu"))
     scores = importance(model, batches)
     totals = torch.zeros(2, 4)
     for row, tags in zip(rows, gold, strict=True):
-        read = encode(tokens, [row], 64, task="tagging")
+        read = encode(tokens, [row], 64, by_word=True)
         places = [place for place, start in enumerate(read["words"][0]) if start]
         with mask_hooks(model) as hooks:
             factors = hooks.per_example(1)
@@ -526,9 +532,9 @@ def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path
     source = ModelDir.open(write(tmp_path / "model", model, family))
     exported = export(source, tmp_path / "onnx")
     assert exported.task == "tagging" and exported.labels == TAGS
-    expected = logits_of(TEST, TorchRun(model), tokenizer(family), max_length=64, task="tagging")
+    expected = logits_of(TEST, TorchRun(model), tokenizer(family), max_length=64, by_word=True)
     assert np.allclose(
-        expected, logits_of(TEST, TorchRun(source.load()), source.load_tokenizer(), max_length=64, task="tagging")
+        expected, logits_of(TEST, TorchRun(source.load()), source.load_tokenizer(), max_length=64, by_word=True)
     )
     answers = load_classifier(exported, compute=Compute(device="cpu", threads=1)).predict(TEST)
     tags = [TAGS[tag] for tag in expected.argmax(axis=1)]
@@ -607,7 +613,7 @@ def test_the_tagging_baseline_by_hand(tmp_path: Path) -> None:
     baseline = plugins.find("baselines", "word-majority").load()
     train = [Example("The run"), Example("run the END")]
     (tmp_path / "baseline").mkdir()
-    baseline.fit(tmp_path / "baseline", train, np.array([0, 1, 2, 0, 1]), "tagging", 3, None)
+    baseline.fit(tmp_path / "baseline", train, np.array([0, 1, 2, 0, 1]), find_task("tagging"), 3, None)
     runner = baseline.start(tmp_path / "baseline", threads=1, device="cpu")
     answers = np.exp(runner.run(runner.prepare([Example("THE run"), Example("unseen")])))
     # Of all words 2, 2, 1 have the tags 0, 1, 2, one more each: 3/8, 3/8, 2/8, added to what the word itself has.
@@ -679,5 +685,6 @@ def test_a_study_of_several_treebanks(folder: Path, teacher: ModelDir, tmp_path:
 
 
 def test_gold_in_one_column() -> None:
-    assert one_column([[1, 2], [3]]).tolist() == [1, 2, 3] and one_column([0.5, 1.5]).tolist() == [0.5, 1.5]
-    assert one_column([]).tolist() == []
+    assert find_task("tagging").column([[1, 2], [3]]).tolist() == [1, 2, 3]
+    assert find_task("regression").column([0.5, 1.5]).tolist() == [0.5, 1.5]
+    assert find_task("tagging").column([]).tolist() == []

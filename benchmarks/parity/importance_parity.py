@@ -33,11 +33,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.benchmarking.results.files import provenance
-from compress.data import encode_gold, open_source
+from compress.data import open_source
 from compress.data.examples import content_sha256
 from compress.data.overlap import check_roles
 from compress.errors import CompressError
-from compress.evaluation.metrics import METRICS, paired_difference
+from compress.evaluation.metrics import ACCURACY, paired_difference
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
@@ -51,6 +51,7 @@ from compress.training.training_data import Gold
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from competitor_environments import transformers_4_python  # noqa: I001
+from compress.tasks import find_task
 
 SET, MAX_LENGTH, REMOVED = "glue/SST-2", 128, "60%"
 ORDERS, JUDGED_ORDERS = 20, 3  # of the rows: for ranks, and for accuracies
@@ -117,7 +118,7 @@ def rows_of(root: Path | None, count: int, seed: int, labels: Sequence[str]) -> 
     if not 0 < count <= len(train):
         raise CompressError(f"--examples {count} is not a number of the {len(train):,} rows of train; give 1 or more")
     return tuple(  # type: ignore[return-value]
-        Gold(rows, encode_gold(rows, labels, task="classification", name=name))
+        Gold(rows, find_task("classification").gold(rows, labels, name))
         for name, rows in (("train", random.Random(seed).sample(train, count)), ("dev", dev))
     )
 
@@ -178,7 +179,7 @@ def variants(
     gold = np.asarray(dev.labels)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
-        rows = EvaluationRows(dev, METRICS["accuracy"], 2, MAX_LENGTH, "classification")
+        rows = EvaluationRows(dev, ACCURACY, 2, MAX_LENGTH, find_task("classification"))
         judged = MaskedEvaluation(model, tokenizer, rows, Path(folder))
         whole = judged.value()
         for by_layer in (False, True):
@@ -196,7 +197,7 @@ def variants(
                     judged.predicted({"heads": masks[0]}),
                     judged.predicted({"heads": kept}),
                     gold,
-                    metric=METRICS["accuracy"],
+                    metric=ACCURACY,
                     classes=2,
                 )
                 lines.append(

@@ -35,9 +35,9 @@ import torch
 from torch import Tensor
 
 from compress.benchmarking.results.files import provenance
-from compress.data import Example, encode_gold, open_source, read_examples
+from compress.data import Example, open_source, read_examples
 from compress.data.overlap import grouped_split
-from compress.evaluation.metrics import agreement, find_metric, interval, paired_difference, predictions
+from compress.evaluation.metrics import agreement, interval, paired_difference
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_precision
 from compress.inference.torch_run import TorchRun
@@ -51,6 +51,7 @@ from compress.pruning.scoring import scoring_batches
 from compress.recipes import Choice, Training
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
+from compress.tasks import find_task
 from compress.training.batches import collator
 from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
 from compress.training.teacher_signal import CachedTeacher
@@ -192,7 +193,7 @@ class Study:
             logits["taught"],
             measured,
             np.asarray(gold_of(measured, teacher)),
-            predictions(logits["measured"], "classification"),
+            find_task("classification").predictions(logits["measured"]),
             work,
             seed,
         )
@@ -200,7 +201,7 @@ class Study:
     def predict(self, model: Any) -> np.ndarray:
         run = TorchRun(model.eval())
         logits = logits_of(self.measured, run, self.teacher.load_tokenizer(), max_length=TRAINING.max_length)
-        return predictions(logits, "classification")
+        return find_task("classification").predictions(logits)
 
     def accuracy(self, predicted: np.ndarray) -> float:
         return float((predicted == self.answers).mean())
@@ -214,21 +215,25 @@ class Study:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         written = tokenized(
-            folder / "rows.arrow", iter(given), tokenizer, max_length=TRAINING.max_length, task="classification"
+            folder / "rows.arrow",
+            iter(given),
+            tokenizer,
+            max_length=TRAINING.max_length,
+            task=find_task("classification"),
         )
         train(
             model,
             written,
             Objective(LOSSES, CachedTeacher(), modifier=modifier),
-            TrainingRun(folder / "checkpoints", training, "classification", Compute("cpu", 1, self.seed)),
+            TrainingRun(folder / "checkpoints", training, find_task("classification"), Compute("cpu", 1, self.seed)),
             steps=len(given) // training.batch_size,
-            collate=collator(tokenizer.pad_token_id or 0, "classification"),
+            collate=collator(tokenizer.pad_token_id or 0),
         )
         shutil.rmtree(folder)
 
 
 def gold_of(examples: Sequence[Example], teacher: ModelDir) -> list[int]:
-    return [int(label) for label in encode_gold(examples, teacher.labels, task="classification", name="rows")]  # type: ignore[call-overload]
+    return [int(label) for label in find_task("classification").gold(examples, teacher.labels, "rows")]  # type: ignore[call-overload]
 
 
 def main() -> None:
@@ -279,7 +284,7 @@ def measured(study: Study, arm: str, share: float, options: argparse.Namespace) 
     line: dict[str, Any] = json.loads(kept.read_text())
     predicted = np.asarray(line.pop("predicted"))
     metric: dict[str, Any] = {
-        "metric": find_metric("accuracy", task="classification"),
+        "metric": find_task("classification").metric("accuracy"),
         "classes": len(study.teacher.labels),
     }
     others = {other: study.work / f"{other}-{share:g}.json" for other in COMPARED if other != arm}
@@ -353,7 +358,7 @@ def decided_once(study: Study, model: Any, counts: dict[Part, int]) -> Masks:
             study.gold[:SCORED],
             study.teacher.load_tokenizer(),
             max_length=TRAINING.max_length,
-            task="classification",
+            task=find_task("classification"),
             device="cpu",
         )
     )

@@ -161,7 +161,7 @@ class Ours:
 
     @property
     def collate(self) -> Callable[..., dict[str, Tensor]]:
-        return collator(self.tokenizer.pad_token_id or 0, self.model.task)
+        return collator(self.tokenizer.pad_token_id or 0)
 
     def _batches(self, rows: Dataset, lengths: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Return what our trainer will read in its first epoch, for another library: ``[B, T]`` by number and name."""

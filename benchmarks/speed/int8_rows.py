@@ -26,7 +26,7 @@ from compress import plugins
 from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
-from compress.evaluation.softmax import probabilities as softmax
+from compress.evaluation.metrics import probabilities as softmax
 from compress.exporting.export import write_onnx
 from compress.exporting.onnx_graph import SMALL_PRODUCT, quiet
 from compress.inference.batching import Run

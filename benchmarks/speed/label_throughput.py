@@ -32,6 +32,7 @@ from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.labelling.shards import read_shard, write_shard
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
+from compress.tasks import default
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
 BFLOAT16 = "compress label, bfloat16"
@@ -114,7 +115,7 @@ def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], d
     def labelling(plan: Plan, run: Run, number: int) -> Candidate:
         def label(rows: list[Example]) -> None:
             logits = logits_of(rows, run, tokenizer, max_length=plan.max_length, batch_rows=plan.batch_rows)
-            write_shard(scratch, number, rows, logits, {})
+            write_shard(scratch, number, rows, logits, {}, default())
 
         return lambda rows: partial(label, rows)
 

@@ -48,11 +48,9 @@ from compress.data import (
     Overlap,
     check_roles,
     content_sha256,
-    encode_gold,
     open_rows,
     read_examples,
 )
-from compress.data.tokenization import one_column, word_counts
 from compress.errors import CompressError, refuse
 from compress.evaluation import metrics
 from compress.host import describe_host
@@ -171,7 +169,7 @@ def benchmark(
         read_by = [candidate.model for candidate in candidates]
         check_unseen(read_by, rows.examples, "test", TRAINING_ROLES, option="data")
         fitted = _read_fitted(train, rows, settings.overlap, read_by)
-        metric = metrics.find_metric(settings.metric or None, task=first.task, classes=len(first.labels))
+        metric = first.task.metric(settings.metric or None, len(first.labels))
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
@@ -222,11 +220,9 @@ def benchmark(
             number, of_models = len(rows.examples), ", ".join(cut.values())
             logger.info("of %d test rows, longer than what is read, were cut: %s", number, of_models)
         # Intervals resample whole sentences, which cannot be done with the predictions of single words.
-        if len(rows.examples) <= PREDICTIONS_KEPT and first.task != "tagging":
+        if len(rows.examples) <= PREDICTIONS_KEPT and not first.task.by_word:
             predictions = {
-                title: metrics.predictions(values, metric.task)
-                for title, values in logits.items()
-                if values is not None
+                title: first.task.predictions(values) for title, values in logits.items() if values is not None
             }
             lines = keep_predictions(lines, predictions, rows.gold)
         for file in output.files:
@@ -253,14 +249,11 @@ def _measure(
     teacher = reference.entry.candidate.model
     known = logits[reference.entry.title]
     if known is not None:
-        check_label_meaning(metrics.predictions(known, teacher.task), rows.gold, teacher.labels, rows.name)
+        check_label_meaning(teacher.task.predictions(known), rows.gold, teacher.labels, rows.name)
     take_turns(runs, workloads, settings, seed=compute.seed, progress=progress)
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, compute.device, progress)
-    sentences = None  # of every word
-    if teacher.task == "tagging":
-        sentences = np.repeat(np.arange(len(rows.examples)), word_counts(rows.examples))
     quality = quality_fields(
         logits,
         rows.gold,
@@ -268,7 +261,7 @@ def _measure(
         metric=metric,
         task=teacher.task,
         labels=teacher.labels,
-        sentences=sentences,
+        sentences=teacher.task.clusters(rows.examples),
     )
     for run, own in zip(runs, workloads, strict=True):
         described = describe_run(run, runs)
@@ -297,7 +290,7 @@ def _read_rows(data: Any, name: str, role: str, teacher: ModelDir) -> Rows:
     source = open_rows(data, role=role)
     examples, name = read_examples(source), name or source.name
     refuse((len(examples) < 2, f"{name} has {len(examples)} rows; a comparison needs two or more"))
-    gold = one_column(encode_gold(examples, teacher.labels, task=teacher.task, name=name))
+    gold = teacher.task.column(teacher.task.gold(examples, teacher.labels, name))
     return Rows(name, content_sha256(examples), examples, gold)
 
 

@@ -28,10 +28,10 @@ from compress.host import without_home
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import VOCABULARIES, Manifest, describe_files, file_sha256
 from compress.models.model_dir import REMOVALS, ModelDir, parent_entry, removal_shapes, removals_of
-from compress.models.modeling import PROBLEM_TYPES, auto_class
 from compress.progress import logger
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.controls import control_key
+from compress.tasks import everything
 
 Model = ModelDir | str | Path
 
@@ -298,12 +298,13 @@ def plan_baselines(
     for given in dict.fromkeys(names):
         plugin = plugins.find("baselines", given)
         module, name = plugin.load(), plugin.name
-        if teacher.task in module.TASKS:
+        able = [one for one in everything().values() if name in one.baselines or one in getattr(module, "TASKS", ())]
+        if teacher.task in able:
             new = new_candidate(name, "baseline", candidates, scratch)
             entries.append(Entry(new, str(module.RUNTIME), new.model, name, "cpu", "baselines", teacher))
         elif wanted is not True:
             raise CompressError(
-                f"the baseline {name} is for {' and '.join(module.TASKS)}, not {teacher.task}; leave it out"
+                f"the baseline {name} is for {' and '.join(sorted(able))}, not {teacher.task}; leave it out"
             )
     return entries
 
@@ -339,7 +340,7 @@ def plan_competitors(
     known = plugins.names("competitors")
     for name in dict.fromkeys(plugins.find("competitors", name).name for name in (known if "all" in names else names)):
         module = plugins.find("competitors", name).load()
-        tags = bool(models) and models[0].model.task == "tagging"
+        tags = bool(models) and models[0].model.task.by_word
         lacks = {
             f"it does not run on {device}": device not in module.DEVICES,
             "it classifies whole texts, and these models tag words": tags and not getattr(module, "TAGS", False),
@@ -483,11 +484,6 @@ def _random_model(config: Mapping[str, Any], labels_from: ModelDir, seed: int) -
     import torch
     from transformers import AutoConfig
 
-    settings = {
-        **config,
-        "id2label": dict(enumerate(labels_from.labels)),
-        "label2id": {label: index for index, label in enumerate(labels_from.labels)},
-        "problem_type": PROBLEM_TYPES[labels_from.task],
-    }
+    settings = {**config, **labels_from.task.head_settings(labels_from.labels)}
     torch.manual_seed(seed)
-    return auto_class(labels_from.task).from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
+    return labels_from.task.auto_model().from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))

@@ -17,7 +17,7 @@ from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, content_sha256, open_rows, read_examples, row_key
 from compress.errors import CompressError, refuse
-from compress.evaluation.cluster_bootstrap import CONFIDENCE
+from compress.evaluation.metrics import CONFIDENCE
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import core_count

@@ -16,12 +16,9 @@ from compress.benchmarking.results.schema import Fields, Measurement, groups, in
 from compress.benchmarking.rounds import speedup_of
 from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.data import Example
-from compress.data.tokenization import NO_ANSWER
 from compress.errors import CompressError, refuse
 from compress.evaluation import metrics
-from compress.evaluation.calibration_error import calibration_error, calibration_interval
-from compress.evaluation.cluster_bootstrap import Array
-from compress.evaluation.metrics import METRICS, Difference, Metric
+from compress.evaluation.metrics import ACCURACY, Array, Difference, Metric, calibration_error, calibration_interval
 from compress.inference.speedup_intervals import (
     PERCENTILES,
     Interval,
@@ -37,6 +34,7 @@ from compress.models.manifest import METRICS_NAME, VOCABULARIES, Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.training_log import read_training, series
 from compress.progress import Progress, logger
+from compress.tasks import Task
 
 ONE = Interval(1.0, 1.0, 1.0)
 FLIPS_KEPT = 100
@@ -338,7 +336,7 @@ def quality_fields(
     *,
     baseline: str,
     metric: Metric,
-    task: str,
+    task: Task,
     labels: Sequence[str],
     sentences: np.ndarray | None = None,
 ) -> dict[str, Fields]:
@@ -350,9 +348,8 @@ def quality_fields(
         gold: class indices, or scores, ``[N]``.
         baseline: title of the teacher that the others are compared with.
         metric: what to measure.
-        task: ``classification``, ``regression`` or ``tagging``, where N counts words.
         labels: names of the classes in order.
-        sentences: for tagging, the sentence of every word, ``[N]``.
+        sentences: where a task answers words, the sentence of each, ``[N]``.
 
     Raises:
         CompressError: a model's output is not a number.
@@ -368,14 +365,14 @@ def quality_fields(
         model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
         found[title] = {
             **_metric_fields(model, teacher, gold, metric, len(labels), sentences),
-            "classes": _class_fields(model, teacher, gold, labels, sentences) if task != "regression" else [],
-            **_flip_fields(model, teacher, gold, sentences),
+            "classes": _class_fields(model, teacher, gold, labels, sentences) if task.has_classes else [],
+            **_flip_fields(model, teacher, gold, task, sentences),
         }
     return found
 
 
 def read_answers(
-    title: str, logits: np.ndarray | None, rows: int, *, task: str, labels: Sequence[str]
+    title: str, logits: np.ndarray | None, rows: int, *, task: Task, labels: Sequence[str]
 ) -> ModelPredictions:
     """Turn logits into predictions and probabilities.
 
@@ -383,18 +380,14 @@ def read_answers(
         CompressError: one of them is not a number.
         ValueError: their shape is not ``[rows, C]``.
     """
-    from scipy.special import softmax
-
     values = np.asarray(logits, dtype=np.float64)
-    width = 1 if task == "regression" else len(labels)
+    width = len(labels) if task.has_classes else 1
     if values.shape != (rows, width):
         raise ValueError(f"{title} has logits of shape {values.shape}, not {(rows, width)}")
-    predicted = metrics.predictions(values, task)
-    if task == "tagging":  # a word without an answer: all tags are as likely
-        values = np.where(predicted[:, None] == NO_ANSWER, 0.0, values)
+    predicted = task.predictions(values)
     # A log-probability may be minus infinity; its softmax is a number all the same.
     with np.errstate(invalid="ignore"):
-        probabilities = None if task == "regression" else softmax(values, axis=1)
+        probabilities = task.probabilities(values)
     broken = ~np.isfinite(values if probabilities is None else probabilities).all(axis=1)
     refuse(
         (
@@ -464,30 +457,23 @@ def _class_fields(
             paired = NO_DIFFERENCE
             if model is not teacher:
                 paired = metrics.paired_difference(
-                    mine, reference, gold[held], metric=METRICS["accuracy"], classes=len(labels), sentences=own
+                    mine, reference, gold[held], metric=ACCURACY, classes=len(labels), sentences=own
                 )
             one |= {"low": paired.low, "high": paired.high}
         found.append(one)
     return found
 
 
-def _flip_fields(model: ModelPredictions, teacher: ModelPredictions, gold: Array, sentences: Array | None) -> Fields:
+def _flip_fields(
+    model: ModelPredictions, teacher: ModelPredictions, gold: Array, task: Task, sentences: Array | None
+) -> Fields:
     """List the rows that the model gets wrong and the teacher right, and the reverse, largest change first.
 
-    Of a classifier, a row is lost that the teacher has right and the model wrong, and ``change`` is how the probability
-    of the gold label changed, in points. Of a regression, a row is lost when its absolute error grew, and ``change`` is
-    how much smaller the error became, in units of the score; a change of 0 in four digits counts on neither side.
-    Either way a change below 0 is for the worse. For tagging, ``row`` is the sentence and ``word`` the number of the
-    word in it, from 0.
+    A change below 0 is for the worse (:meth:`compress.tasks.Task.flips`). With ``sentences``, ``row`` is the sentence
+    and ``word`` the number of the word in it, from 0.
     """
-    mine, reference = model.predicted, teacher.predicted
-    if model.probabilities is None or teacher.probabilities is None:
-        change = np.round(np.abs(reference - gold) - np.abs(mine - gold), 4)
-        lost, won = change < 0, change > 0
-    else:
-        rows = np.arange(len(gold))
-        change = np.round(100 * (model.probabilities[rows, gold] - teacher.probabilities[rows, gold]), 4)
-        lost, won = (reference == gold) & (mine != gold), (reference != gold) & (mine == gold)
+    mine = model.predicted
+    change, lost, won = task.flips(mine, teacher.predicted, gold, model.probabilities, teacher.probabilities)
 
     def place(row: int) -> dict[str, int]:
         if sentences is None:

@@ -20,14 +20,13 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from compress import plugins
+from compress import plugins, tasks
 from compress.benchmarking import competitors
 from compress.benchmarking.hardware import matmul_peak_tflops, peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.data.examples import Example
-from compress.data.tokenization import pad, word_counts
+from compress.data.tokenization import pad
 from compress.data.truncation import counting
 from compress.errors import CompressError, Unavailable
-from compress.evaluation.metrics import predictions
 from compress.host import end_with_parent, installed_versions, library_versions
 from compress.inference.batching import run_by_length
 from compress.inference.speedup_intervals import is_stable
@@ -40,7 +39,6 @@ TOKENIZER_WARM_UP_MS, MODEL_WARM_UP_MS, EARLIER_BATCHES = 1.0, 4.0, 32
 PREDICT_ROWS = 32
 TEXTS_NAME, TRAIN_NAME, GOLD_NAME = "texts.json", "train.json", "train-gold.npy"  # of a benchmark's scratch
 MOST_ALONE_ROWS = 1000  # classified one at a time too, which costs as much as several thousand rows in batches
-LARGEST_SCORE_CHANGE = 1e-3  # of a regression: more is another answer
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -143,8 +141,8 @@ class RequestHandler:
     def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
         return self.runner.prepare([self.examples[row] for row in rows], **shape)
 
-    def predict(self, *, logits: str, task: str = "classification", cores: Sequence[int] = ()) -> Any:
-        """Write the logits ``[N, C]`` of all rows; rows of like length share a batch. For tagging N counts words.
+    def predict(self, *, logits: str, task: str = "", cores: Sequence[int] = ()) -> Any:
+        """Write the logits ``[N, C]`` of all answers; rows of like length share a batch.
 
         Returns which share of the rows each member of a cascade answered, nothing for other models, and the share of
         the rows, up to 1,000 spread evenly, whose answer is another when they are alone.
@@ -152,7 +150,8 @@ class RequestHandler:
         This may run on any of ``cores``; afterwards the process is pinned as before.
         """
         pin(cores)
-        words = word_counts(self.examples) if task == "tagging" else None
+        answering = tasks.find_task(task) if task else tasks.default()
+        words = answering.answer_counts(self.examples)
 
         def run(rows: list[int]) -> np.ndarray:
             return np.asarray(self.runner.run(self.inputs(rows, {})))
@@ -163,7 +162,7 @@ class RequestHandler:
         answered = ((getattr(self.runner, "answered", before) - before) / rows).tolist()
         together = np.split(found, np.cumsum(words or [1] * rows)[:-1])
         sample = sorted({round(row) for row in np.linspace(0, rows - 1, MOST_ALONE_ROWS)})
-        changed = [_differ(together[row], run([row]), task) for row in sample]
+        changed = [answering.differ(together[row], run([row])) for row in sample]
         if cores:
             pin(self.cores)
         return {"answered": answered, "batch_dependent_share": sum(changed) / len(changed)}
@@ -306,13 +305,6 @@ def import_required(module: Any) -> Mapping[str, str]:
         except ImportError as error:
             raise Unavailable(f"{name} cannot be imported ({error}); type pip install '{requirement}'") from None
     return required
-
-
-def _differ(logits: np.ndarray, others: np.ndarray, task: str) -> bool:
-    """Tell whether two logits ``[N, C]`` of the same rows are different answers."""
-    if task == "regression":
-        return bool(np.abs(logits - others).max() > LARGEST_SCORE_CHANGE)
-    return not np.array_equal(predictions(logits, task), predictions(others, task))
 
 
 def serve(requests: IO[str], answers: IO[str]) -> None:

@@ -1,4 +1,4 @@
-"""Fit a scale and a shift of logits by which probabilities are calibrated, and judge it on rows it did not see.
+"""Fit a scale and a shift of logits by which probabilities are calibrated, and put them into a model.
 
 Shapes: N rows, C classes.
 
@@ -9,21 +9,47 @@ Both maximise the likelihood of the gold labels times a prior. ln T is normal ar
 vector scaling the logarithms of the scales around -ln T, and the shifts around 0, with 0.5. From 500 rows on the prior
 of T moves it by less than 1%. Without it, few rows that are all predicted right would have T = 0, and every class with
 a handful of rows scales of its own, which is why Guo et al. found vector scaling to overfit with many classes.
+
+The scale and shift go into the last linear layer of torch, or after the graph of ONNX: every client then computes
+calibrated probabilities with the softmax that it always takes.
+
+*Acceptance* is the confidence from which predictions are right as often as asked, with 95% certainty. Thresholds that
+accept 5%, 10%, ... and all rows are tested in turn, beginning with few rows, as long as the binomial bound (Clopper and
+Pearson 1934) says that enough of the accepted rows are right. One early error would stop such a sequence: there are up
+to four, which begin at different thresholds and share the 5% of error among them: fixed-sequence testing with several
+starts (Angelopoulos et al. 2021, "Learn then Test", arXiv:2110.01052). The bounds take rows to be independent, and
+thresholds to be fixed; they are quantiles of the same confidences, which changes the certainty by a few tenths of a
+percent.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import nn
+from transformers import PreTrainedModel
 
-from compress.evaluation.cluster_bootstrap import Array
-from compress.evaluation.metrics import bootstrap
-from compress.evaluation.softmax import log_probabilities
+from compress.errors import CompressError
+from compress.evaluation.metrics import Array, bootstrap, log_probabilities
+from compress.exporting.onnx_graph import write_graph
+from compress.models.dummy_inputs import example_inputs
+from compress.models.graph_files import copy_graph, graph_file
+from compress.models.manifest import ONNX_NAME
 
 FOLDS = 10
 TEMPERATURE_DEVIATION = 1.0
 CLASS_DEVIATION = 0.5
 LARGEST_LOG_TEMPERATURE = 5.0  # where a probability of 99.9% becomes one of 51%
+CERTAINTY = 0.95
+LEVELS, STARTS = 20, 4
+TOLERANCE = 1e-4
+UNCALIBRATED = "uncalibrated_logits"
 
 
 @dataclass(frozen=True)
@@ -158,3 +184,132 @@ def fit_vector(logits: Array, gold: Array) -> Scaling:
 
     values = minimize(loss, start, jac=True, method="L-BFGS-B").x
     return Scaling(np.exp(values[0] + values[1 : 1 + classes]), values[1 + classes :])
+
+
+def last_layer(model: PreTrainedModel) -> nn.Linear:
+    """Return the linear layer whose output are the logits.
+
+    Raises:
+        CompressError: there is none.
+    """
+    found: list[tuple[nn.Linear, torch.Tensor]] = []
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    hooks = [layer.register_forward_hook(lambda own, _, output: found.append((own, output))) for layer in layers]
+    try:
+        with torch.no_grad():
+            logits = model(**example_inputs(model)).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    # A decoder classifies every token, and its logits are rows of that.
+    ends = [layer for layer, output in reversed(found) if output.shape[-1] == logits.shape[-1]]
+    if not ends:
+        raise CompressError(
+            f"this {model.config.model_type!r} model has no linear layer that gives its logits, so that they cannot be "
+            "scaled; turn it into ONNX with 'compress export' and calibrate that"
+        )
+    return ends[0]
+
+
+def rescale_torch(model: PreTrainedModel, scaling: Scaling) -> None:
+    """Scale the weights of the last layer of a torch model, in place.
+
+    Raises:
+        CompressError: its logits are not scaled by that.
+    """
+    layer, inputs = last_layer(model), example_inputs(model)
+    scale = torch.as_tensor(scaling.scale, dtype=layer.weight.dtype)
+    with torch.no_grad():
+        expected = scaling.apply(model(**inputs).logits.double().numpy())
+        layer.weight.mul_(scale[:, None])
+        if layer.bias is not None:
+            layer.bias.mul_(scale)
+            if scaling.shift is not None:
+                layer.bias.add_(torch.as_tensor(scaling.shift, dtype=layer.bias.dtype))
+        found = model(**inputs).logits.double().numpy()
+    if np.abs(found - expected).max() > TOLERANCE * max(1.0, np.abs(expected).max()):
+        raise CompressError(
+            f"the logits of this {model.config.model_type!r} model do not follow the weights of its last layer; turn "
+            "it into ONNX with 'compress export' and calibrate that"
+        )
+
+
+def rescale_graph(source: Path, target: Path, scaling: Scaling) -> None:
+    """Write the graph of a directory into another, with a multiplication, and an addition, after its logits."""
+    if scaling.is_identity:
+        copy_graph(graph_file(source), target)
+        return
+    model = onnx.load(str(graph_file(source)))
+    graph = model.graph
+    output = next(value for value in graph.output if value.name == "logits")
+    kind = helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
+    known = {name for node in graph.node for name in node.output}
+    name = UNCALIBRATED
+    while name in known:  # calibrated before
+        name = f"{name}_"
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name if one == "logits" else one for one in names]
+    for operator, values in (("Mul", scaling.scale), ("Add", scaling.shift)):
+        if values is not None:
+            constant = f"{name}_{operator.lower()}"
+            graph.initializer.append(numpy_helper.from_array(values.astype(kind), constant))
+            graph.node.append(helper.make_node(operator, [name, constant], [f"{constant}_output"]))
+            name = f"{constant}_output"
+    graph.node[-1].output[0] = "logits"
+    write_graph(model, target / ONNX_NAME)
+
+
+@dataclass(frozen=True)
+class Level:
+    """Predictions of this confidence or more: how many there are, and how often they are right.
+
+    ``at_least`` is the lower bound of ``right``; ``share`` is of all rows.
+    """
+
+    threshold: float
+    rows: int
+    share: float
+    right: float
+    at_least: float
+
+
+def levels(confidence: Array, correct: Array, error: float = (1 - CERTAINTY) / LEVELS) -> list[Level]:
+    """Return what is accepted at thresholds that accept 5%, 10%, ... and all of the rows.
+
+    Args:
+        confidence: ``[N]``.
+        correct: whether each prediction is right, ``[N]``.
+        error: how often each bound may be wrong; by default all of them hold together with 95% certainty.
+    """
+    from scipy.stats import beta
+
+    rows = len(confidence)
+    found: dict[float, Level] = {}
+    falling = np.sort(confidence)[::-1]
+    for step in range(1, LEVELS + 1):
+        threshold = float(falling[max(0, -(-rows * step // LEVELS) - 1)])
+        accepted = confidence >= threshold
+        count, right = int(accepted.sum()), int(correct[accepted].sum())
+        at_least = float(beta.ppf(error, right, count - right + 1)) if right else 0.0
+        found[threshold] = Level(threshold, count, count / rows, right / count, at_least)
+    return list(found.values())
+
+
+def accept_from(confidence: Array, correct: Array, right: float) -> Level | None:
+    """Return the level that accepts most rows of those that are certainly ``right`` so often; None where none is."""
+    starts = next((n for n in range(STARTS, 0, -1) if rows_needed(right, n) <= len(confidence)), 0)
+    if not starts:
+        return None
+    found = levels(confidence, correct, (1 - CERTAINTY) / starts)
+    large = [level for level in found if level.rows >= rows_needed(right, starts)]  # smaller ones could not be certain
+    best = None
+    for start in np.unique(np.linspace(0, len(large) - 1, starts + 1).astype(int)[:starts]):
+        for level in itertools.takewhile(lambda level: level.at_least >= right, large[start:]):
+            best = level if best is None or level.rows > best.rows else best
+    return best
+
+
+def rows_needed(right: float, starts: int = 1) -> int:
+    """Return how many accepted rows without an error are certainly ``right`` so often, with so many sequences."""
+    return math.ceil(math.log((1 - CERTAINTY) / starts) / math.log(right))

@@ -15,9 +15,7 @@ from compress.data.examples import (
 from compress.data.label_encoding import (
     LabelIndex,
     check_classes,
-    encode_gold,
     infer_labels,
-    infer_task,
     sort_labels,
 )
 from compress.data.overlap import check_roles, grouped_split
@@ -49,10 +47,8 @@ __all__ = [
     "content_sha256",
     "data_entry",
     "describe_rows",
-    "encode_gold",
     "grouped_split",
     "infer_labels",
-    "infer_task",
     "join_sources",
     "open_rows",
     "open_source",

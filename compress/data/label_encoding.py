@@ -1,4 +1,4 @@
-"""Infer the task and the labels of examples, and encode labels as numbers."""
+"""Infer the labels of examples, and find the numbers of classes however they are written."""
 
 import functools
 import json
@@ -23,30 +23,6 @@ _UNNAMED = re.compile("LABEL_[0-9]+")  # what transformers calls classes that no
 def class_identity(name: str) -> Decimal | str:
     """Return what all spellings of a class share: numbers their value, names all but case, white space and the like."""
     return Decimal(name) if NUMBER.fullmatch(name) else normalise(name)
-
-
-def encode_gold(
-    examples: Sequence[Example], labels: Sequence[str], *, task: str, name: str
-) -> list[int] | list[float] | list[list[int]]:
-    """Return gold labels as a model counts them: class indices, scores for regression, a list of tags for tagging."""
-    if task == "tagging":
-        return encode_tags(examples, labels, name=name)
-    return encode_scores(examples, name=name) if task == "regression" else encode_labels(examples, labels, name=name)
-
-
-def infer_task(examples: Sequence[Example]) -> str:
-    """Return ``tagging`` when words are labelled, else ``regression`` or ``classification`` by the labels.
-
-    Raises:
-        CompressError: some rows have tags and some have labels.
-    """
-    tagged = sum(example.tags is not None for example in examples)
-    if 0 < tagged < len(examples):
-        raise CompressError(
-            f"{tagged:,} of {len(examples):,} rows have a tag for each word and the others do not: give data of one "
-            "kind."
-        )
-    return "tagging" if tagged else "regression" if infer_labels(examples) is None else "classification"
 
 
 def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
@@ -107,43 +83,6 @@ def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> No
         logger.warning("validation has classes of which train has no row to learn from: %s", some_of(unseen))
 
 
-def encode_labels(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[int]:
-    """Return each example's index in ``labels``.
-
-    Args:
-        examples: labelled rows; a label is a name in ``labels`` or its index.
-        labels: the teacher's labels in the order of its ``id2label``.
-        name: what to call the set in an error, for example ``"validation"``.
-
-    Raises:
-        CompressError: for a label outside the set, naming its value and row. An index is not accepted
-            where any of the names is itself a number, because ``1`` would then mean two things.
-    """
-    index = LabelIndex(labels)
-    encoded = [index.of(example, example.label, row, name) for row, example in enumerate(examples, start=1)]
-    _say_once(index.order)
-    return encoded
-
-
-def encode_tags(examples: Iterable[Example], labels: Sequence[str], *, name: str) -> list[list[int]]:
-    """Return the index in ``labels`` of the tag of every word of every example.
-
-    Raises:
-        CompressError: a sentence without tags, with more or fewer tags than words, or with a tag outside the set.
-    """
-    index = LabelIndex(labels)
-    encoded = []
-    for row, example in enumerate(examples, start=1):
-        if example.tags is None or len(example.tags) != len(example.words):
-            raise CompressError(
-                f"{_row(row, example, name)} has {len(example.tags or ())} tags for {len(example.words)} words, but "
-                "the model tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
-            )
-        encoded.append([index.of(example, tag, row, name) for tag in example.tags])
-    _say_once(index.order)
-    return encoded
-
-
 class LabelIndex:
     """The numbers of a model's classes by their names, however these are written.
 
@@ -186,20 +125,21 @@ class LabelIndex:
         number = -1 if label is None else self.find(label, example.origin.classes if example.origin else ())
         if number < 0:
             raise self._error(example, label, row, name)
+        _say_once(self.order)
         return number
 
     def _error(self, example: Example, label: str | None, row: int, name: str) -> CompressError:
         shown, what = some_of(self.labels), "tag" if example.tags else "label"
         if label is None:
             return CompressError(
-                f"{_row(row, example, name)} has no label, but one of {shown} is needed: remove the row or name "
+                f"{row_name(row, example, name)} has no label, but one of {shown} is needed: remove the row or name "
                 "another column with --label-column."
             )
         index = " (or an index where no name is a number)" if what == "label" else ""
         return CompressError(
-            f"{_row(row, example, name)} has the {what} {label!r}, which the model does not know: allowed are {shown}"
-            f"{index}; correct the file, name another column with --label-column, or say what its labels mean with "
-            f"--label-map FILE, such as {{{json.dumps(label)}: {json.dumps(self.labels[0])}, ...}}."
+            f"{row_name(row, example, name)} has the {what} {label!r}, which the model does not know: allowed are "
+            f"{shown}{index}; correct the file, name another column with --label-column, or say what its labels mean "
+            f"with --label-map FILE, such as {{{json.dumps(label)}: {json.dumps(self.labels[0])}, ...}}."
             f"{did_you_mean(label, self.labels)}"
         )
 
@@ -254,21 +194,7 @@ class LabelMap:
         return found
 
 
-def encode_scores(examples: Iterable[Example], *, name: str) -> list[float]:
-    """Return each example's label as a finite number, for regression."""
-    scores = []
-    for row, example in enumerate(examples, start=1):
-        score = None if example.label is None else finite_number(example.label)
-        if score is None:
-            raise CompressError(
-                f"{_row(row, example, name)} has the label {example.label!r}, but regression needs a number: "
-                "correct the row or name another column with --label-column."
-            )
-        scores.append(score)
-    return scores
-
-
-def _row(number: int, example: Example, name: str) -> str:
+def row_name(number: int, example: Example, name: str) -> str:
     """Name a row by its place in its file, or in the set where it is of none, and by the start of its text."""
     start = example.text[:_SHOWN_CHARACTERS]
     where = example.where or f"Row {number} of {name}"

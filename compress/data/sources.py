@@ -32,7 +32,7 @@ from compress.data.examples import (
 from compress.data.formats.objects import is_hub_name, object_table, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
-from compress.data.label_encoding import LabelMap, encode_scores, infer_labels
+from compress.data.label_encoding import LabelMap, finite_number, infer_labels
 from compress.errors import CompressError, did_you_mean, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
@@ -386,7 +386,7 @@ def read_examples(source: TextSource) -> list[Example]:
     if not examples:
         raise CompressError(f"{source.name} has no row with text: give a file with at least one.")
     labels = infer_labels(examples)
-    found = encode_scores(examples, name=source.name) if labels is None else labels
+    found = [finite_number(row.label or "") for row in examples] if labels is None else labels
     if len(set(found)) == 1:
         one, several = ("score", "scores") if labels is None else ("class", "classes")
         raise CompressError(

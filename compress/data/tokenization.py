@@ -341,23 +341,22 @@ def encode(
     examples: Sequence[Example],
     max_length: int,
     *,
-    task: str = "classification",
+    by_word: bool = False,
     counted: bool = True,
 ) -> TokenRows:
     """Return ``input_ids`` and, where the tokenizer makes them, ``token_type_ids``: int64 ``[T]`` a row, not padded.
 
-    For ``tagging`` the words of a row are tokenised one by one, and ``words`` says where each starts
-    (:func:`compress.data.tokenization.first_tokens`). Where the tokenizer leaves nothing of a row, it has the unknown
-    token.
+    Where the tokenizer leaves nothing of a row, it has the unknown token.
 
     Args:
+        by_word: tokenise the words of a row one by one; ``words`` then says where each starts (:func:`first_tokens`).
         counted: whether rows that are cut count for :mod:`compress.data.truncation`.
 
     Raises:
-        CompressError: some rows are texts and some are pairs, or a tagger is to read pairs.
+        CompressError: some rows are texts and some are pairs, or words of pairs are to be read.
     """
-    check_one_kind(examples, task)
-    tokens = _encode(tokenizer, examples, max_length, task)
+    check_one_kind(examples, by_word=by_word)
+    tokens = _encode(tokenizer, examples, max_length, by_word)
     if counted:
         count_rows(max_length, examples, tokens.truncated)
     if not all(map(len, tokens["input_ids"])):
@@ -368,18 +367,18 @@ def encode(
     return tokens
 
 
-def check_one_kind(examples: Sequence[Example], task: str = "classification") -> None:
+def check_one_kind(examples: Sequence[Example], *, by_word: bool = False) -> None:
     """Refuse texts beside pairs of texts, whose second texts nothing would read, and pairs for a tagger."""
     kinds = {example.text_pair is not None for example in examples}
-    if task == "tagging" and True in kinds:
+    if by_word and True in kinds:
         raise CompressError("a tagger reads one text, words with spaces between, and these rows are pairs of texts")
     if len(kinds) > 1:
         raise CompressError("some of these rows are texts and some are pairs of texts; give rows of one kind")
 
 
-def _encode(tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, task: str) -> TokenRows:
+def _encode(tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, by_word: bool) -> TokenRows:
     encoder = shared_encoder(tokenizer)
-    if task != "tagging":
+    if not by_word:
         has_pairs = bool(examples) and examples[0].text_pair is not None
         pairs = [example.text_pair or "" for example in examples] if has_pairs else None
         return encoder([example.text for example in examples], pairs, max_length)
@@ -467,9 +466,3 @@ def word_counts(examples: Iterable[Example]) -> list[int]:
 def by_sentence(values: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
     """Cut ``[W, ...]`` into one array for each sentence."""
     return np.split(values, np.cumsum(counts)[:-1])
-
-
-def one_column(gold: Sequence[Any]) -> np.ndarray:
-    """Return gold labels as metrics read them: ``[N]``, or for tagging ``[W]``, those of all sentences in order."""
-    nested = bool(len(gold)) and isinstance(gold[0], list)
-    return np.array([tag for tags in gold for tag in tags] if nested else gold)

@@ -1,28 +1,27 @@
-"""Metrics, their confidence intervals, and paired comparison of two models on the same rows. N rows, C classes.
+"""What predictions are worth: metrics, probabilities, intervals, paired comparison. N rows, C classes.
 
 Every metric is one NumPy function over the last axis, so that the bootstrap evaluates thousands of resamples
 at once; the tests hold each of them against scikit-learn and SciPy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compress.data.tokenization import NO_ANSWER
-from compress.errors import CompressError, did_you_mean
-from compress.evaluation.cluster_bootstrap import (
-    BATCH_VALUES,
-    CONFIDENCE,
-    RESAMPLES,
-    Array,
-    percentiles,
-    sentence_bootstrap,
-    sentence_mean_interval,
-)
+from compress.errors import CompressError
 
+Array = NDArray[Any]
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+BATCH_VALUES = 4_000_000  # some 32 MB
 FEW_CLASSES = 10
+BINS = 15  # of the calibration error
+
 Statistic = Callable[[Array, Array, int], Array]
 
 
@@ -31,7 +30,7 @@ class Metric:
     """A metric by the name a user types: a function of predictions ``[..., N]``, gold ``[..., N]`` and C."""
 
     name: str
-    task: str
+    of_classes: bool
     statistic: Statistic
 
 
@@ -104,61 +103,43 @@ def _both(predicted: Array, gold: Array, classes: int) -> Array:
     return (_pearson(predicted, gold, classes) + _spearman(predicted, gold, classes)) / 2
 
 
-METRICS: Mapping[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("accuracy", "classification", _accuracy),
-        Metric("f1", "classification", _f1),  # of the last label
-        Metric("macro-f1", "classification", _macro_f1),
-        Metric("matthews", "classification", _matthews),
-        Metric("pearson", "regression", _pearson),
-        Metric("spearman", "regression", _spearman),
-        Metric("pearson-spearman", "regression", _both),  # the mean, as GLUE reports STS-B
-    )
-}
-DEFAULTS: Mapping[str, str] = {"classification": "accuracy", "regression": "pearson"}
+ACCURACY = Metric("accuracy", True, _accuracy)
+SPEARMAN = Metric("spearman", False, _spearman)
+CLASS_METRICS = (
+    ACCURACY,
+    Metric("f1", True, _f1),  # of the last label
+    Metric("macro-f1", True, _macro_f1),
+    Metric("matthews", True, _matthews),
+)
+SCORE_METRICS = (
+    Metric("pearson", False, _pearson),
+    SPEARMAN,
+    Metric("pearson-spearman", False, _both),  # the mean, as GLUE reports STS-B
+)
+
+# Probabilities
 
 
-def find_metric(name: str | None, *, task: str, classes: int | None = None) -> Metric:
-    """Return a metric by name, or the task's default; for tagging those of classification, over words.
-
-    Raises:
-        CompressError: it is unknown, of the other task, or ``f1`` with more than two labels.
-    """
-    kind = "classification" if task == "tagging" else task  # of words
-    allowed = [metric.name for metric in METRICS.values() if metric.task == kind]
-    key = (name or DEFAULTS[kind]).replace("_", "-")
-    if key not in allowed:
-        raise CompressError(
-            f"metric {name!r} does not fit {task}; choose one of {', '.join(allowed)} with --metric."
-            f"{did_you_mean(key, allowed)}"
-        )
-    if key == "f1" and classes is not None and classes != 2:
-        raise CompressError(f"metric 'f1' needs two labels, not {classes}; use --metric macro-f1")
-    return METRICS[key]
+def log_probabilities(logits: Array) -> Array:
+    """Return the logarithms of the softmax probabilities of logits ``[N, C]``."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def predictions(logits: ArrayLike, task: str) -> Array:
-    """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64.
-
-    For tagging a word without an answer, whose logits are not numbers, is predicted to be -1, which no tag is.
-    """
-    values = np.asarray(logits)
-    if values.ndim != 2:
-        raise ValueError(f"logits must be [N, C], not of shape {values.shape}")
-    if task == "regression":
-        return values[:, 0].astype(np.float64)
-    if task == "tagging":
-        unanswered = np.isnan(values).all(axis=1)
-        return np.where(unanswered, NO_ANSWER, values.argmax(axis=1)).astype(np.int64)
-    return np.asarray(values.argmax(axis=1), dtype=np.int64)
+def probabilities(logits: Array) -> Array:
+    """Return the softmax probabilities of logits ``[N, C]``, float64."""
+    chances = np.exp(logits.astype(float) - logits.max(axis=1, keepdims=True))
+    return np.asarray(chances / chances.sum(axis=1, keepdims=True))
 
 
-def evaluate(logits: ArrayLike, gold: ArrayLike, *, task: str, metric: str | None = None) -> float:
-    """Return a metric as a fraction (0.89, not 89) of logits ``[N, C]`` and gold labels or scores ``[N]``."""
-    values = np.asarray(logits)
-    chosen = find_metric(metric, task=task, classes=values.shape[-1])
-    return score(predictions(values, task), gold, metric=chosen, classes=values.shape[-1])
+def confidence(logits: Array) -> Array:
+    """Return the probability of the likeliest class of logits ``[N, C]``, float64 ``[N]``."""
+    shifted = logits.astype(float)
+    shifted -= shifted.max(axis=1, keepdims=True)
+    return np.asarray(1.0 / np.exp(shifted, out=shifted).sum(axis=1))
+
+
+# Intervals and paired comparison
 
 
 def score(predicted: ArrayLike, gold: ArrayLike, *, metric: Metric, classes: int) -> float:
@@ -220,7 +201,7 @@ def paired_difference(
     model, gold_rows = _rows(predicted, gold)
     other, _ = _rows(reference, gold)
     p = None
-    if metric.task == "classification":
+    if metric.of_classes:
         won, lost = discordant(model, other, gold_rows)
         p = mcnemar_p(won, lost) if sentences is None else None
         if metric.name == "accuracy":
@@ -314,3 +295,232 @@ def _rows(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array]:
     if one.shape != other.shape or one.ndim != 1 or not len(one):
         raise ValueError(f"expected two columns [N] of equal length, got {one.shape} and {other.shape}")
     return one, other
+
+
+# Cluster bootstrap: whole sentences are resampled, as the words of one are not independent. Resampling words would
+# take every sentence for as much evidence as it has words, and give intervals that are too narrow. Field and Welsh
+# 2007, "Bootstrapping clustered data" (section 2.1). W words.
+
+
+def sentence_bootstrap(
+    samples: tuple[Array, ...], statistic: Callable[..., Array], sentences: Array, *, seed: int = 0
+) -> tuple[float, float]:
+    """Return the 95% percentile interval of a statistic of columns ``[W]`` over resamples of whole sentences.
+
+    Args:
+        sentences: the number of the sentence of every word, ``[W]``.
+
+    Raises:
+        CompressError: there are fewer than two sentences.
+    """
+    order = np.argsort(sentences, kind="stable")
+    _, sizes = _of_sentences(sentences)
+    starts = np.cumsum(sizes) - sizes
+    drawn_values = []
+    for drawn in _draws(len(sizes), seed):
+        for chosen in drawn:
+            lengths = sizes[chosen]
+            ends = np.cumsum(lengths)
+            rows = order[np.arange(ends[-1]) + np.repeat(starts[chosen] - ends + lengths, lengths)]
+            drawn_values.append(float(statistic(*(column[rows] for column in samples))))
+    return percentiles(np.array(drawn_values))
+
+
+def sentence_mean_interval(values: Array, sentences: Array, *, seed: int = 0) -> tuple[float, float]:
+    """Return what :func:`sentence_bootstrap` gives for the mean of one column, from the sums of its sentences."""
+    inverse, sizes = _of_sentences(sentences)
+    sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
+    means = [sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1) for drawn in _draws(len(sizes), seed)]
+    return percentiles(np.concatenate(means))
+
+
+def sentence_weights(sentences: Array, generator: np.random.Generator) -> Iterator[NDArray[np.float64]]:
+    """Yield how often each word counts, ``[W]``, in one resample of whole sentences after the other; their sum is W."""
+    inverse, sizes = _of_sentences(sentences)
+    while True:
+        times = np.bincount(generator.integers(0, len(sizes), len(sizes)), minlength=len(sizes))
+        weights = times[inverse].astype(np.float64)
+        yield weights * (len(weights) / weights.sum())
+
+
+def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the position of every word's sentence, ``[W]``, and the words of every sentence, ``[S]``."""
+    _, inverse, sizes = np.unique(sentences, return_inverse=True, return_counts=True)
+    if len(sizes) < 2:
+        raise CompressError("words of one sentence have no interval; give two labelled sentences or more")
+    return inverse, sizes
+
+
+def _draws(count: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """Yield resamples ``[R, S]`` of sentence numbers, as many at a time as memory allows."""
+    generator = np.random.default_rng(seed)
+    for size in batches(count):
+        yield generator.integers(0, count, (size, count))
+
+
+def batches(row_values: int) -> list[int]:
+    """Return how many resamples, of so many values each, are drawn at a time."""
+    size = max(1, BATCH_VALUES // row_values)
+    return [min(size, RESAMPLES - start) for start in range(0, RESAMPLES, size)]
+
+
+def percentiles(values: Array) -> tuple[float, float]:
+    """Return the 95% percentile interval of resampled values."""
+    low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+# Several seeds and data sets. S seeds
+
+
+@dataclass(frozen=True)
+class SeedSample:
+    """What the seeds of a recipe said about one data set, and what they are compared with.
+
+    ``predicted`` and ``reference`` are ``[S, N]``, one row a seed; ``gold`` is ``[N]``.
+    """
+
+    predicted: Array
+    reference: Array
+    gold: Array
+    metric: Metric
+    classes: int
+
+
+def difference_interval(sets: Sequence[SeedSample], *, seed: int = 0) -> tuple[float, float]:
+    """Return the 95% interval, in points, of the macro mean of differences over seeds and data sets.
+
+    Seeds and rows are crossed, since all seeds answer the same rows. Both are resampled, each for itself (Owen, 2007,
+    "The pigeonhole bootstrap"; a little cautious by design). Resampling S seeds shows (S - 1) / S of their variance, so
+    what they add is stretched by sqrt(S / (S - 1)) (Rao and Wu, 1988, "Resampling inference with complex survey data").
+    Data sets are never exchanged for others: the interval speaks of these sets only.
+
+    For accuracy, each set is given one row more that all seeds win and one that all lose, as the interval of Bonett and
+    Price (2012) has it, so that models which never differ are not certainly equal.
+
+    Simulated with 3 and 5 seeds, it holds the truth in 93% to 98% of worlds, but in 84% to 90% where 2 or 3 seeds
+    differ by more than rows make a difference vary: so few say little about their own spread.
+    """
+    drawn = np.mean([_drawn(columns, seed + index) for index, columns in enumerate(sets)], axis=0)
+    return percentiles(drawn)
+
+
+def _drawn(columns: SeedSample, seed: int) -> Array:
+    """Return the mean difference over seeds, in points, of every resample of rows and seeds, ``[RESAMPLES]``."""
+    generator = np.random.default_rng(seed)
+    per_seed = 100 * _resampled_rows(columns, generator)
+    seeds = per_seed.shape[1]
+    middle = per_seed.mean(axis=1)
+    if seeds == 1:
+        return np.asarray(middle)
+    chosen = generator.integers(0, seeds, per_seed.shape)
+    redrawn = np.take_along_axis(per_seed, chosen, axis=1).mean(axis=1)
+    return np.asarray(middle + (redrawn - middle) * np.sqrt(seeds / (seeds - 1)))
+
+
+def _resampled_rows(columns: SeedSample, generator: np.random.Generator) -> Array:
+    """Return the difference of every seed in every resample of rows, ``[RESAMPLES, S]``, as fractions."""
+    if columns.metric.name == "accuracy":
+        return _resampled_changes(columns, generator)
+    seeds, rows = columns.predicted.shape
+    drawn = [_differences(columns, generator.integers(0, rows, (count, rows))) for count in batches(rows * seeds)]
+    return np.concatenate(drawn, axis=1).T
+
+
+def _resampled_changes(columns: SeedSample, generator: np.random.Generator) -> Array:
+    """Draw how often each pattern of seeds won and lost comes, which is all of a resample that accuracy depends on."""
+    change = (columns.predicted == columns.gold).astype(int) - (columns.reference == columns.gold)
+    ones = np.ones((len(change), 1), int)
+    patterns, times = np.unique(np.hstack([change, ones, -ones]), axis=1, return_counts=True)
+    drawn = generator.multinomial(times.sum(), times / times.sum(), RESAMPLES)
+    return np.asarray(drawn @ patterns.T / times.sum())
+
+
+def _differences(columns: SeedSample, rows: Array) -> Array:
+    """Return the difference of every seed on rows ``[R, N]``, ``[S, R]``."""
+    gold, statistic, classes = columns.gold[rows], columns.metric.statistic, columns.classes
+    pairs = zip(columns.predicted, columns.reference, strict=True)
+    return np.array([statistic(p[rows], gold, classes) - statistic(r[rows], gold, classes) for p, r in pairs])
+
+
+# Calibration error
+
+
+def calibration_error(confidence: Array, correct: Array, *, bins: int = BINS) -> float:
+    """Return the expected calibration error of confidences ``[N]`` and of whether each is right ``[N]``, as a fraction.
+
+    The mean over bins of |mean confidence - share right|, as Naeini et al. (2015, "Obtaining well calibrated
+    probabilities using Bayesian binning") define it. Bins hold equally many rows, as in Nguyen and O'Connor (2015,
+    "Posterior calibration and exploratory analysis for natural language processing models"): confidences of a
+    classifier crowd close to 1, where bins of equal width would put nearly all rows into one. A row on the border of
+    two bins counts in both by its parts, and rows of equal confidence are spread evenly, so their order is irrelevant.
+    """
+    ordered, gap, ends = _ordered(confidence, correct)
+    return _error(np.ones(len(ordered)), gap, ends, bins)
+
+
+def calibration_interval(
+    confidence: Array,
+    correct: Array,
+    *,
+    sentences: Array | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> tuple[float, float]:
+    """Return a 95% interval of :func:`calibration_error`, from bootstrap resamples of the rows.
+
+    The error is a mean of absolute values, so chance makes it too large, and resampling does so once more: percentiles
+    as they are would lie above the truth and never reach 0. Hence:
+
+    * the lower end is mirrored at the estimate, 2 * estimate - percentile, which takes the bias off (the "basic"
+      interval of Davison and Hinkley, 1997, chapter 5), and it is 0 where a perfectly calibrated model would show as
+      large an error 1 time in 40 (rows redrawn from their own confidences: Bröcker and Smith, 2007, "Increasing the
+      reliability of reliability diagrams");
+    * the upper end is the larger of the mirrored and the plain one, which is cautious with few rows.
+
+    Simulated, it holds the truth in 88% to 98% of test sets of 100 to 3,000 rows; plain percentiles hold it in none of
+    those of a perfectly calibrated model. Memory is a few columns of N.
+
+    With ``sentences`` ``[N]`` rows are words, and whole sentences are drawn again; "by chance" stays that of words.
+    """
+    ordered, gap, ends = _ordered(confidence, correct)
+    rows, generator = len(ordered), np.random.default_rng(seed)
+    if sentences is not None:
+        weights = sentence_weights(sentences[np.argsort(confidence, kind="stable")], generator)
+    estimate = _error(np.ones(rows), gap, ends)
+    weight: Array
+    resampled, by_chance = np.empty(resamples), np.empty(resamples)
+    for i in range(resamples):
+        if sentences is None:
+            weight = np.bincount(generator.integers(0, rows, rows), minlength=rows)
+        else:
+            weight = next(weights)
+        resampled[i] = _error(weight, gap, ends)
+        by_chance[i] = _error(np.ones(rows), ordered - (generator.random(rows) < ordered), ends)
+    tail = (1 - CONFIDENCE) / 2
+    bottom, top = np.quantile(resampled, [tail, 1 - tail])
+    high = max(2 * estimate - bottom, top)
+    if estimate <= np.quantile(by_chance, 1 - tail):
+        return 0.0, float(high)
+    return float(max(0.0, min(2 * estimate - top, estimate))), float(high)
+
+
+def _ordered(confidence: Array, correct: Array) -> tuple[Array, Array, Array]:
+    """Return confidences in rising order, confidence minus correctness, and the last position of each tie."""
+    order = np.argsort(confidence, kind="stable")
+    ordered = np.asarray(confidence, dtype=float)[order]
+    ends = np.flatnonzero(np.append(np.diff(ordered) > 0, True))
+    return ordered, ordered - np.asarray(correct)[order], ends
+
+
+def _error(weight: Array, gap: Array, ends: Array, bins: int = BINS) -> float:
+    """Return the error of rows in order, each counted ``weight`` times: N and the sum of weights are equal.
+
+    The gaps are summed along the order, and a bin's sum is the rise of that curve between its two borders; straight
+    lines between the ends of ties spread a tie, or a row on a border, evenly.
+    """
+    rows = len(gap)
+    position = np.append(0.0, np.cumsum(weight)[ends])
+    total = np.append(0.0, np.cumsum(weight * gap)[ends])
+    borders = np.interp(np.linspace(0, rows, bins + 1), position, total)
+    return float(np.abs(np.diff(borders)).sum() / rows)

@@ -10,10 +10,6 @@ import onnx
 import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-)
 
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
@@ -25,11 +21,11 @@ from compress.models.loading import load_config
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import CROSS_ENCODER
-from compress.models.modeling import TAGGER, is_tagger
 from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
 from compress.models.modeling.small import SmallConfig
 from compress.models.saving import describe_architecture, save_tokenizer
 from compress.models.stage import Stage
+from compress.tasks import of_config, of_network
 
 PARITY = 1e-4
 # Batch and length of what both models read; the last length is cut to what the model can read.
@@ -149,11 +145,9 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
         for name in ("model_type", "auto_map", *CROSS_ENCODER, *PRUNED_FIELDS, "architectures", "transformers_version"):
             settings.pop(name, None)
     stock = AutoConfig.for_model(family, **settings)
-    tags = any(name.endswith(TAGGER) for name in config.architectures or ())
-    if not tags and stock.problem_type is None:
-        stock.problem_type = "regression" if stock.num_labels == 1 else "single_label_classification"
-    heads = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES if tags else MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
-    stock.architectures = [heads[family]]
+    task = of_config(config.to_dict())
+    stock.problem_type = stock.problem_type or task.problem_type  # type: ignore[assignment]
+    stock.architectures = [task.auto_model()._model_mapping[type(stock)].__name__]
     return stock
 
 
@@ -174,7 +168,7 @@ def check_parity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, wor
         with torch.no_grad():
             expected = model(**inputs).logits.numpy()
         found = run({name: tensor.numpy() for name, tensor in inputs.items()})
-        if is_tagger(model):
+        if of_network(model).by_word:
             read = inputs["attention_mask"].numpy() == 1
             found, expected = found[read], expected[read]
         difference = float(np.abs(found - expected).max())

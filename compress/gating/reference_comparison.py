@@ -14,11 +14,12 @@ from compress.benchmarking.results import verdict
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import in_points, times
 from compress.benchmarking.results.schema import Measurement
-from compress.evaluation.metrics import METRICS, paired_difference
+from compress.evaluation.metrics import paired_difference
 from compress.gating.budgets import Tolerance
 from compress.gating.gate_verdict import UNDECIDED, Change, Figures, Judgement, Limit, lost, subjects
 from compress.gating.limits import ONE_MODEL, as_loss
 from compress.inference.speedup_intervals import divided
+from compress.tasks import metrics_by_name
 
 _SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")
 _SAME_ROWS = attrgetter("metric_name", "model", "runtime", "device", "data_sha256", "model_sha256", "created")
@@ -104,7 +105,7 @@ class ReferenceComparison:
         now_rows = _kept(self.lines, line, "predictions", _SAME_ROWS)
         then_rows = _kept(self.older, then, "predictions", _SAME_ROWS)
         gold = _kept([*self.lines, *self.older], line, "gold", _SAME_GOLD)
-        metric = METRICS.get(line.metric_name or "")
+        metric = metrics_by_name().get(line.metric_name or "")
         is_paired = line.labels == then.labels  # a prediction is the number of a label
         if metric and is_paired and now_rows is not None and then_rows is not None and gold is not None:
             if len(now_rows) == len(then_rows) == len(gold):

@@ -39,16 +39,16 @@ def logits_of(
     *,
     max_length: int,
     batch_rows: int = BATCH_ROWS,
-    task: str = "classification",
+    by_word: bool = False,
     advance: Advance = lambda rows: None,
 ) -> np.ndarray:
     """Return logits ``[N, C]`` float32 in the order of the examples; ``advance`` by the rows of each batch.
 
-    For ``tagging`` N counts words, those of all sentences in order; a word without an answer has no numbers
-    (:mod:`compress.data.tokenization`).
+    With ``by_word`` the model answers words, and N counts those of all texts in order; a word without an answer has no
+    numbers (:mod:`compress.data.tokenization`).
     """
-    tokens = encode(tokenizer, examples, max_length, task=task)
-    words = word_counts(examples) if task == "tagging" else None
+    tokens = encode(tokenizer, examples, max_length, by_word=by_word)
+    words = word_counts(examples) if by_word else None
 
     def run_rows(rows: list[int]) -> np.ndarray:
         most = rows_in_memory(max(len(tokens["input_ids"][row]) for row in rows))

@@ -12,7 +12,8 @@ from compress.files import fault_of
 from compress.inference.batching import Run, exact_batches
 from compress.inference.threads import default_threads
 from compress.models.graph_files import graph_file
-from compress.models.model_files import CONFIG_NAME, labels_of, read_config, sigmoid_of, task_of
+from compress.models.model_files import CONFIG_NAME, read_config, sigmoid_of
+from compress.tasks import labels_of, of_config
 
 
 def open_runtime(
@@ -56,7 +57,7 @@ class _Answers:
 
     def __init__(self, run: Run, directory: Path, config: Mapping[str, Any]) -> None:
         self._run, self._directory = run, directory
-        self._labels, self._tags = len(labels_of(config)), task_of(config) == "tagging"
+        self._labels, self._by_word = len(labels_of(config)), of_config(config).by_word
         self._sigmoid = graph_file(directory).is_file() and sigmoid_of(config)  # of torch it is part of the network
 
     def __getattr__(self, name: str) -> Any:
@@ -71,7 +72,7 @@ class _Answers:
                 raise
             raise fault from error
         rows, length = arrays["input_ids"].shape
-        expected = (rows, length, self._labels) if self._tags else (rows, self._labels)
+        expected = (rows, length, self._labels) if self._by_word else (rows, self._labels)
         if logits.shape != expected or logits.dtype.kind != "f":
             raise CompressError(
                 f"{self._directory} answers {rows} texts of {length} tokens with {logits.dtype} {[*logits.shape]}, and "

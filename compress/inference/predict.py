@@ -6,19 +6,17 @@ An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here impo
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from compress.data import Example, encode_gold
-from compress.data.tokenization import by_sentence, one_column, word_counts
+from compress.data import Example
 from compress.data.truncation import counting
 from compress.errors import CompressError, some_of
-from compress.evaluation.cluster_bootstrap import Array
-from compress.evaluation.metrics import METRICS, interval, predictions
-from compress.evaluation.softmax import probabilities as softmax
+from compress.evaluation.metrics import ACCURACY, Array, interval
+from compress.evaluation.metrics import probabilities as softmax
 from compress.inference.compute import Compute
 from compress.inference.runners import LoadedModel, ask_in_turn
 from compress.models.cascade_dir import CascadeDir, open_model
@@ -95,7 +93,8 @@ class Classifier:
             self._check_probabilities()
         examples = _examples(texts)
         with counting() as truncation:
-            found = [*self._predictions(examples, self._logits(examples), probabilities)] if examples else []
+            logits = self._logits(examples) if examples else np.zeros((0, len(self.labels)))
+        found = [*self.task.described(examples, logits, self.labels, self._thresholds, probabilities)]
         for example, prediction in zip(examples, found, strict=True):
             if truncation.has_cut(example):
                 prediction["truncated"] = True
@@ -112,7 +111,7 @@ class Classifier:
         return softmax(self._logits(examples)) if examples else np.zeros((0, len(self.labels)), np.float32)
 
     def _check_probabilities(self) -> None:
-        if self.task != "classification":
+        if not self.task.label_probabilities:
             raise CompressError(f"a model made for {self.task} has no probabilities of its labels; leave them out")
 
     def _logits(self, examples: Sequence[Example]) -> np.ndarray:
@@ -120,26 +119,6 @@ class Classifier:
             return self._members[number].logits([examples[row] for row in rows])
 
         return ask_in_turn(self._members[0].logits(examples), self._asked, ask)[0]
-
-    def _predictions(
-        self, examples: Sequence[Example], logits: np.ndarray, probabilities: bool
-    ) -> Iterator[Prediction]:
-        if self.task == "regression":
-            yield from ({"score": round(float(row[0]), 4)} for row in logits)
-        elif self.task == "tagging":
-            of_sentences = by_sentence(softmax(logits), word_counts(examples))
-            yield from (_tagged(e, rows, self.labels) for e, rows in zip(examples, of_sentences, strict=True))
-        else:
-            yield from (self._prediction(row, probabilities) for row in softmax(logits))
-
-    def _prediction(self, row: np.ndarray, probabilities: bool) -> Prediction:
-        best = int(row.argmax())
-        found: Prediction = {"label": self.labels[best], "probability": round(float(row[best]), 4)}
-        if self._thresholds is not None:
-            found["accepted"] = bool(row[best] >= self._thresholds[best])
-        if probabilities:
-            found["probabilities"] = dict(zip(self.labels, np.round(row, 4).tolist(), strict=True))
-        return found
 
 
 def load(model: ModelDir | str | Path, *, compute: Compute = Compute()) -> Classifier:
@@ -168,27 +147,16 @@ def _example(text: Text) -> Example:
     return Example(*parts)
 
 
-def _tagged(example: Example, probabilities: np.ndarray, labels: Sequence[str]) -> Prediction:
-    best = [None if np.isnan(row).any() else int(row.argmax()) for row in probabilities]
-    return {
-        "words": list(example.words),
-        "tags": [None if tag is None else labels[tag] for tag in best],
-        "probabilities": [
-            None if tag is None else round(float(row[tag]), 4) for row, tag in zip(probabilities, best, strict=True)
-        ],
-    }
-
-
 def check_gold(model: ModelDir, rows: Sequence[Example], name: str, compute: Compute) -> None:
     """Refuse rows whose labels mean something else than the classes of a model; looks at a few, spread evenly.
 
     Raises:
         CompressError: see :func:`check_label_meaning`.
     """
-    if rows and model.task != "regression":
+    if rows and model.task.has_classes:
         some = rows[:: -(-len(rows) // CHECKED_ROWS)]
-        gold = one_column(encode_gold(some, model.labels, task=model.task, name=name))
-        predicted = predictions(LoadedModel.load(model, compute).logits(some), model.task)
+        gold = model.task.column(model.task.gold(some, model.labels, name))
+        predicted = model.task.predictions(LoadedModel.load(model, compute).logits(some))
         check_label_meaning(predicted, gold, model.labels, name)
 
 
@@ -215,7 +183,7 @@ def check_label_meaning(predicted: Array, gold: Array, labels: Sequence[str], na
     np.add.at(counts, (gold[answered], predicted[answered]), 1)
     best = linear_sum_assignment(-counts)[1]  # what each label would have to be for most predictions to be right
     right, fitting = ((order[gold] == predicted).astype(int) for order in (np.arange(len(labels)), best))
-    bounds = [interval(one, np.ones_like(one), metric=METRICS["accuracy"], classes=2) for one in (right, fitting)]
+    bounds = [interval(one, np.ones_like(one), metric=ACCURACY, classes=2) for one in (right, fitting)]
     found = f"the model predicts {100 * right.mean():.1f}% of {name} right"
     drawn = float(counts.sum(axis=0) @ counts.sum(axis=1)) / max(1.0, counts.sum()) ** 2
     if bounds[0][1] < min(1 / len(labels), drawn):

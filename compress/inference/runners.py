@@ -19,7 +19,7 @@ from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import TokenRows, at_words, encode, maximum_length, pad, shared_encoder, word_counts
 from compress.errors import refuse
-from compress.evaluation.softmax import confidence
+from compress.evaluation.metrics import confidence
 from compress.inference.batching import Run, TokenArrays, logits_of
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.open_runtime import open_runtime
@@ -64,7 +64,7 @@ class LoadedModel:
     function: Any = None  # a Run
     parameters: int = 0
     tokenizer_inside: bool = False
-    task: str = "classification"
+    by_word: bool = False
     model: Any = None  # a ModelDir
 
     @classmethod
@@ -82,7 +82,7 @@ class LoadedModel:
         tokenizer = model.open_tokenizer()
         longest, asked = maximum_length(tokenizer, model.config), max(lengths, default=0)
         refuse((asked > longest, f"--length {asked} is more than the {longest} tokens that it can read"))
-        return cls(tokenizer, min(max_length or longest, longest), task=model.task, model=model)
+        return cls(tokenizer, min(max_length or longest, longest), by_word=model.task.by_word, model=model)
 
     @classmethod
     def load(cls, model: ModelDir, compute: Compute = Compute()) -> Self:
@@ -97,12 +97,13 @@ class LoadedModel:
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``; advances by the rows."""
-        limits: dict[str, Any] = {"max_length": self.max_length, "task": self.task}
+        limits: dict[str, Any] = {"max_length": self.max_length, "by_word": self.by_word}
         return logits_of(examples, self.function, self.tokenizer, **limits, advance=advance)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""
-        return [len(ids) for ids in encode(self.tokenizer, examples, self.max_length, task=self.task)["input_ids"]]
+        tokens = encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)
+        return [*map(len, tokens["input_ids"])]
 
     def prepare(self, examples: Sequence[Example], *, length: int | None = None, width: int = 0) -> TokenArrays:
         """Tokenise and pad to the longest row.
@@ -113,7 +114,7 @@ class LoadedModel:
             width: pad to so many tokens at least.
         """
         if length is None:
-            tokens = encode(self.tokenizer, examples, self.max_length, task=self.task)
+            tokens = encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)
         else:
             tokens = _encode_fixed(self.tokenizer, examples, length)
         rows = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compress.evaluation.cluster_bootstrap import CONFIDENCE
+from compress.evaluation.metrics import CONFIDENCE
 
 Rounds = Sequence[Sequence[float]]
 

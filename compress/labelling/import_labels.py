@@ -22,6 +22,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import SHARD_ROWS, centred, write_shard
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
+from compress.tasks import default
 
 LEAST_PROBABILITY = 1e-12
 SUM_TOLERANCE = 0.01  # how far rounded probabilities may sum from 1
@@ -121,7 +122,7 @@ def import_labels(
                 logits, with_zeros = _as_logits(rows, values, classes)
                 zeros += with_zeros
                 examples = [example for example, _ in rows]
-                write_shard(stage.working, number, examples, logits, {"values": values.kind})
+                write_shard(stage.working, number, examples, logits, {"values": values.kind}, default())
                 for example, cells in rows:
                     texts.add(example)
                     whole.add(replace(example, tags=tuple(cells)))

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from compress.data import ContentFingerprint, Example, TextSource, among, content_sha256, data_entry, row_key
 from compress.data.examples import batched
 from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.tokenization import by_sentence, maximum_length, tokenizer_sha256, word_counts
+from compress.data.tokenization import maximum_length, tokenizer_sha256
 from compress.data.truncation import count_stream, counting
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.escaping.uris import is_uri
@@ -38,6 +38,7 @@ from compress.models.stage import Stage
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import parse
 from compress.recipes.training import LEAST_MAX_LENGTH
+from compress.tasks import Task
 
 PLAN_NAME = "plan.json"
 TEACHER_ONNX = "teacher-onnx"
@@ -85,7 +86,7 @@ class Job:
                 self.tokenizer,
                 max_length=self.plan.max_length,
                 batch_rows=self.plan.batch_rows,
-                task=self.model.task,
+                by_word=self.model.task.by_word,
                 advance=advance,
             )
         return logits, sum(map(truncation.has_cut, examples))
@@ -308,8 +309,7 @@ def teacher_logits(
         )
     if missing:
         known |= zip(missing, _run_teacher(model, missing, compute, max_length, progress), strict=True)
-    ordered = [known[row] for row in rows]
-    return ordered if model.task == "tagging" else np.stack(ordered)
+    return model.task.stacked([known[row] for row in rows])
 
 
 def _run_teacher(
@@ -323,7 +323,7 @@ def _run_teacher(
         parts = [*Engine().run(job, enumerate(batched(examples, SHARD_ROWS)), advance)]
     count_stream(plan.max_length, len(examples), sum(cut for *_, cut in parts))
     logits = np.concatenate([logits for _, _, logits, _ in parts])
-    return by_sentence(logits, word_counts(examples)) if model.task == "tagging" else logits
+    return model.task.by_row(logits, examples)
 
 
 def choose_runtime(model: ModelDir, device: str, *, elsewhere: bool = False) -> tuple[str, str]:
@@ -399,7 +399,7 @@ def runtime_directory(plan: Plan, model: ModelDir, scratch: Path) -> Path:
 
 
 def compare_precisions(
-    runs: Mapping[str, Run], rows: Sequence[Example], tokenizer: AnyTokenizer, *, max_length: int, task: str
+    runs: Mapping[str, Run], rows: Sequence[Example], tokenizer: AnyTokenizer, *, max_length: int, task: Task
 ) -> tuple[bool, str]:
     """Return whether the second run is to be used instead of the first, and why.
 
@@ -410,7 +410,7 @@ def compare_precisions(
     """
 
     def label(name: str) -> np.ndarray:
-        return logits_of(rows, runs[name], tokenizer, max_length=max_length, task=task)
+        return logits_of(rows, runs[name], tokenizer, max_length=max_length, by_word=task.by_word)
 
     exact, rounded = runs
     reference = label(exact)

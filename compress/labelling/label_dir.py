@@ -20,19 +20,18 @@ import numpy as np
 
 from compress.data import Example
 from compress.data.examples import batched
-from compress.data.tokenization import by_sentence
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of
 from compress.labelling.remote_labels import local_copy
-from compress.labelling.shards import SHARD_ROWS, Shards, centred, open_shard, shard_path
+from compress.labelling.shards import SHARD_ROWS, Shards, open_shard, shard_path
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
+from compress.tasks import everything, find_task
 
 IMPORTED = "import"  # the stage of labels without a teacher
 ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
-_TASKS = ("classification", "regression", "tagging")
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class LabelDir:
             )
         known = all(parent["sha256"] for parent in manifest.parents)
         holds = {
-            f"task = {manifest.task!r} is not one of {', '.join(_TASKS)}": manifest.task in _TASKS,
+            f"task = {manifest.task!r} is not one of {', '.join(everything())}": manifest.task in everything(),
             "labels are missing": manifest.labels,
             "parents have no hash": known and bool(manifest.parents) is (manifest.stage != IMPORTED),
             "data have no rows": manifest.data and all(entry["rows"] >= 0 for entry in manifest.data),
@@ -156,7 +155,7 @@ class LabelDir:
         ours, theirs = model.labels, self.manifest.labels
         if model.task != self.manifest.task:
             raise CompressError(f"{self.path} is of {self.manifest.task}, and {model.name} of {model.task}; use others")
-        same = self.teacher_sha256 == model.sha256 or model.task == "regression"  # whose score has any name
+        same = self.teacher_sha256 == model.sha256 or not model.task.has_classes  # whose score has any name
         if ours == theirs or same and len(ours) == len(theirs):
             return self
         if sorted(ours) != sorted(theirs):
@@ -172,7 +171,8 @@ class LabelDir:
     def shards(self) -> Shards:
         numbers = range(len(list(self.path.glob("shard-*.parquet"))))
         sizes = [open_shard(self.path, number)[0].metadata.num_rows for number in numbers]
-        return Shards(self.path, len(self.manifest.labels), self.manifest.task, np.cumsum([0, *sizes]), self.order)
+        task = find_task(self.manifest.task)
+        return Shards(self.path, len(self.manifest.labels), task, np.cumsum([0, *sizes]), self.order)
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -245,15 +245,15 @@ class CombinedShards:
 
     def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield examples with the logits of their mean probabilities, of a regression with their mean score."""
-        tagging = self.parts[0].task == "tagging"
+        task = self.parts[0].task
+        shares = np.asarray(self.weights) / sum(self.weights)
         rows_of_parts = zip(*(part.rows_at(numbers) for part in self.parts), strict=True)
         for start, rows in enumerate(batched(rows_of_parts, SHARD_ROWS)):
             numbers_here = numbers[start * SHARD_ROWS :]
             examples = [self._same(row, int(number)) for row, number in zip(rows, numbers_here, strict=False)]
             columns = [[logits for _, logits in column] for column in zip(*rows, strict=True)]
-            mean = mean_logits([np.concatenate(one) if tagging else np.stack(one) for one in columns], self.weights)
-            words = [len(logits) for logits in columns[0]]
-            yield from zip(examples, by_sentence(mean, words) if tagging else mean, strict=True)
+            mean = task.mean_logits(np.stack([np.vstack(one).astype(np.float64) for one in columns]), shares)
+            yield from zip(examples, task.by_row(mean.astype(np.float32), examples), strict=True)
 
     def _same(self, row: Sequence[tuple[Example, np.ndarray]], number: int) -> Example:
         """Return the example that all directories have in a row."""
@@ -296,15 +296,3 @@ def combine_labels(parts: Sequence[LabelDir], weights: Sequence[float] = ()) -> 
     return CombinedLabels(
         parts[0].path, parts[0].manifest, parts=tuple(parts), weights=tuple(weights) or (1.0,) * len(parts)
     )
-
-
-def mean_logits(logits: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """Return the logits ``[N, C]`` of the mean probabilities of several ``[N, C]``; of one class the mean itself."""
-    shares = np.asarray(weights, dtype=np.float64)[:, None, None] / sum(weights)
-    stacked = np.stack(logits).astype(np.float64)
-    if stacked.shape[-1] == 1:
-        mean: np.ndarray = (shares * stacked).sum(axis=0)
-        return mean.astype(np.float32)
-    with np.errstate(invalid="ignore"):  # words without an answer
-        log_probabilities = stacked - np.logaddexp.reduce(stacked, axis=-1, keepdims=True)
-        return centred(np.logaddexp.reduce(log_probabilities + np.log(shares), axis=0))

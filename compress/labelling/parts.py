@@ -40,6 +40,7 @@ from compress.models.output_dir import (
 )
 from compress.progress import Progress, each, logger, silent
 from compress.recipes import parse
+from compress.tasks import find_task
 
 DRAFT_NAME = "draft.json"  # in the work folder: the manifest, as far as it is known before the end
 MOST_NAMED = 10  # of missing parts
@@ -202,7 +203,9 @@ def close_shards(working: Path) -> None:
     for path in working.glob("shard-*"):
         if shard_number(path) >= len(done):
             path.unlink()
-    shards = (read_shard(working, number, len(draft.labels), task=draft.task)[0] for number in range(len(done)))
+    shards = (
+        read_shard(working, number, len(draft.labels), task=find_task(draft.task))[0] for number in range(len(done))
+    )
     fingerprint = ContentFingerprint(itertools.chain.from_iterable(shards))
     data = (data_entry("unlabeled", draft.data[0]["name"], fingerprint),)
     truncation = Truncation()

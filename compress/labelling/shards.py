@@ -22,12 +22,13 @@ import pyarrow.parquet as pq
 from compress.data import Example, row_keys
 from compress.data.formats.parquet import batch_rows, is_string
 from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
-from compress.data.tokenization import by_sentence, check_one_kind, word_counts
+from compress.data.tokenization import check_one_kind
 from compress.data.truncation import Truncation
 from compress.errors import CompressError, refuse
 from compress.files import faults_of, read_json_table, regular_file
 from compress.models.manifest import file_sha256
 from compress.models.output_dir import write_atomically
+from compress.tasks import Task
 
 SHARD_ROWS = 2048
 _AGAIN = "label the text again"
@@ -62,7 +63,7 @@ class Shards:
 
     path: Path
     classes: int
-    task: str
+    task: Task
     starts: np.ndarray
     order: tuple[int, ...] = ()
 
@@ -99,22 +100,22 @@ def write_shard(
     examples: Sequence[Example],
     logits: np.ndarray,
     record: dict[str, Any],
-    task: str = "classification",
+    task: Task,
 ) -> None:
     """Write one shard, then its manifest: a shard without a valid manifest does not count.
 
-    ``logits`` are ``[N, C]``, where N counts words if the task is tagging.
+    ``logits`` are ``[N, C]``, where N counts words if the task answers these.
     """
     check_one_kind(examples)
     columns: dict[str, Any] = {"text": pa.array([e.text for e in examples], pa.string())}
     if examples[0].text_pair is not None:
         columns["text_pair"] = pa.array([e.text_pair for e in examples], pa.string())
     flat = pa.array(np.ascontiguousarray(logits, dtype=np.float32).reshape(-1))
-    if task == "tagging":
-        ends = np.cumsum([0, *word_counts(examples)]) * logits.shape[1]
-        columns["logits"] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
-    else:
+    if (counts := task.answer_counts(examples)) is None:
         columns["logits"] = pa.FixedSizeListArray.from_arrays(flat, logits.shape[1])
+    else:
+        ends = np.cumsum([0, *counts]) * logits.shape[1]
+        columns["logits"] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
     path = shard_path(directory, number)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -127,7 +128,7 @@ def write_shard(
 
 
 def read_shard(
-    directory: Path, number: int, classes: int, *, task: str = "classification"
+    directory: Path, number: int, classes: int, *, task: Task
 ) -> tuple[list[Example], np.ndarray | list[np.ndarray]]:
     """Return a shard's examples and logits ``[N, C]`` float32; of a tagger one array ``[W, C]`` for each example.
 
@@ -146,19 +147,18 @@ def read_shard(
         columns = [column.to_pylist() for column in texts]
         examples = [Example(*row) for row in zip(*columns, strict=True)]
         values = logits.flatten().to_numpy(zero_copy_only=False)
-        tagging = task == "tagging"
-        counts = word_counts(examples) if tagging else [1] * len(examples)
+        counts = task.answer_counts(examples) or [1] * len(examples)
         if logits.value_lengths().to_pylist() != [count * classes for count in counts]:
-            each = "word" if tagging else "text"
+            each = "word" if task.by_word else "text"
             raise CompressError(f"{path} has not {classes} logits for each {each}, one a class; {_AGAIN}")
         values = values.reshape(sum(counts), classes)
         known = np.isfinite(values).all(axis=1)
-        if tagging:  # a word that was cut off has none
+        if task.by_word:  # a word that was cut off has none
             known |= np.isnan(values).all(axis=1)
         if not known.all():
             row = np.argmin(known) + 1
             raise CompressError(f"{path} has logits that are not finite numbers (row {row} of them); {_AGAIN}")
-        return examples, by_sentence(values, counts) if tagging else values
+        return examples, task.by_row(values, examples)
 
 
 def _are_labels(texts: Sequence[pa.Array], logits: pa.Array) -> bool:

@@ -1,11 +1,13 @@
 """What passes between a model, its teacher and a loss. Shapes: B batch, T tokens, C classes,
 D hidden width, L layers, H heads, d width of a head."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-NO_LABEL = NO_TARGET = -100
+from compress.tasks import Task, default
+
+NO_TARGET = -100
 
 
 @dataclass(frozen=True)
@@ -15,11 +17,11 @@ class Batch:
     For tagging, ``words`` ``[B, T]`` is true where a word starts, and every word is a row of what losses read:
     :meth:`answers` takes the words' out of a model's logits, so that B is then the number of words.
 
-    ``labels`` is ``[B]``: class indices (``-100`` where a row has no gold label) or float targets (``nan`` where
-    a row has none) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the ids of the tokens that
-    masking chose, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text in a
-    mixture of two vocabularies (:mod:`compress.training.learned_vocabulary`), with its ``mixed_mask``. ``rows`` ``[B]``
-    are the numbers of the rows in what is taught.
+    ``labels`` is ``[B]``, as the ``task`` reads them: class indices (``-100`` where a row has no gold label), or float
+    targets (``nan``) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the ids of the tokens
+    that masking chose, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text
+    in a mixture of two vocabularies (:mod:`compress.training.learned_vocabulary`), with its ``mixed_mask``. ``rows``
+    ``[B]`` are the numbers of the rows in what is taught.
     """
 
     input_ids: Tensor
@@ -31,6 +33,7 @@ class Batch:
     mixed_mask: Tensor | None = None
     rows: Tensor | None = None
     words: Tensor | None = None
+    task: Task = field(default_factory=default)
 
     def answers(self, logits: Tensor) -> Tensor:
         """Return a model's logits ``[B, C]``; of ``[B, T, C]`` those where words start, ``[W, C]``."""

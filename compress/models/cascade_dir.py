@@ -123,10 +123,7 @@ def check_members(members: Sequence[ModelDir]) -> None:
         torch, onnx = (last, member) if member.is_onnx else (member, last)
         refuse(
             (isinstance(member, CascadeDir), f"{member.path} is a cascade itself; give its members"),
-            (
-                member.task != "classification",
-                f"{member.path} is made for {member.task}; only classifiers have a confidence",
-            ),
+            (bool(member.task.no_cascade), f"{member.path} is made for {member.task}; {member.task.no_cascade}"),
             (
                 member.labels != last.labels,
                 f"{member.path} has the labels {', '.join(member.labels[:5])}, and {last.path} has "

@@ -7,10 +7,8 @@ from jinja2 import Environment, PackageLoader
 from compress.escaping.characters import visible
 from compress.escaping.markdown import Markdown, markdown_text
 from compress.models.manifest import ONNX_NAME, PACKED_NAME, Manifest
-from compress.models.modeling import AUTO_CLASSES, CLASSIFIER
-
-# What the hub calls a task; all others are text-classification.
-PIPELINES = {"tagging": "token-classification", "fill-mask": "fill-mask", "feature-extraction": "feature-extraction"}
+from compress.models.modeling import ENCODERS, auto_class
+from compress.tasks import default, everything
 
 
 def model_card(manifest: Manifest) -> str:
@@ -26,8 +24,8 @@ def model_card(manifest: Manifest) -> str:
         manifest=manifest,
         architecture=manifest.architecture,
         recipe=Markdown(visible(json.dumps(manifest.recipe, indent=2, sort_keys=True, ensure_ascii=False))),
-        pipeline=PIPELINES.get(manifest.task, "text-classification"),
-        auto_class=AUTO_CLASSES.get(manifest.task, CLASSIFIER),
+        pipeline=manifest.task if manifest.task in ENCODERS else everything().get(manifest.task, default()).pipeline,
+        auto_class=auto_class(manifest.task),
         is_onnx=ONNX_NAME in manifest.files,
         is_packed=PACKED_NAME in manifest.files,
     )

@@ -33,18 +33,19 @@ from compress.models.model_files import (
     PICKLES,
     check_files,
     count_weights,
-    labels_of,
     read_config,
     sigmoid_of,
-    task_of,
     weight_files,
 )
-from compress.models.modeling import ENDINGS, auto_class
+from compress.models.modeling import ENDINGS
 from compress.progress import logger
 from compress.recipes import Kind, recipe_names
+from compress.tasks import labels_of, of_config
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+    from compress.tasks import Task
 
 _SETFIT = ("config_setfit.json", "model_head.pkl")
 
@@ -95,7 +96,6 @@ class ModelDir:
 
     def _check_classifier(self) -> None:
         names = ", ".join(self.config.get("architectures") or ["none named"])
-        problem = self.config.get("problem_type")
         refuse(
             (
                 any((self.path / name).is_file() for name in _SETFIT),
@@ -108,17 +108,8 @@ class ModelDir:
                 f"{self.path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
                 "fine-tune it first with 'compress finetune --teacher ...'",
             ),
-            (
-                self.task == "regression" and len(self.labels) > 1,
-                f"{self.path} gives a text {len(self.labels)} scores (problem_type = regression), not one; "
-                "correct problem_type in its config.json, or use a model of one score",
-            ),
-            (
-                problem == "multi_label_classification",
-                f"{self.path} gives a text several labels (problem_type = multi_label_classification), which is not "
-                "supported; use a model that gives each text one label, such as one model for each label",
-            ),
         )
+        self.task.check_config(self.config, self.path)
         sigmoid_of(self.config)
 
     @property
@@ -155,9 +146,9 @@ class ModelDir:
         return labels_of(self.config)
 
     @property
-    def task(self) -> str:
-        """``"regression"`` or ``"classification"``; ``"tagging"`` of a model that labels words."""
-        return task_of(self.config)
+    def task(self) -> "Task":
+        """The kind of answer that it gives; it equals its name, such as ``classification``."""
+        return of_config(self.config)
 
     @cached_property
     def sha256(self) -> str:
@@ -243,7 +234,7 @@ class ModelDir:
             config = load_config(self.path)
             if config.is_encoder_decoder:
                 self._check_ends(config)
-            model, found = load_network(auto_class(self.task), self.path, config)
+            model, found = load_network(self.task.auto_model(), self.path, config)
             if names := unfit(found):  # transformers would go on with random ones
                 raise CompressError(
                     f"{self.path} has no weights of its model, or in another shape ({names[0]}); copy or make it again"

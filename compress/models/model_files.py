@@ -16,7 +16,7 @@ from typing import Any
 from compress.errors import CompressError, refuse
 from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
 from compress.models.manifest import MANIFEST_NAME, WEIGHTS_NAME
-from compress.models.modeling import TAGGER
+from compress.tasks import labels_of
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
@@ -95,21 +95,6 @@ def read_config(directory: Path) -> dict[str, Any]:
         if value is not None and not fits(value):
             raise CompressError(f"{path}: {key} = {str(value)[:80]!r} is not {allowed}; copy or make it again")
     return config
-
-
-def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the labels of a ``config.json`` in the order of the logits."""
-    if id2label := config.get("id2label"):
-        return tuple(str(id2label[key]) for key in sorted(id2label, key=int))
-    return tuple(f"LABEL_{index}" for index in range(int(config.get("num_labels", 2))))
-
-
-def task_of(config: Mapping[str, Any]) -> str:
-    """Return the task of a ``config.json``."""
-    if any(name.endswith(TAGGER) for name in config.get("architectures") or ()):
-        return "tagging"
-    regression = config.get("problem_type") == "regression" or len(labels_of(config)) == 1
-    return "regression" if regression else "classification"
 
 
 def sigmoid_of(config: Mapping[str, Any]) -> bool:

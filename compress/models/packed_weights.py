@@ -24,7 +24,7 @@ from compress.models.integer_rounding import Grid, grid_of
 from compress.models.loading import check_finite, check_runs, check_size, load_config
 from compress.models.manifest import PACKED_NAME
 from compress.models.model_files import check_config_size, read_config
-from compress.models.modeling import auto_class
+from compress.tasks import Task
 
 _LAYOUT = "layout"
 
@@ -78,7 +78,7 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def load_packed(directory: Path, task: str) -> PreTrainedModel:
+def load_packed(directory: Path, task: Task) -> PreTrainedModel:
     """Return the model of a directory with ``packed.safetensors``, float32 and in eval mode.
 
     Raises:
@@ -88,9 +88,9 @@ def load_packed(directory: Path, task: str) -> PreTrainedModel:
     count = sum(weight.numel() for weight in weights.values())
     check_config_size(read_config(directory), directory, len(weights), count)
     config = load_config(directory)
-    check_size(auto_class(task), directory, config, count)
+    check_size(task.auto_model(), directory, config, count)
     with faults_of(directory, "a model"):
-        model: PreTrainedModel = auto_class(task).from_config(config)
+        model: PreTrainedModel = task.auto_model().from_config(config)
         model.load_state_dict(weights)
     check_finite(model, directory)
     model.float().eval()

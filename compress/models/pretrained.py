@@ -10,28 +10,19 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 from compress.errors import CompressError
 from compress.models.loading import load_config, load_network, unfit
 from compress.models.model_dir import ModelDir
-from compress.models.modeling import PROBLEM_TYPES, auto_class
+from compress.tasks import Task
 
 HEAD_PARTS = {"classifier", "head", "pre_classifier", "pooler"}
 
 
-def load_classifier(encoder: ModelDir, labels: Sequence[str], task: str) -> PreTrainedModel:
+def load_classifier(encoder: ModelDir, labels: Sequence[str], task: Task) -> PreTrainedModel:
     """Open an encoder with a head of these labels: its own where it has one of as many classes, else a random one.
-
-    Args:
-        task: ``"classification"``, ``"regression"``, or ``"tagging"`` for a head that answers every token.
 
     Raises:
         CompressError: more than the head would start at random.
     """
-    config = load_config(
-        encoder.path,
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={name: index for index, name in enumerate(labels)},
-        problem_type=PROBLEM_TYPES[task],
-    )
-    model, loaded = load_network(auto_class(task), encoder.path, config)
+    config = load_config(encoder.path, num_labels=len(labels), **task.head_settings(labels))
+    model, loaded = load_network(task.auto_model(), encoder.path, config)
     _check_loaded(encoder, loaded)
     return model
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from compress import tasks
 from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, parent_entry
@@ -79,7 +80,7 @@ class Stage:
         manifest = Manifest(
             stage=name,
             name=Path(output).name,
-            task=first.task if first else "classification",
+            task=first.task if first else tasks.default(),
             labels=first.labels if first else (),
             parents=tuple(parent_entry(role, parent) for role, parent in given.items()),
             data=tuple(dict(entry) for entry in data or ()),
@@ -109,6 +110,8 @@ class Stage:
 
     def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **described: Any) -> None:
         """Write a torch model, its tokenizer, the manifest and the card; then reopen it and compare outputs."""
+        import transformers
+
         from compress.models.loading import load_network
         from compress.models.modeling import auto_class
         from compress.models.saving import check_same, describe_architecture, save_model
@@ -117,5 +120,5 @@ class Stage:
         model = model.cpu().float().eval()
         save_model(model, tokenizer, self.working)
         finish(self.working, manifest)
-        reopened, _ = load_network(auto_class(manifest.task), self.working)
+        reopened, _ = load_network(getattr(transformers, auto_class(manifest.task)), self.working)
         check_same(model, reopened.eval())

@@ -13,15 +13,13 @@ import numpy as np
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.data import Example, LabelledData, check_roles, encode_gold, row_key
-from compress.data.tokenization import encode, maximum_length, one_column
+from compress.data import Example, LabelledData, check_roles, row_key
+from compress.data.tokenization import encode, maximum_length
 from compress.evaluation.metrics import (
     Difference,
     Metric,
-    find_metric,
     interval,
     paired_difference,
-    predictions,
     score,
 )
 from compress.inference.batching import exact_batches, logits_of
@@ -42,6 +40,7 @@ from compress.surgery.remove_layers import remove_layers
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
 from compress.surgery.unit_masks import Masks, mask_key, masked, masked_positions
+from compress.tasks import Task
 from compress.training.layer_mapping import kept_layer_map
 from compress.training.training_data import Gold, LabelledPool, Selection, agreement_rows
 
@@ -60,7 +59,7 @@ class EvaluationRows:
     metric: Metric
     classes: int
     max_length: int
-    task: str
+    task: Task
     split: str = "validation"
 
 
@@ -86,7 +85,7 @@ class PruningRows:
         limits: dict[str, Any] = {"max_length": rows.max_length, "task": rows.task}
         return list(scoring_batches(self.sample.examples, labels, tokenizer, **limits, device=device))
 
-    def selection(self, task: str) -> Selection | None:
+    def selection(self, task: Task) -> Selection | None:
         """Return the rows that select the checkpoint: validation rows, or a part of the pool by agreement."""
         if self.validation.examples:
             return Selection(list(self.validation.rows()), "validation", self.evaluation.metric.name)
@@ -107,7 +106,7 @@ def split_rows(
     """
 
     def encoded(rows: Sequence[Example], role: str) -> Gold:
-        return Gold(rows, encode_gold(rows, model.labels, task=model.task, name=role))
+        return Gold(rows, model.task.gold(rows, model.labels, role))
 
     check_rows(data.train)
     encoded(data.train, "train")  # before rows are left out: errors count the rows as they were given
@@ -125,7 +124,7 @@ def split_rows(
         sets["unlabeled"].without(frozenset(map(row_key, train))) if labels else None,
         EvaluationRows(
             validation if data.validation else sample,
-            find_metric(data.metric, task=model.task, classes=len(model.labels)),
+            model.task.metric(data.metric, len(model.labels)),
             len(model.labels),
             maximum_length(model.load_tokenizer(), model.config),
             model.task,
@@ -156,7 +155,7 @@ class MaskedEvaluation:
         if is_whole(path):
             known: np.ndarray = np.load(path, allow_pickle=False)
             return known
-        found = predictions(self.logits(masks), self.rows.task)
+        found = self.rows.task.predictions(self.logits(masks))
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp.npy")
         np.save(temporary, found, allow_pickle=False)
@@ -178,7 +177,7 @@ class MaskedEvaluation:
                 exact_batches(TorchRun(self.model), self.model.config.to_dict(), "float32"),
                 self.tokenizer,
                 max_length=rows.max_length,
-                task=rows.task,
+                by_word=rows.task.by_word,
             )
 
     def value(self, masks: Masks | None = None) -> float:
@@ -201,15 +200,12 @@ class MaskedEvaluation:
 
     @cached_property
     def _labels(self) -> np.ndarray:
-        return one_column(self.rows.gold.labels)
+        return self.rows.task.column(self.rows.gold.labels)
 
     @cached_property
     def _compared(self) -> dict[str, Any]:
-        """Arguments of intervals; for a tagger with the sentence of each word, since whole sentences are resampled."""
-        sentences = None
-        if self.rows.task == "tagging":
-            tags: Sequence[list[int]] = self.rows.gold.labels  # type: ignore[assignment]
-            sentences = np.repeat(np.arange(len(tags)), [len(row) for row in tags])
+        """Arguments of intervals."""
+        sentences = self.rows.task.clusters(self.rows.gold.examples)
         return {"metric": self.rows.metric, "classes": self.rows.classes, "sentences": sentences}
 
 
@@ -234,7 +230,7 @@ class PrunedState:
 
     def __post_init__(self) -> None:
         rows = self.rows
-        tokens = encode(self.tokenizer, rows.gold.examples, rows.max_length, task=rows.task)["input_ids"]
+        tokens = encode(self.tokenizer, rows.gold.examples, rows.max_length, by_word=rows.task.by_word)["input_ids"]
         self.median_length = int(np.median([len(ids) for ids in tokens]))
         unpruned = self.evaluation("nothing")
         unpruned.check()

@@ -18,7 +18,7 @@ from torch import Tensor
 from compress import plugins
 from compress.data import LabelledData
 from compress.errors import refuse
-from compress.evaluation.metrics import METRICS, bootstrap
+from compress.evaluation.metrics import SPEARMAN, bootstrap
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.threads import using_threads
 from compress.models.batch import Batch
@@ -220,7 +220,7 @@ class HeadEvaluations:
     def correlations(self, scores: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
         """Yield Spearman's rank correlation of every two criteria, with its bootstrap interval over heads."""
         flat = {name: torch.cat(self.by_layer(found)).numpy().astype(float) for name, found in scores.items()}
-        spearman = METRICS["spearman"].statistic
+        spearman = SPEARMAN.statistic
         for first, second in combinations(flat, 2):
             columns = (flat[first], flat[second])
             if min(np.ptp(column) for column in columns) == 0:

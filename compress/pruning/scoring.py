@@ -16,18 +16,18 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
-from compress.data import Example, encode_gold
+from compress.data import Example
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError, refuse
 from compress.models.batch import Batch
 from compress.models.frozen_parameters import fixed_weights
-from compress.models.modeling import is_tagger
 from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import kept_layers
 from compress.progress import Advance
 from compress.surgery.remove_hidden import members
 from compress.surgery.remove_layers import removable_layers, skipped
 from compress.surgery.unit_masks import Masks, mask_key, masked, normalised
+from compress.tasks import Task, of_network
 
 Batches = Iterable[Batch]
 LayerMasks = Sequence[Tensor]  # [U] a layer: 1 for a kept unit, 0 for a masked one
@@ -59,21 +59,20 @@ def head_importance(
         CompressError: a model, criterion, option or label that does not fit, or no examples.
     """
     check_rows(examples)
-    plugin = plugins.find("criteria", criterion)
+    plugin, task = plugins.find("criteria", criterion), of_network(model)
     faults = plugin.check(options)
     refuse(
         (
-            is_tagger(model),
+            task.by_word,
             "head_importance scores classifiers of whole texts, and this model tags words; use 'compress heads'",
         ),
         (faults, "; ".join(faults)),
     )
     id2label: Any = model.config.id2label
     names = [str(id2label[index]) for index in sorted(id2label)]
-    task = "regression" if len(names) == 1 else "classification"
     rows = [Example(text, None, None if label is None else str(label)) for text, label in examples]
     labelled = any(row.label is not None for row in rows)
-    gold = encode_gold(rows, names, task=task, name="examples") if labelled else None
+    gold = task.gold(rows, names, "examples") if labelled else None
     most = maximum_length(tokenizer, model.config.to_dict())
     limit = min(max_length or most, most)
     batches = scoring_batches(rows, gold, tokenizer, max_length=limit, task=task, device=str(model.device))
@@ -92,26 +91,25 @@ def scoring_batches(
     tokenizer: PreTrainedTokenizerFast,
     *,
     max_length: int,
-    task: str,
+    task: Task,
     device: str,
 ) -> Iterator[Batch]:
     """Yield batches of rows of similar length, labelled where ``gold`` is given; for a tagger by word."""
-    tokens = encode(tokenizer, examples, max_length, task=task)
+    tokens = encode(tokenizer, examples, max_length, by_word=task.by_word)
     order = sorted(range(len(examples)), key=lambda row: len(tokens["input_ids"][row]))
     for start in range(0, len(order), SCORING_BATCH_ROWS):
         chosen = order[start : start + SCORING_BATCH_ROWS]
         arrays = pad([{k: v[row] for k, v in tokens.items()} for row in chosen], tokenizer.pad_token_id or 0)
         labels: list[Any] = [gold[row] for row in chosen] if gold is not None else []
-        if task == "tagging":
+        if task.by_word:
             arrays["words"], starts = arrays["words"] > 0, arrays["words"]
             labels = [labels[row][starts[row, token] - 1] for row, token in zip(*np.nonzero(starts), strict=True)]
         tensors = {key: torch.from_numpy(values).to(device) for key, values in arrays.items()}
-        kind = torch.float32 if task == "regression" else torch.long
-        yield Batch(**tensors, labels=torch.tensor(labels, dtype=kind, device=device) if labels else None)
+        yield Batch(**tensors, labels=torch.tensor(labels, device=device) if labels else None, task=task)
 
 
 def losses_of(batch: Batch, logits: Tensor, labels: Labels = "gold") -> Tensor:
-    """Return the task loss of every prediction: cross-entropy, or the squared error of a regression.
+    """Return the task's loss of every answer with its label, ``[N]``.
 
     Args:
         labels: ``gold``, or ``own``: the classes that the model predicts itself. The divergence to the model's own
@@ -120,11 +118,10 @@ def losses_of(batch: Batch, logits: Tensor, labels: Labels = "gold") -> Tensor:
     Raises:
         CompressError: no gold labels, or own predictions of a regression, whose loss has a gradient of zero too.
     """
-    is_regression = logits.shape[-1] == 1
     refuse(
         (labels not in get_args(Labels), f"labels = {labels!r} is not known; use 'gold' or 'own'"),
         (
-            labels == "own" and is_regression,
+            labels == "own" and not batch.task.has_classes,
             "labels = 'own' needs classes, and this model is a regression; give gold labels",
         ),
         (
@@ -133,9 +130,7 @@ def losses_of(batch: Batch, logits: Tensor, labels: Labels = "gold") -> Tensor:
         ),
     )
     targets = logits.detach().argmax(dim=-1) if batch.labels is None or labels == "own" else batch.labels
-    if is_regression:
-        return (logits.float().squeeze(-1) - targets) ** 2
-    return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
+    return batch.task.losses(logits, targets)
 
 
 def as_scores(by_layer: Sequence[Tensor], masks: LayerMasks | None) -> Tensor:
@@ -186,7 +181,7 @@ def value_of(model: PreTrainedModel, batches: Batches, measure: Measure) -> floa
     for batch in batches:
         logits = batch.answers(model(**batch.inputs()).logits)
         losses = losses_of(batch, logits)
-        is_loss = measure == "loss" or logits.shape[-1] == 1
+        is_loss = measure == "loss" or not batch.task.has_classes
         total += float(-losses.sum() if is_loss else (logits.argmax(dim=-1) == batch.labels).sum())  # type: ignore[attr-defined]
         answers += len(losses)
     return total / answers

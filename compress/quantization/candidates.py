@@ -17,7 +17,7 @@ from onnx import TensorProto
 from torch import Tensor, nn
 
 from compress import plugins
-from compress.data import Example, LabelledData, encode_gold
+from compress.data import Example, LabelledData
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError, refuse
 from compress.files import faults_of
@@ -181,10 +181,10 @@ def layers_in_fp32(source: ModelDir, train: Sequence[Example], count: int) -> di
         return {}
     model, sample = source.load(), _sample(train, PARTS * PART_ROWS)
     batches = list(_batches(source, sample, PART_ROWS))
-    if source.task == "tagging":
+    if source.task.by_word:
         answers = [answers_of(model, inputs) for inputs in batches]
     else:
-        gold = torch.tensor(encode_gold(sample, source.labels, task=source.task, name="train"))
+        gold = torch.tensor(source.task.gold(sample, source.labels, "train"))
         answers = list(gold.split(PART_ROWS))
     found = layer_sensitivities(model, list(zip(batches, answers, strict=True)))
     if count >= len(found):
@@ -300,7 +300,7 @@ def _batches(source: ModelDir, rows: Sequence[Example], size: int) -> Iterator[d
     tokenizer = source.load_tokenizer()
     limit = maximum_length(tokenizer, source.config)
     for start in range(0, len(rows), size):
-        tokens = encode(tokenizer, rows[start : start + size], limit, task=source.task)
+        tokens = encode(tokenizer, rows[start : start + size], limit, by_word=source.task.by_word)
         tokens.pop("words", None)
         read = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(tokens["input_ids"]))]
         yield {key: torch.from_numpy(ids) for key, ids in pad(read, tokenizer.pad_token_id or 0).items()}

@@ -25,10 +25,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from compress.data import Example, LabelledData, check_roles, encode_gold
-from compress.data.tokenization import encode, maximum_length, one_column
+from compress.data import Example, LabelledData, check_roles
+from compress.data.tokenization import encode, maximum_length
 from compress.errors import CompressError
-from compress.evaluation.metrics import Metric, agreement, find_metric, predictions, score
+from compress.evaluation.metrics import Metric, agreement, score
 from compress.exporting.export import write_onnx
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
@@ -90,9 +90,9 @@ def quantize(
     quantization.check()
     candidates, refused = candidates_for(source, quantization, data)
     packs, keep_fp32 = candidates[0].packs, quantization.keep_fp32
-    metric = find_metric(data.metric, task=source.task, classes=len(source.labels))
+    metric = source.task.metric(data.metric, len(source.labels))
     rows = list(data.validation)
-    gold = one_column(encode_gold(rows, source.labels, task=source.task, name="validation"))
+    gold = source.task.column(source.task.gold(rows, source.labels, "validation"))
     roles = {role: found for role, found in (("train", data.train), ("validation", rows)) if found}
     checked = check_roles(dict(roles), data.overlap)
     train = cast(Sequence[Example], checked.sets.get("train", ()))
@@ -191,21 +191,21 @@ class Judge:
         """
         reference = self.logits("fp32", rows, advance)
         classes = reference.shape[1]
-        fp32 = predictions(reference, self.task)
+        fp32 = self.task.predictions(reference)
         check_label_meaning(fp32, gold, self.labels, "validation")
         expected = score(fp32, gold, metric=metric, classes=classes)
         try:
             logits = self.logits("int8", rows, advance)
         except CompressError:  # fp32 read the same rows, so that only the numbers can be at fault
             return Check(metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",))
-        int8 = predictions(logits, self.task)
+        int8 = self.task.predictions(logits)
         found = score(int8, gold, metric=metric, classes=classes)
         same = agreement(int8, fp32)
         reasons = []
         answered = np.isfinite(reference).all(axis=1)  # a word that was cut off has no logits
         if len(np.unique(int8[answered])) == 1 < len(np.unique(fp32[answered])):
             one = int8[answered][0]
-            shown = one if self.task == "regression" else self.labels[one]
+            shown = self.labels[one] if self.task.has_classes else one
             reasons.append(f"it predicts {shown} for all {answered.sum():,} rows")
         drop, most = round(100 * (expected - found), 6), limits.max_accuracy_drop  # 3 of 300 rows are one point exactly
         if drop > most:
@@ -221,7 +221,7 @@ class Judge:
         return check
 
     def logits(self, name: str, rows: Sequence[Example], advance: Advance) -> np.ndarray:
-        limits: dict[str, Any] = {"max_length": self.max_length, "batch_rows": 32, "task": self.task}
+        limits: dict[str, Any] = {"max_length": self.max_length, "batch_rows": 32, "by_word": self.task.by_word}
         return logits_of(rows, self.runs[name], self.tokenizer, **limits, advance=advance)
 
     def time(self, rows: Sequence[Example], batch_size: int) -> Interval:

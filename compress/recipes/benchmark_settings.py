@@ -72,7 +72,7 @@ class BenchmarkSettings:
             baseline, a control, random weights or the padded teacher to twice as much. At least 0.025: two processes of
             one model differ by 0.02.
         time_limit: seconds of measuring after which no further round begins, loading and predicting apart.
-        metric: see ``compress.evaluation.metrics.METRICS``; default accuracy, or Pearson for regression.
+        metric: see ``compress.tasks``; default accuracy, or Pearson for regression.
         overlap: what becomes of training rows that are test rows; see :class:`compress.data.LabelledData`.
         max_length: tokens a text is cut to; 0 for as many as each model can read.
         together: how many models to hold in memory at a time, beside the teacher; 0 for all.

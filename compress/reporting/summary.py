@@ -27,7 +27,8 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, Verdict, judge_drop_of
-from compress.evaluation.metrics import METRICS, paired_difference
+from compress.evaluation.metrics import paired_difference
+from compress.tasks import metrics_by_name
 
 Pair = tuple[Measurement, Measurement]
 
@@ -206,7 +207,7 @@ def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:
     columns = (student.predictions, control.predictions, teacher.gold)
     if not all(columns) or not student.labels == control.labels == teacher.labels:  # predictions are their numbers
         return [f"{sentence}; without predictions in the results there is no interval to say how sure that is."]
-    metric, classes = METRICS[student.metric_name or ""], len(student.labels)
+    metric, classes = metrics_by_name()[student.metric_name or ""], len(student.labels)
     found = paired_difference(*map(np.asarray, columns), metric=metric, classes=classes)
     doubt = ", so these rows do not show that it helped" if found.low <= 0 <= found.high else ""
     return [f"{sentence} ({span(points(found.low), points(found.high))}){doubt}."]

@@ -69,7 +69,7 @@ def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | 
     """
     budget, trainer = explored.budget, explored.trainer
     drop = budget.max_accuracy_drop
-    if drop is None or budget.max_latency_ms is not None or trainer.teacher.task != "classification":
+    if drop is None or budget.max_latency_ms is not None or trainer.teacher.task.no_cascade:
         return None
     # Of a long front some are left out, so that the committed students are joined by themselves too.
     groups = {"cascade": _of_front(explored.judged), "cascade-committed": _of_front(explored.whole)}

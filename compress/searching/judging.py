@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compress.data import Example, encode_gold
-from compress.data.tokenization import one_column
-from compress.evaluation.metrics import Metric, paired_difference, predictions, score
+from compress.data import Example
+from compress.evaluation.metrics import Metric, paired_difference, score
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.inference.runners import LoadedModel
@@ -44,7 +43,7 @@ class ValidationRows:
     def gold(self) -> np.ndarray:
         """Gold labels or scores ``[N]``."""
         task = self.teacher.task
-        return one_column(encode_gold(self.examples, self.teacher.labels, task=task, name="validation"))
+        return task.column(task.gold(self.examples, self.teacher.labels, "validation"))
 
     @cached_property
     def reference(self) -> np.ndarray:
@@ -62,7 +61,7 @@ class ValidationRows:
         if isinstance(model, CascadeDir):
             found = load(model, compute=compute).predict(list(self.examples))
             return np.array([model.labels.index(one["label"]) for one in found])
-        return predictions(LoadedModel.load(model, compute).logits(self.examples), model.task)
+        return model.task.predictions(LoadedModel.load(model, compute).logits(self.examples))
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
         """Judge predictions ``[N]``."""

@@ -19,11 +19,10 @@ from compress.data import (
     LabelledData,
     TextSource,
     check_roles,
-    encode_gold,
     row_key,
 )
 from compress.errors import CompressError
-from compress.evaluation.metrics import Metric, find_metric
+from compress.evaluation.metrics import Metric
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label import label
@@ -178,22 +177,19 @@ def check_data(model: ModelDir, data: SearchData) -> SearchRows:
     """
     if model.is_onnx:
         raise CompressError(f"{model.path} is an ONNX model, from which no student starts; give its torch directory")
-    if model.task == "tagging":
-        raise CompressError(
-            f"{model.path} tags words, and a search compares classifiers of texts; use 'compress distill' with "
-            "--student bilstm-tagger or minibert-3"
-        )
+    if model.task.no_search:
+        raise CompressError(f"{model.path} {model.task.no_search}")
     labelled = data.labelled
     for role, rows in (("train", labelled.train), ("validation", labelled.validation)):
         if not rows:
             raise CompressError(f"a search needs labelled rows of {role}; give --{role} FILE")
-    metric = find_metric(labelled.metric, task=model.task, classes=len(model.labels))
+    metric = model.task.metric(labelled.metric, len(model.labels))
     roles: dict[str, Any] = {"train": labelled.train, "unlabeled": data.unlabeled, "validation": labelled.validation}
     checked = check_roles({**roles, **({"test": data.test} if data.test else {})}, labelled.overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = checked.sets
     for role in ("train", "validation", "test"):
-        encode_gold(sets.get(role, ()), model.labels, task=model.task, name=role)
+        model.task.gold(sets.get(role, ()), model.labels, role)
     check_unseen([model], sets["validation"])
     check_unseen([model], sets.get("test", ()), "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
     tell_seen([model], sets.get("test", ()), {"train": labelled.train, "validation": labelled.validation})

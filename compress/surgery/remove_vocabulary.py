@@ -28,10 +28,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.data import Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
 from compress.errors import CompressError
-from compress.models.modeling import is_tagger
 from compress.models.modeling.families import PRUNABLE, stock_type
 from compress.models.modeling.ngram import NGramConfig
 from compress.models.modeling.small import SmallConfig
+from compress.tasks import of_network
 
 # Kind of tokenizer -> settings with which it is not known that covered text keeps its pieces.
 TOKENIZER_KINDS: Mapping[str, tuple[str, ...]] = {
@@ -81,7 +81,7 @@ def cut_vocabulary(
         )
     check_tokenizer(tokenizer)
     # A tagger's tokenizer reads words one by one: one of bytes may give them other pieces than within a text.
-    read = (Example(word) for row in corpus for word in row.words) if is_tagger(model) else corpus
+    read = (Example(word) for row in corpus for word in row.words) if of_network(model).by_word else corpus
     occurring = set(token_counts(tokenizer, read))
     if not occurring:
         raise CompressError("the corpus has no text that the tokenizer knows; give text such as the model will read")

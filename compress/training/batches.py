@@ -20,12 +20,13 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFas
 from compress.data.tokenization import pad
 from compress.errors import CompressError
 from compress.inference import processes
-from compress.models.batch import NO_LABEL, NO_TARGET, Batch
+from compress.models.batch import NO_TARGET, Batch
+from compress.tasks import NO_LABEL
 
 BATCHES_SORTED = 50  # at a time
 
 
-def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], dict[str, torch.Tensor]]:
+def collator(padding_id: int) -> Callable[[list[Mapping[str, Any]]], dict[str, torch.Tensor]]:
     """Return a function that pads rows to the longest of their batch."""
 
     def collate(rows: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -36,7 +37,7 @@ def collator(padding_id: int, task: str) -> Callable[[list[Mapping[str, Any]]], 
         if "words" in batch:  # labels and logits have one row a word
             batch["words"] = batch["words"].bool()
             goals = {key: list(itertools.chain.from_iterable(values)) for key, values in goals.items()}
-        batch["labels"] = torch.tensor(goals["labels"], dtype=torch.float32 if task == "regression" else torch.long)
+        batch["labels"] = torch.tensor(goals["labels"])  # classes int64, scores float32
         batch["rows"] = torch.tensor([row["row"] for row in rows])
         if "mixed_ids" in rows[0]:
             mixed = pad([{"input_ids": row["mixed_ids"]} for row in rows], padding_id)
@@ -70,9 +71,10 @@ def batches_by_length(
         yield chosen, batch_of({name: tensor.to(device) for name, tensor in tensors.items()})
 
 
-def batch_of(tensors: Mapping[str, torch.Tensor]) -> Batch:
-    """Return the tensors of :func:`collator` as a batch, without the teacher's logits."""
-    return Batch(**{name: tensor for name, tensor in tensors.items() if name != "teacher_logits"})
+def batch_of(tensors: Mapping[str, torch.Tensor], **fields: Any) -> Batch:
+    """Return the tensors of :func:`collator` as a batch, without the teacher's logits; ``fields`` are others of it."""
+    kept: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name != "teacher_logits"}
+    return Batch(**kept, **fields)
 
 
 class Masker:

@@ -14,10 +14,11 @@ from compress import plugins
 from compress.data import Example
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError
-from compress.models.modeling import ENDINGS, auto_class, is_tagger
+from compress.models.modeling import ENDINGS
 from compress.models.modeling.registration import is_known
 from compress.progress import Progress, silent
 from compress.recipes import StudentRecipe, needs_of
+from compress.tasks import Task, of_network
 from compress.training.batches import Masker, batch_of, collator
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
 from compress.training.loss_modules import attach_losses, detach_loss_modules, input_embeddings
@@ -75,7 +76,7 @@ def try_student(
     teachers: Mapping[str, PreTrainedModel | None],
     tokenizer: PreTrainedTokenizerFast,
     texts: Callable[[], Iterable[Example]],
-    task: str,
+    task: Task,
     *,
     selects: bool,
 ) -> PreTrainedModel:
@@ -98,12 +99,13 @@ def try_student(
     length = min(TRIED_LENGTH, maximum_length(tokenizer, student.config.to_dict()))
     with TemporaryDirectory() as folder:
         taught = tokenized(Path(folder) / "few.arrow", map(TrainingRow, few), tokenizer, max_length=length, task=task)
-        rows = collator(tokenizer.pad_token_id or 0, task)([*taught])
+        rows = collator(tokenizer.pad_token_id or 0)([*taught])
     planned = step_ranges(recipe.phases, getattr(student.config, "num_hidden_layers", 0), len(recipe.phases))
     for part in planned:
         phase, last = part.phase, part is planned[-1]
         losses = [choice for choice in phase.losses if "mixed" not in needs_of([choice])]
-        batch = Masker(tokenizer, phase.masking)(batch_of(rows)) if phase.masking else batch_of(rows)
+        batch = batch_of(rows, task=task)
+        batch = Masker(tokenizer, phase.masking)(batch) if phase.masking else batch
         teacher = teachers.get(phase.teacher)
         with torch.no_grad(), prepared(student, teacher, part, selects=selects and last):
             _, ours = ActivationRecorder(student, needs_of_student(losses))(batch)
@@ -124,7 +126,7 @@ def _check_opens(student: PreTrainedModel, architecture: str) -> None:
     built = f"{architecture} builds a {name}"
     if not name.endswith(ENDINGS):
         raise CompressError(f"{built}; the name of the class must end with {' or '.join(ENDINGS)}")
-    opener = auto_class("tagging" if is_tagger(student) else "classification")
+    opener = of_network(student).auto_model()
     opened = opener._model_mapping.get(config, None) if is_known(config.model_type) else None
     if opened is not type(student):
         raise CompressError(

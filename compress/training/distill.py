@@ -13,12 +13,10 @@ from compress import plugins, recipes
 from compress.data import (
     Example,
     check_roles,
-    encode_gold,
     grouped_split,
     row_key,
 )
 from compress.errors import CompressError
-from compress.evaluation.metrics import find_metric
 from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label import label, teacher_logits
@@ -30,6 +28,7 @@ from compress.progress import logger
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases, resolved
 from compress.requests import Model, is_given
 from compress.requests.training import Distill
+from compress.tasks import Task
 from compress.training.augmentation import augmented, one_of
 from compress.training.build_student import build_student, try_student
 from compress.training.finetune import encoder_of
@@ -81,7 +80,7 @@ def distill(request: Distill) -> ModelDir:
         logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     validation = labelled.validation
     compute = replace(request.compute, device=resolve_device(request.device))
-    find_metric(labelled.metric, task=model.task, classes=len(model.labels))  # refuses an unknown one before the work
+    model.task.metric(labelled.metric, len(model.labels))  # refuses an unknown one before the work
     tokenizer = model.load_tokenizer()
     if pretrained:
         check_vocabulary(pretrained, tokenizer)
@@ -95,8 +94,8 @@ def distill(request: Distill) -> ModelDir:
     pool = checked.sets.get("unlabeled", pool).without(frozenset(map(row_key, train)))
     if request.rows:
         pool = pool.sample(request.rows)
-    gold = Gold(train, encode_gold(train, model.labels, task=model.task, name="train"))
-    selecting = Gold(validation, encode_gold(validation, model.labels, task=model.task, name="validation"))
+    gold = Gold(train, model.task.gold(train, model.labels, "train"))
+    selecting = Gold(validation, model.task.gold(validation, model.labels, "validation"))
     there = checked.rows.get("unlabeled", 0)
     pool_size = min(request.rows or there, there)
     if not validation and not request.control:
@@ -244,7 +243,7 @@ def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Ph
 
 
 def _training_rows(
-    pool: Any, gold: Gold, validation: Gold, task: str, metric: str | None, seed: int
+    pool: Any, gold: Gold, validation: Gold, task: Task, metric: str | None, seed: int
 ) -> tuple[TrainingData, Selection]:
     """Return the rows to train on and the rows to select by: validation rows, else a part of the pool or of gold rows.
 
@@ -278,16 +277,9 @@ def _check_request(model: ModelDir, recipe: StudentRecipe, request: Distill, ope
         raise CompressError(f"no phase of the student {recipe.name!r} reads unlabelled text; leave --unlabeled out")
     for choice in () if control else recipe.losses:
         needs = plugins.find("losses", choice.name).needs
-        if model.task == "regression" and "classes" in needs:
-            raise CompressError(
-                f"the student {recipe.name!r} compares classes (the loss {choice.name}), and {model.name} is a "
-                "regression; use a student that learns by logit-mse, such as minilm-3"
-            )
-        if model.task == "tagging" and "mixed" in needs:
-            raise CompressError(
-                f"the student {recipe.name!r} reads texts in two vocabularies (the loss {choice.name}), whose words do "
-                f"not begin at the same subword tokens, and {model.name} tags words; use a student without that loss"
-            )
+        for reason in (reason for need, reason in model.task.unfit_losses.items() if need in needs):
+            said = reason.format(loss=choice.name, model=model.name)
+            raise CompressError(f"the student {recipe.name!r} {said}")
     if encoder is not None and not control and all(phase.teacher != "encoder" for phase in recipe.phases):
         left = " that --start leaves" if request.start else ""
         raise CompressError(f"no phase of the student {recipe.name!r}{left} reads the encoder; leave --encoder out")

@@ -7,16 +7,16 @@ from typing import cast
 from transformers import set_seed
 
 from compress import recipes
-from compress.data import check_classes, check_roles, encode_gold, infer_labels, infer_task
+from compress.data import check_roles
 from compress.errors import CompressError
-from compress.evaluation.metrics import find_metric
 from compress.inference.compute import resolve_device
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.pretrained import load_classifier
-from compress.progress import logger, quiet_libraries
+from compress.progress import quiet_libraries
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.requests.training import Finetune
+from compress.tasks import of_rows
 from compress.training.packaged_encoder import packaged_encoder
 from compress.training.phases import fit, keep_length
 from compress.training.trainer import TrainingRun
@@ -39,23 +39,13 @@ def finetune(request: Finetune) -> ModelDir:
     encoder = open_encoder(recipe or request.teacher)
     checked = check_roles({"train": data.train, "validation": data.validation}, data.overlap)
     roles = {role: list(rows) for role, rows in checked.sets.items()}
-    rows = [*roles["train"], *roles["validation"]]
-    task, labels = infer_task(rows), infer_labels(rows)
-    if task == "regression" and all((row.label or "").strip().lstrip("+-").isdigit() for row in rows):
-        logger.warning(
-            "the labels are many different whole numbers, each of few rows, and are read as scores; if they are "
-            "classes, write them as class-1, class-2 and so on"
-        )
-    if labels is not None and len(labels) < 2:
-        raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
-    if task == "classification":
-        check_classes(roles["train"], roles["validation"])
-    names = labels or ("score",)
-    metric = find_metric(data.metric, task=task, classes=len(names)).name
+    task = of_rows([*roles["train"], *roles["validation"]])
+    names = task.new_labels(roles["train"], roles["validation"])
+    metric = task.metric(data.metric, len(names)).name
     training = request.training or (recipe.training if recipe else TRAINING)
     training = replace(training, max_length=request.max_length or training.max_length)
     compute = replace(request.compute, device=resolve_device(request.device))
-    gold = {role: Gold(rows, encode_gold(rows, names, task=task, name=role)) for role, rows in roles.items()}
+    gold = {role: Gold(rows, task.gold(rows, names, role)) for role, rows in roles.items()}
     with request.begin(
         {"encoder": encoder},
         data=checked.described(),
@@ -67,7 +57,7 @@ def finetune(request: Finetune) -> ModelDir:
     ) as stage:
         set_seed(compute.seed)
         model = load_classifier(encoder, names, task)
-        tokenizer = encoder.load_tokenizer(words=task == "tagging")
+        tokenizer = encoder.load_tokenizer(words=task.by_word)
         selection = Selection(list(gold["validation"].rows()), "validation", metric)
         (outcome,) = fit(
             model,

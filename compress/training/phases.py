@@ -112,7 +112,7 @@ def fit(
     count_stream(length, len(read), cut)
     live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)
     first = [row for row, _ in zip(rows[min(texts)], range(TRIED_ROWS), strict=False)]
-    few = collator(tokenizer.pad_token_id or 0, run.task)(first)
+    few = collator(tokenizer.pad_token_id or 0)(first)
     run = settle_precision(run, model, [*filter(None, live)], few)
     if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
@@ -144,7 +144,8 @@ def chosen_length(
     """
     texts = (row.example for row in data.rows("all")) if data.texts is None else data.texts
     some = [text for number, text in enumerate(texts) if rows <= LENGTH_ROWS or is_spread(number, LENGTH_ROWS, rows)]
-    tokens = [len(ids) for ids in encode(tokenizer, some, limit, task=run.task, counted=False)["input_ids"]]
+    encoded = encode(tokenizer, some, limit, by_word=run.task.by_word, counted=False)
+    tokens = [len(ids) for ids in encoded["input_ids"]]
     length = length_for(tokens, limit)
     longer = sum(count > length for count in tokens)
     logger.info("%s: texts cut to %d tokens (%d of %d rows are longer)", run.title, length, longer, len(tokens))
@@ -173,7 +174,7 @@ def _fit_step_ranges(
         run = replace(run, progress=silent, compute=replace(run.compute, report_to=None))
         for network in filter(None, (model, *teachers.values())):
             prepare_received(network)
-    collate = collator(tokenizer.pad_token_id or 0, run.task)
+    collate = collator(tokenizer.pad_token_id or 0)
     outcomes: list[Outcome] = []
     for number, part in enumerate(planned):
         phase, folder, last = part.phase, work / part.name, number == len(planned) - 1

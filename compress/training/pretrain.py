@@ -19,7 +19,7 @@ from transformers import (
     set_seed,
 )
 
-from compress import recipes
+from compress import recipes, tasks
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError, refuse
 from compress.inference.compute import resolve_device
@@ -56,7 +56,7 @@ HEAD_ONLY = replace(
     name="head-only",
 )
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
-TASK = "classification"  # of rows without labels, which nothing reads
+TASK = tasks.default()  # of rows without labels, which nothing reads
 EVALUATED_ROWS = 64  # a batch
 TASK_KEYS = ("id2label", "label2id", "num_labels", "problem_type", "architectures")
 TOLERANCE = 1e-4  # of the largest logit
@@ -176,7 +176,7 @@ def _score(
     held = [TrainingRow(example) for example, _ in text.part(held=True).labelled()]
     place = run.folder / WORK_FOLDER / PREPARED / "held-out.arrow"
     rows = tokenized(place, held, tokenizer, max_length=length, task=TASK)
-    collate, masker = collator(tokenizer.pad_token_id or 0, TASK), Masker(tokenizer, masking)
+    collate, masker = collator(tokenizer.pad_token_id or 0), Masker(tokenizer, masking)
     student.train(False)
     recorder = ActivationRecorder(student, frozenset({"hidden"}))
     loss, right, tokens = 0.0, 0, 0

@@ -15,6 +15,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.pretrained import load_classifier
 from compress.recipes import Phase
 from compress.requests import Model
+from compress.tasks import Task, default
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,8 +32,8 @@ class BareEncoder(ModelDir):
         return self.classes
 
     @property
-    def task(self) -> str:
-        return "classification"
+    def task(self) -> Task:
+        return default()
 
     def load(self, *, plain: bool = False) -> "PreTrainedModel":
         """Load it with a head of the classes, which is random."""

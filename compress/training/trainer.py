@@ -30,18 +30,17 @@ from transformers import (
 from transformers.trainer_utils import rotate_checkpoints
 
 from compress.errors import CompressError
-from compress.evaluation.metrics import evaluate
 from compress.host import few_kernels
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
-from compress.models.batch import NO_LABEL
 from compress.models.manifest import METRICS_NAME
 from compress.models.modeling.cnn import CNNConfig
 from compress.models.modeling.ngram import NGramConfig
 from compress.models.resumption import is_whole, seal
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
+from compress.tasks import NO_LABEL, Task
 from compress.training.batches import (
     EpochSampler,
     Masker,
@@ -57,7 +56,7 @@ from compress.training.monitoring import POINTS, Monitor, reporting
 from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
 from compress.training.step_plan import evaluations_for
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
-from compress.training.training_data import Selection, score_without_learning
+from compress.training.training_data import Selection
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class TrainingRun:
 
     folder: Path
     training: Training
-    task: str
+    task: Task
     compute: Compute
     progress: Progress = silent
     title: str = "Training"
@@ -144,15 +143,15 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _score(prediction: Any, *, task: str, metric: str | None) -> dict[str, float]:
+def _score(prediction: Any, *, task: Task, metric: str | None) -> dict[str, float]:
     """Return the metric. Logits that are not numbers still have a largest one: they score minus infinity."""
     logits, labels = prediction.predictions, prediction.label_ids
     if not np.isfinite(logits).all():
         return {"score": -math.inf}
-    if task == "tagging":
+    if task.by_word:
         words = labels != NO_LABEL
         logits, labels = logits[words], labels[words]
-    return {"score": evaluate(logits, labels, task=task, metric=metric)}
+    return {"score": task.evaluate(logits, labels, metric)}
 
 
 class DistillationTrainer(Trainer):
@@ -206,7 +205,7 @@ class DistillationTrainer(Trainer):
         # One process trains on one GPU: torchrun starts more. DataParallel would multiply the batch by their number.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         self.objective: Objective = objective
-        self.folder = run.folder
+        self.folder, self.task = run.folder, run.task
         # Before the optimiser, which trains their modules too.
         self.losses = attach_losses(objective.losses, objective.teacher, model)
         super().__init__(
@@ -261,7 +260,7 @@ class DistillationTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        batch = batch_of(inputs)
+        batch = batch_of(inputs, task=self.task)
         if self.objective.masker:
             batch = self.objective.masker(batch)
         raw, student = self.student(batch, model)
@@ -401,9 +400,9 @@ def train(
         raise CompressError(
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe"
         )
-    if selection and best is not None and run.task != "regression":
+    if selection and best is not None:
         labels = np.hstack(selection.rows["labels"][:])  # type: ignore[call-overload]
-        least = score_without_learning(labels, len(model.config.id2label or ()), task=run.task, metric=selection.metric)
+        least = run.task.constant_score(labels, len(model.config.id2label or ()), selection.metric)
         if best <= least:
             logger.warning(
                 "%s: the best validation score, %.4f, is no better than that of one class for all rows, %.4f; lower "

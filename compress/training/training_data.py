@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -15,21 +15,14 @@ from transformers import PreTrainedTokenizerFast
 from compress.data import Example, TextSource, among, row_key
 from compress.data.examples import batched
 from compress.data.sources import is_spread
-from compress.data.tokenization import NO_ANSWER, TokenRows, encode
+from compress.data.tokenization import encode
 from compress.errors import CompressError
-from compress.evaluation.metrics import find_metric, predictions, score
 from compress.labelling.label_dir import LabelDir
-from compress.models.batch import NO_LABEL
 from compress.models.resumption import is_whole, seal
+from compress.tasks import Task
 from compress.training.learned_vocabulary import Mixer
 
 ENCODED_ROWS = 4096
-# Task -> the Arrow type of its labels, and the value of a missing one; for tagging _answered fills those.
-LABEL_TYPES: Mapping[str, tuple[Any, float | int | None]] = {
-    "classification": (pa.int32(), NO_LABEL),
-    "regression": (pa.float32(), float("nan")),
-    "tagging": (pa.list_(pa.int32()), None),
-}
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
 
@@ -161,9 +154,8 @@ class Selection:
     split: str
     metric: str | None
 
-    def score(self, value: float | None, task: str) -> dict[str, Any]:
-        name = find_metric(self.metric, task=task).name
-        return {"name": name, "value": value, "split": self.split, "rows": len(self.rows)}
+    def score(self, value: float | None, task: Task) -> dict[str, Any]:
+        return {"name": task.metric(self.metric).name, "value": value, "split": self.split, "rows": len(self.rows)}
 
 
 @dataclass(frozen=True)
@@ -188,32 +180,14 @@ class TrainingData:
         return itertools.chain((TrainingRow(*row) for row in pool), gold)
 
 
-def agreement_rows(pool: LabelledPool, task: str) -> Selection:
+def agreement_rows(pool: LabelledPool, task: Task) -> Selection:
     """Return held-out pool rows labelled with the teacher's predictions, to select without gold labels."""
     check_held_out(pool, pool.rows, has_others=True)
     examples, logits = zip(*pool.part(held=True).labelled(), strict=True)
-    predicted: list[Any]
-    if task == "tagging":
-        by_sentence = (predictions(one, task) for one in logits)
-        predicted = [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in by_sentence]
-    else:
-        predicted = predictions(np.stack(logits), task).tolist()
-    rows = [TrainingRow(example, None, label) for example, label in zip(examples, predicted, strict=True)]
+    predicted = zip(examples, task.pseudo_labels(logits), strict=True)
+    rows = [TrainingRow(example, None, label) for example, label in predicted]
     teacher = "labels" if any(not directory.teacher_sha256 for directory in pool.labels) else "teacher"
     return Selection(rows, f"held-out pool (agreement with the {teacher})", None)
-
-
-def score_without_learning(labels: np.ndarray, classes: int, *, task: str, metric: str | None) -> float:
-    """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.
-
-    It is minus infinity for scores, and where all labels are of one class, so that this is right.
-    """
-    labels = labels[labels != NO_LABEL]
-    if task == "regression" or len(np.unique(labels)) == 1:
-        return -math.inf
-    chosen = find_metric(metric, task=task, classes=classes)
-    constant = (np.full_like(labels, label) for label in (np.bincount(labels).argmax(), classes - 1))
-    return max(score(predicted, labels, metric=chosen, classes=classes) for predicted in constant)
 
 
 def tokenized(
@@ -222,16 +196,15 @@ def tokenized(
     tokenizer: PreTrainedTokenizerFast,
     *,
     max_length: int,
-    task: str,
+    task: Task,
     mixer: Mixer | None = None,
 ) -> Dataset:
     """Tokenise rows into an Arrow file and return it memory-mapped; what an earlier start wrote is reused.
 
     Columns: ``input_ids``, ``token_type_ids`` (where the tokenizer makes them), ``length``, ``row`` (its number),
-    ``truncated`` (whether it was cut), ``labels``, ``teacher_logits``, and with a ``mixer``
-    ``mixed_ids``. For tagging there is also ``words``, 1 for every token where a word starts, and labels and logits are
-    lists over these words; truncated words and words without teacher logits are left out, and so are rows without any
-    other.
+    ``truncated`` (whether it was cut), ``labels``, ``teacher_logits``, and with a ``mixer`` ``mixed_ids``. A task that
+    answers words has ``words`` too, 1 for every token where a word starts; labels and logits are lists over these. What
+    teaches nothing is left out (:meth:`compress.tasks.Task.taught`).
     """
     if not is_whole(path):
         temporary = path.with_suffix(".tmp")
@@ -251,53 +224,29 @@ def _tables(
     rows: Iterable[TrainingRow],
     tokenizer: PreTrainedTokenizerFast,
     max_length: int,
-    task: str,
+    task: Task,
     mixer: Mixer | None,
 ) -> Iterator[Any]:
     """Yield the Arrow tables of :func:`tokenized`."""
     written = 0
     for chunk in batched(rows, ENCODED_ROWS):
-        tokens = encode(tokenizer, [row.example for row in chunk], max_length, task=task, counted=False)
+        examples = [row.example for row in chunk]
+        tokens = encode(tokenizer, examples, max_length, by_word=task.by_word, counted=False)
         cut = [number in tokens.truncated for number in range(len(chunk))]
         has_logits = chunk[0].logits is not None
-        if task == "tagging":
-            chunk, tokens, cut = _answered(chunk, tokens, cut)
+        chunk, tokens, cut = task.taught(chunk, tokens, cut)
         columns: dict[str, Any] = {key: pa.array(values, pa.list_(pa.int32())) for key, values in tokens.items()}
         if mixer:
             columns["mixed_ids"] = pa.array([mixer.ids(row.example, max_length) for row in chunk], pa.list_(pa.int32()))
         columns["row"] = pa.array(range(written, written + len(chunk)), pa.int64())
         columns["length"] = pa.array([len(ids) for ids in tokens["input_ids"]], pa.int32())
         columns["truncated"] = pa.array(cut, pa.bool_())
-        kind, unknown = LABEL_TYPES[task]
-        columns["labels"] = pa.array([unknown if row.label is None else row.label for row in chunk], kind)
+        columns["labels"] = pa.array([task.no_label if row.label is None else row.label for row in chunk])
         if has_logits:
-            logits: list[Any] = [row.logits for row in chunk]
-            by_word = task == "tagging"
+            kind = pa.list_(pa.float32())
             columns["teacher_logits"] = pa.array(
-                [list(words) for words in logits] if by_word else logits,
-                pa.list_(pa.list_(pa.float32())) if by_word else pa.list_(pa.float32()),
+                [list(row.logits) if task.by_word else row.logits for row in chunk],
+                pa.list_(kind) if task.by_word else kind,
             )
         written += len(chunk)
         yield pa.table(columns)
-
-
-def _answered(
-    chunk: Sequence[TrainingRow], tokens: TokenRows, cut: Sequence[bool]
-) -> tuple[list[TrainingRow], TokenRows, list[bool]]:
-    """Return the rows with the logits and labels of the words that are trained on, their tokens, and which were cut."""
-    rows: list[TrainingRow] = []
-    kept: list[dict[str, np.ndarray]] = []
-    kept_cut: list[bool] = []
-    for index, row in enumerate(chunk):
-        answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
-        starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
-        if not any(starts):
-            continue
-        words = [start - 1 for start in starts if start]
-        labels = row.label if isinstance(row.label, list) else [NO_LABEL] * len(row.example.words)
-        logits = None if row.logits is None else row.logits[words]
-        rows.append(replace(row, logits=logits, label=[labels[word] for word in words]))
-        own = {key: values[index] for key, values in tokens.items()}
-        kept_cut.append(cut[index])
-        kept.append({**own, "words": (np.array(starts) > 0).astype(np.int64)})
-    return rows, TokenRows({key: [row[key] for row in kept] for key in tokens}), kept_cut

@@ -15,11 +15,10 @@ from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
 from compress.models.model_dir import ModelDir
+from compress.tasks import default, find_task
 from tests.support.tiny import BAD, GOOD, LABELS, examples, torch_directory
 
-BASELINES = [
-    name for name in plugins.names("baselines") if "classification" in plugins.find("baselines", name).load().TASKS
-]
+BASELINES = default().baselines
 START_ALONE = """
 import sys
 from pathlib import Path
@@ -49,7 +48,7 @@ def pairs(count: int = 40) -> list[Example]:
 def fitted(name: str, folder: Path, rows: list[Example], answers: np.ndarray, task: str, classes: int) -> object:
     module = plugins.find("baselines", name).load()
     (folder / name).mkdir(parents=True)
-    module.fit(folder / name, rows, answers, task, classes, torch_directory("bert"))
+    module.fit(folder / name, rows, answers, find_task(task), classes, torch_directory("bert"))
     return module.start(folder / name, threads=1, device="cpu")
 
 

@@ -11,8 +11,8 @@ import pytest
 from compress.benchmarking.result_fields import keep_predictions, quality_fields
 from compress.benchmarking.results.schema import faults, groups
 from compress.errors import CompressError
-from compress.evaluation.calibration_error import calibration_error, calibration_interval
-from compress.evaluation.metrics import METRICS, mcnemar_p, paired_difference
+from compress.evaluation.metrics import ACCURACY, calibration_error, calibration_interval, mcnemar_p, paired_difference
+from compress.tasks import find_task, metrics_by_name
 from tests.support.results import line
 
 LABELS = ("negative", "positive")
@@ -30,8 +30,9 @@ def fields(
     metric: str = "accuracy",
     labels: tuple[str, ...] = LABELS,
 ) -> dict[str, dict[str, Any]]:
-    chosen = METRICS[metric]
-    return quality_fields(logits, np.asarray(gold), baseline="teacher", metric=chosen, task=chosen.task, labels=labels)
+    chosen = metrics_by_name()[metric]
+    task = find_task("classification" if chosen.of_classes else "regression")
+    return quality_fields(logits, np.asarray(gold), baseline="teacher", metric=chosen, task=task, labels=labels)
 
 
 GOLD = [1, 1, 1, 0, 0, 0, 1, 0]
@@ -110,7 +111,7 @@ def test_recall_is_compared_class_by_class(found: dict[str, dict[str, Any]]) -> 
     assert (positive["recall"], positive["teacher_recall"], positive["difference_points"]) == (0.25, 0.75, -50.0)
     held = np.array(GOLD) == 1
     expected = paired_difference(
-        MODEL.argmax(1)[held], TEACHER.argmax(1)[held], np.ones(4, int), metric=METRICS["accuracy"], classes=2
+        MODEL.argmax(1)[held], TEACHER.argmax(1)[held], np.ones(4, int), metric=ACCURACY, classes=2
     )
     assert (positive["low"], positive["high"]) == (expected.low, expected.high)
 

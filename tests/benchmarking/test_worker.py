@@ -16,6 +16,7 @@ from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 from compress.progress import silent
 from compress.recipes import BenchmarkSettings
+from compress.tasks import default
 
 WAIT_S = 30
 
@@ -44,7 +45,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(worker_module, "Worker", FakeWorker)
     monkeypatch.setattr(worker_module, "available_cores", lambda: [0, 1])
     monkeypatch.setattr(worker_module, "quietest_first", lambda cores: list(cores))
-    monkeypatch.setattr(ModelDir, "task", "classification")
+    monkeypatch.setattr(ModelDir, "task", default())
     return tmp_path
 
 

@@ -16,7 +16,7 @@ from compress.calibration.calibrate import CALIBRATION_NAME, FOLDER, Acceptance,
 from compress.cli import execute
 from compress.data import Example, LabelledData, describe_rows
 from compress.errors import CompressError
-from compress.evaluation.softmax import probabilities
+from compress.evaluation.metrics import probabilities
 from compress.exporting.export import export
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from compress.calibration.rescale import last_layer, rescale_graph, rescale_torch
-from compress.calibration.scaling import UNCHANGED, Scaling
+from compress.calibration.scaling import UNCHANGED, Scaling, last_layer, rescale_graph, rescale_torch
 from compress.errors import CompressError
 from compress.inference.open_runtime import open_runtime
 from compress.models.dummy_inputs import example_inputs

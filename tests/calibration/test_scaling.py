@@ -19,7 +19,7 @@ from compress.calibration.scaling import (
     loss_change,
     row_losses,
 )
-from compress.evaluation.softmax import probabilities
+from compress.evaluation.metrics import probabilities
 
 ROWS = 8000
 

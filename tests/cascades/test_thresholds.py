@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compress.cascades import thresholds
-from compress.cascades.thresholds import LEVELS, MemberResult, best_plans, fastest_within, plans, simulate
-from compress.evaluation.metrics import METRICS, Difference, paired_difference
-from compress.evaluation.softmax import confidence
+from compress.cascades import cascade as cascade_module
+from compress.cascades.cascade import LEVELS, MemberResult, best_plans, fastest_within, plans, simulate
+from compress.evaluation.metrics import ACCURACY, Difference, confidence, paired_difference
 from compress.inference.runners import ask_in_turn
+from compress.tasks import metrics_by_name
 
-ACCURACY = METRICS["accuracy"]
 ROWS = 1000
 # Name, share of easy rows, time.
 KINDS = (("fast", 0.7, 1.0), ("middle", 0.9, 4.0), ("slow", 0.99, 40.0))
@@ -75,8 +74,8 @@ def test_only_cascades_within_the_drop_are_resampled(
         points.append(made.points)
         return made
 
-    monkeypatch.setattr(thresholds, "paired_difference", difference)
-    assert fastest_within(plans(found), found, gold, METRICS["macro-f1"], 1.0) is not None
+    monkeypatch.setattr(cascade_module, "paired_difference", difference)
+    assert fastest_within(plans(found), found, gold, metrics_by_name()["macro-f1"], 1.0) is not None
     assert 0 < len(points) < 100 and min(points) >= -1.0
 
 

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compress.data import Example, encode_gold, infer_labels, open_source, read_examples
+from compress.data import Example, infer_labels, open_source, read_examples
 from compress.errors import CompressError
+from compress.tasks import find_task
 
 TEXTS, NAMES = ("a fine film", "so dull"), ("good", "bad")
 
@@ -45,8 +46,8 @@ def test_names_of_a_schema_are_the_labels(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", {"text": TEXTS, "label": [0, 1]}, label=CLASSES)
     rows = labelled(path)
     assert pairs(rows) == EXPECTED
-    assert encode_gold(rows, ("bad", "good"), task="classification", name="test") == [1, 0], "by name, not by place"
-    assert encode_gold(rows, ("Bad", "GOOD "), task="classification", name="test") == [1, 0]
+    assert find_task("classification").gold(rows, ("bad", "good"), "test") == [1, 0], "by name, not by place"
+    assert find_task("classification").gold(rows, ("Bad", "GOOD "), "test") == [1, 0]
     assert infer_labels(rows) == ("good", "bad"), "new classes keep the order of the schema"
 
 
@@ -55,7 +56,7 @@ def test_names_of_a_schema_are_the_order_where_a_model_has_no_names(
 ) -> None:
     caplog.set_level("INFO", "compress")
     path = write_parquet(tmp_path / "a.parquet", {"text": TEXTS, "label": [0, 1]}, label=CLASSES)
-    assert encode_gold(labelled(path), ("LABEL_0", "LABEL_1"), task="classification", name="set one") == [0, 1]
+    assert find_task("classification").gold(labelled(path), ("LABEL_0", "LABEL_1"), "set one") == [0, 1]
     assert caplog.messages == [
         "the model's classes have no names, and are read as good, bad; say otherwise with --label-map FILE"
     ]
@@ -65,7 +66,7 @@ def test_numbers_without_names_keep_the_order_of_the_model_and_that_is_said(capl
     caplog.set_level("INFO", "compress")
     rows = [Example("a", None, "1"), Example("b", None, "0")]
     for _ in range(2):
-        assert encode_gold(rows, ("dire", "fine"), task="classification", name="test") == [1, 0]
+        assert find_task("classification").gold(rows, ("dire", "fine"), "test") == [1, 0]
     assert caplog.messages == [
         "labels that are numbers are read in the order of the model: 0 = dire, 1 = fine; say otherwise with "
         "--label-map FILE"
@@ -175,13 +176,13 @@ def test_tokens_and_tags_are_sentences_to_tag(tmp_path: Path, kind: str, options
     features = {"ner_tags": {"feature": {"names": TAGS, "_type": "ClassLabel"}, "_type": kind}}
     rows = labelled(write_parquet(tmp_path / "a.parquet", SENTENCES, **features), **options)
     assert rows == TAGGED and infer_labels(rows) == ("O", "B-PER", "I-PER")
-    assert encode_gold(rows, sorted(TAGS), task="tagging", name="test") == [[0, 2], [1]]
+    assert find_task("tagging").gold(rows, sorted(TAGS), "test") == [[0, 2], [1]]
 
 
 def test_tags_that_are_numbers_are_the_order_of_the_model(tmp_path: Path) -> None:
     records = [dict(zip(SENTENCES, row, strict=True)) for row in zip(*SENTENCES.values(), strict=True)]
     path = write_lines(tmp_path / "a.jsonl", *records)
-    assert encode_gold(labelled(path), TAGS, task="tagging", name="numbers") == [[1, 0], [2]]
+    assert find_task("tagging").gold(labelled(path), TAGS, "numbers") == [[1, 0], [2]]
     assert list(open_source(path, role="unlabeled", labelled=False)) == [Example(row.text) for row in TAGGED]
 
 
@@ -215,7 +216,7 @@ def test_places_are_lines_of_the_file(tmp_path: Path) -> None:
     rows = labelled(tmp_path / "a.csv")
     assert [row.where for row in rows] == ["a.csv, line 3", "a.csv, line 6"]
     with pytest.raises(CompressError, match=r"^a.csv, line 6 \('last one'\) has the label 'y', which the model"):
-        encode_gold(rows, ("x", "z"), task="classification", name="test")
+        find_task("classification").gold(rows, ("x", "z"), "test")
     (tmp_path / "a.json").write_text('[\n{"text": "", "label": "x"},\n{"text": "a b", "label": "x"}]')
     assert [row.where for row in open_source(tmp_path / "a.json", role="train", labelled=True)] == ["a.json, row 2"]
 

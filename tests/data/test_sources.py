@@ -22,9 +22,9 @@ from compress.data import (
     row_key,
 )
 from compress.data.examples import normalise
-from compress.data.label_encoding import encode_labels, encode_scores
 from compress.errors import CompressError
 from compress.studies.data import find_set
+from compress.tasks import find_task
 
 
 def rows(*texts: str) -> list[Example]:
@@ -89,12 +89,12 @@ def test_infer_labels(labels: list[str], expected: tuple[str, ...] | None) -> No
 
 
 def test_encode_labels_takes_names_or_indices() -> None:
-    assert encode_labels(classes("pos", "neg", "1"), ["neg", "pos"], name="train") == [1, 0, 1]
-    assert encode_labels(classes("1", "2.0"), ["1.0", "2"], name="train") == [0, 1]
+    assert find_task("classification").gold(classes("pos", "neg", "1"), ["neg", "pos"], "train") == [1, 0, 1]
+    assert find_task("classification").gold(classes("1", "2.0"), ["1.0", "2"], "train") == [0, 1]
     with pytest.raises(CompressError, match="label 'A', which"):
-        encode_labels(classes("A"), ["a b", "a\u200bB"], name="train")
-    assert encode_labels(classes("1", "2"), ["1", "2"], name="train") == [0, 1]
-    assert encode_scores(classes("0.5", "3"), name="train") == [0.5, 3.0]
+        find_task("classification").gold(classes("A"), ["a b", "a\u200bB"], "train")
+    assert find_task("classification").gold(classes("1", "2"), ["1", "2"], "train") == [0, 1]
+    assert find_task("regression").gold(classes("0.5", "3"), (), "train") == [0.5, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -109,18 +109,18 @@ def test_encode_labels_takes_names_or_indices() -> None:
 )
 def test_encode_labels_refuses(label: str, known: list[str], message: str) -> None:
     with pytest.raises(CompressError, match=message):
-        encode_labels(classes(known[0], label), known, name="test")
+        find_task("classification").gold(classes(known[0], label), known, "test")
 
 
 @pytest.mark.parametrize("label", ["high", "nan", "inf"])
 def test_encode_scores_refuses(label: str) -> None:
     with pytest.raises(CompressError, match=rf"Row 1 of train \('.*'\) has the label '{label}'"):
-        encode_scores(classes(label), name="train")
+        find_task("regression").gold(classes(label), (), "train")
 
 
 def test_unlabelled_rows_cannot_be_encoded() -> None:
     with pytest.raises(CompressError, match=r"Row 1 of train \('text'\) has no label"):
-        encode_labels([Example("text")], ["a", "b"], name="train")
+        find_task("classification").gold([Example("text")], ["a", "b"], "train")
 
 
 def test_disjoint_roles_pass_unchanged(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("pair", SPELLINGS)
 def test_spellings_of_a_class_are_the_class_of_a_model(pair: tuple[str, str]) -> None:
-    assert encode_labels(classes(*pair), ("other", pair[0]), name="train") == [1, 1]
+    assert find_task("classification").gold(classes(*pair), ("other", pair[0]), "train") == [1, 1]
 
 
 @pytest.mark.parametrize("pair", SPELLINGS)
@@ -422,7 +422,7 @@ def test_labels_that_only_look_alike_stay_classes() -> None:
 
 def test_a_number_is_no_index_where_names_are_numbers() -> None:
     with pytest.raises(CompressError, match="label '0', which the model does not know: allowed are 1.0, 2.0"):
-        encode_labels(classes("0"), ("1.0", "2.0"), name="test")
+        find_task("classification").gold(classes("0"), ("1.0", "2.0"), "test")
 
 
 def test_classes_are_counted_and_those_of_validation_alone_are_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from compress.data import Example, ExampleSource, TextSource, join_sources, open
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import write_shard
 from compress.models.manifest import Manifest
+from compress.tasks import default
 from compress.training.augmentation import AugmentedSource
 from compress.training.training_data import LabelledPool
 
@@ -33,7 +34,7 @@ def augmented_source(directory: Path) -> TextSource:
 
 
 def pool_of_labels(directory: Path) -> TextSource:
-    write_shard(directory, 0, EXAMPLES, np.zeros((len(EXAMPLES), 2)), {})
+    write_shard(directory, 0, EXAMPLES, np.zeros((len(EXAMPLES), 2)), {}, default())
     manifest = Manifest(
         stage="label",
         kind="labels",

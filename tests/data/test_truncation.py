@@ -44,8 +44,8 @@ def test_an_inner_block_counts_for_itself() -> None:
 
 def test_a_sentence_whose_words_were_cut_off_counts() -> None:
     with counting() as truncation:
-        encode(tokenizer("bert"), ROWS[:2], 8, task="tagging")
-        encode(tokenizer("bert"), [Example("")], 8, task="tagging")
+        encode(tokenizer("bert"), ROWS[:2], 8, by_word=True)
+        encode(tokenizer("bert"), [Example("")], 8, by_word=True)
     assert truncation.entries() == [{"max_length": 8, "rows": 3, "truncated": 1}]
 
 

@@ -7,7 +7,10 @@ import pytest
 
 from compress.errors import CompressError
 from compress.evaluation import metrics
-from compress.evaluation.metrics import METRICS
+from compress.evaluation.metrics import ACCURACY
+from compress.tasks import find_task, metrics_by_name
+
+METRICS = metrics_by_name()
 
 
 def columns(rows: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -92,23 +95,23 @@ def test_constant_predictions_have_no_correlation() -> None:
 
 def test_evaluate_takes_logits() -> None:
     logits = np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [0.0, 1.0]])
-    assert metrics.evaluate(logits, [0, 1, 1, 1], task="classification") == 0.75
-    assert metrics.evaluate(np.array([[1.0], [2.0], [3.0]]), [2.0, 4.0, 6.0], task="regression") == pytest.approx(1.0)
+    assert find_task("classification").evaluate(logits, [0, 1, 1, 1]) == 0.75
+    assert find_task("regression").evaluate(np.array([[1.0], [2.0], [3.0]]), [2.0, 4.0, 6.0]) == pytest.approx(1.0)
 
 
 def test_unknown_and_unfit_metrics_are_the_users_mistake() -> None:
     with pytest.raises(CompressError, match="Did you mean 'accuracy'"):
-        metrics.find_metric("acuracy", task="classification")
+        find_task("classification").metric("acuracy")
     with pytest.raises(CompressError, match="does not fit regression"):
-        metrics.find_metric("accuracy", task="regression")
+        find_task("regression").metric("accuracy")
     with pytest.raises(CompressError, match="macro-f1"):
-        metrics.find_metric("f1", task="classification", classes=3)
+        find_task("classification").metric("f1", 3)
 
 
 def test_wilson_interval_closed_form() -> None:
     gold = np.zeros(100, int)
     predicted = np.r_[np.zeros(90, int), np.ones(10, int)]
-    low, high = metrics.interval(predicted, gold, metric=METRICS["accuracy"], classes=2)
+    low, high = metrics.interval(predicted, gold, metric=ACCURACY, classes=2)
     z, n, p = 1.959963984540054, 100, 0.9
     middle, half = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     assert low == pytest.approx((middle - half) / (1 + z * z / n))
@@ -119,7 +122,7 @@ def test_wilson_interval_closed_form() -> None:
 def test_bootstrap_interval_holds_the_metric_and_repeats(name: str) -> None:
     predicted, gold = columns(300, 2, seed=3)
     metric = METRICS[name]
-    if metric.task == "regression":
+    if not metric.of_classes:
         predicted, gold = predicted + np.linspace(0, 1, 300), gold.astype(float)
     value = metrics.score(predicted, gold, metric=metric, classes=2)
     low, high = metrics.interval(predicted, gold, metric=metric, classes=2, seed=5)
@@ -152,7 +155,7 @@ def test_drawing_counts_is_drawing_rows() -> None:
     generator = np.random.default_rng(9)
     gold = np.zeros(2000, int)
     reference, predicted = (generator.random((2, 2000)) > 0.9).astype(int)
-    found = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2)
+    found = metrics.paired_difference(predicted, reference, gold, metric=ACCURACY, classes=2)
     low, high = metrics.bootstrap((predicted, reference), lambda p, r: (p == 0).mean(axis=-1) - (r == 0).mean(axis=-1))
     assert (found.low, found.high) == pytest.approx((100 * low, 100 * high), abs=0.12)
 
@@ -162,7 +165,7 @@ def test_bonett_price_closed_form() -> None:
     gold = np.zeros(98, int)
     predicted, reference = gold.copy(), gold.copy()
     reference[:2], predicted[2:10] = 1, 1
-    found = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2)
+    found = metrics.paired_difference(predicted, reference, gold, metric=ACCURACY, classes=2)
     half = 1.959963984540054 * np.sqrt((0.12 - 0.06**2) / 100)
     assert found.points == pytest.approx(100 * -6 / 98)
     assert found.high == pytest.approx(100 * (-0.06 + half))
@@ -173,7 +176,7 @@ def test_a_difference_of_few_rows_stays_within_all_of_them() -> None:
     gold = np.zeros(3, int)
     for won in (0, 3):
         predicted = np.array([0] * won + [1] * (3 - won))
-        found = metrics.paired_difference(predicted, 1 - predicted, gold, metric=METRICS["accuracy"], classes=2)
+        found = metrics.paired_difference(predicted, 1 - predicted, gold, metric=ACCURACY, classes=2)
         assert -100 <= found.low <= found.points <= found.high <= 100 and abs(found.points) == 100
 
 
@@ -181,8 +184,8 @@ def test_a_paired_difference_is_tighter_than_two_intervals() -> None:
     reference, gold = columns(1000, 2, seed=4)
     predicted = reference.copy()
     predicted[:30] = 1 - predicted[:30]
-    difference = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2)
-    own = metrics.interval(reference, gold, metric=METRICS["accuracy"], classes=2)
+    difference = metrics.paired_difference(predicted, reference, gold, metric=ACCURACY, classes=2)
+    own = metrics.interval(reference, gold, metric=ACCURACY, classes=2)
     assert difference.low < difference.points < difference.high
     assert difference.high - difference.low < 100 * (own[1] - own[0])
     right = (predicted == gold).mean() - (reference == gold).mean()
@@ -191,7 +194,7 @@ def test_a_paired_difference_is_tighter_than_two_intervals() -> None:
 
 def test_two_equal_models_are_not_certainly_equal() -> None:
     predicted, gold = columns(872, 2)
-    difference = metrics.paired_difference(predicted, predicted, gold, metric=METRICS["accuracy"], classes=2)
+    difference = metrics.paired_difference(predicted, predicted, gold, metric=ACCURACY, classes=2)
     assert difference.points == 0 and difference.mcnemar_p == 1.0
     # About three in n, as the rule of three has it.
     assert 100 * 2 / 872 < difference.high < 100 * 4 / 872
@@ -206,7 +209,7 @@ def test_paired_interval_covers_the_truth() -> None:
         gold = np.zeros(500, int)
         draw = generator.random(500)
         reference, predicted = (draw > 0.90).astype(int), (draw > 0.88).astype(int)
-        found = metrics.paired_difference(predicted, reference, gold, metric=METRICS["accuracy"], classes=2, seed=world)
+        found = metrics.paired_difference(predicted, reference, gold, metric=ACCURACY, classes=2, seed=world)
         held += found.low <= -2.0 <= found.high
     assert held >= 89
 

@@ -33,6 +33,7 @@ from compress.recipes import BenchmarkSettings, load_recipe
 from compress.recipes import folder as recipe_folder
 from compress.studies.journal import Stages
 from compress.studies.plan import planned_students
+from compress.tasks import default
 from tests.fuzzing.kinds import manifests
 from tests.fuzzing.mutations import COLUMNS, change_bytes, change_toml, change_value
 from tests.support.results import line
@@ -180,7 +181,7 @@ def test_bytes_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @cache
 def labels(folder: Path) -> dict[str, bytes]:
-    write_shard(folder, 0, [Example(text) for text, _ in ROWS], np.ones((len(ROWS), 2), np.float32), {})
+    write_shard(folder, 0, [Example(text) for text, _ in ROWS], np.ones((len(ROWS), 2), np.float32), {}, default())
     manifest = Manifest(
         stage="label",
         kind="labels",

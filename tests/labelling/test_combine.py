@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from compress.data import Example
 from compress.errors import CompressError
 from compress.labelling import label_dir as combine_module
-from compress.labelling.label_dir import LabelDir, combine_labels, mean_logits
+from compress.labelling.label_dir import LabelDir, combine_labels
 from compress.labelling.shards import write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.tasks import find_task
 
 TEXTS = ("a", "b", "c", "d", "e")
 
@@ -30,7 +32,7 @@ def directory(
         chosen = logits[start : start + rows]
         flat = np.concatenate([np.atleast_2d(row) for row in chosen])
         examples = [Example(text) for text in texts[start : start + rows]]
-        write_shard(path, number, examples, flat, {}, fields.get("task", "classification"))
+        write_shard(path, number, examples, flat, {}, find_task(fields.get("task", "classification")))
         start += rows
     described: dict[str, Any] = {
         "labels": tuple(map(str, range(flat.shape[1]))),
@@ -98,8 +100,9 @@ def test_words_of_a_tagger_that_one_teacher_did_not_answer_have_no_mean(tmp_path
 
 def test_certain_teachers_give_finite_logits() -> None:
     certain = np.array([[500.0, -500.0]], np.float32)
-    assert np.isfinite(mean_logits([certain, certain], (1, 1))).all()
-    np.testing.assert_allclose(mean_logits([certain, -certain], (1, 1)), [[0, 0]], atol=1e-6)
+    mean = partial(find_task("classification").mean_logits, shares=np.full(2, 0.5))
+    assert np.isfinite(mean(np.stack([certain, certain]))).all()
+    np.testing.assert_allclose(mean(np.stack([certain, -certain])), [[0, 0]], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from compress.labelling.label import LabelOptions, choose_runtime, compare_preci
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import SHARD_ROWS, write_shard
 from compress.models.model_dir import ModelDir
+from compress.tasks import default
 from tests.labelling.conftest import SHARD
 from tests.support.tagging import tagger
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
@@ -156,7 +157,7 @@ def test_second_texts_that_nothing_reads_are_refused(task: str, tmp_path: Path, 
         label(write(tmp_path / "model", model), ExampleSource(mixed, "mixed"), tmp_path / "labels")
     assert not (tmp_path / "labels").exists()
     with pytest.raises(CompressError, match="some are pairs of texts"):
-        write_shard(tmp_path, 0, mixed, np.zeros((2, 2)), {})
+        write_shard(tmp_path, 0, mixed, np.zeros((2, 2)), {}, default())
 
 
 def test_a_regression_has_one_logit(tmp_path: Path, small_shards: None) -> None:
@@ -240,7 +241,7 @@ def test_the_faster_precision_is_chosen_if_close(
         return run
 
     runs = {"float32": taking(0.005, logits), "bfloat16": taking(seconds, factor * logits)}
-    found, why = compare_precisions(runs, examples(40), tokenizer("bert"), max_length=16, task="classification")
+    found, why = compare_precisions(runs, examples(40), tokenizer("bert"), max_length=16, task=default())
     assert found == chosen and why.startswith(reason)
 
 

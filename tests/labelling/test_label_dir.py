@@ -15,11 +15,12 @@ from compress.errors import CompressError
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.tasks import default
 
 
 def directory(path: Path, shards: tuple[int, ...] = (0, 1), widths: tuple[int, ...] = (2, 2), **fields: Any) -> Path:
     for number, width in zip(shards, widths, strict=True):
-        write_shard(path, number, [Example("a"), Example("b")], np.ones((2, width), np.float32), {})
+        write_shard(path, number, [Example("a"), Example("b")], np.ones((2, width), np.float32), {}, default())
     described: dict[str, Any] = {
         "stage": "label",
         "labels": ("0", "1"),

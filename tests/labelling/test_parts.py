@@ -23,6 +23,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.labelling.parts import merge_labels
 from compress.labelling.shards import Part, write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.tasks import default
 from tests.labelling.test_label import ROWS, pool, text_file, tree
 from tests.support.tiny import classifier, write
 
@@ -302,7 +303,7 @@ def test_a_thousand_parts(tmp_path: Path) -> None:
     for number in range(1, count + 1):
         path = tmp_path / f"part-{number}"
         path.mkdir()
-        write_shard(path, number - 1, [Example(f"text {number}")], np.ones((1, 2), np.float32), {})
+        write_shard(path, number - 1, [Example(f"text {number}")], np.ones((1, 2), np.float32), {}, default())
         notes = {"part": number, "parts": count, "tokenizer_sha256": "a", "shards_sha256": "b", "threads": number % 9}
         notes |= {"max_length": 64, "precision": "float32", "shard_rows": 1}
         described: dict[str, Any] = {

@@ -17,6 +17,7 @@ from compress.models.batch import Batch
 from compress.pruning.scoring import head_importance, scoring_batches
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks
+from compress.tasks import find_task
 from tests.support.tagging import tagger
 from tests.support.tiny import (
     HEADS,
@@ -218,7 +219,7 @@ def test_a_model_without_heads_is_refused() -> None:
 def test_scoring_batches_hold_every_row_with_its_own_label() -> None:
     rows = examples(40)
     gold = list(range(40))
-    made = list(scoring_batches(rows, gold, tokenizer(), max_length=64, task="classification", device="cpu"))
+    made = list(scoring_batches(rows, gold, tokenizer(), max_length=64, task=find_task("classification"), device="cpu"))
     assert [len(batch.input_ids) for batch in made] == [32, 8]
     seen = {}
     for batch in made:

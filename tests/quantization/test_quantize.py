@@ -19,7 +19,7 @@ from compress import plugins
 from compress.data import LabelledData
 from compress.data.examples import Example, describe_rows
 from compress.errors import CompressError
-from compress.evaluation.metrics import METRICS
+from compress.evaluation.metrics import ACCURACY
 from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import operator_counts
 from compress.inference.batching import logits_of
@@ -30,6 +30,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.quantization.candidates import Quantization, observed_ranges
 from compress.quantization.quantize import Judge, quantize
+from compress.tasks import find_task
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import bilstm_tagger
 from tests.support.tiny import (
@@ -328,13 +329,11 @@ def test_training_rows_are_no_validation_rows(tmp_path: Path) -> None:
 def test_a_drop_of_just_what_is_allowed_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of 300 rows are 1.0000000000000009 points in floating point."""
     judge = object.__new__(Judge)
-    judge.task, judge.labels, judge.timed = "classification", LABELS, False  # as for packed weights
+    judge.task, judge.labels, judge.timed = find_task("classification"), LABELS, False  # as for packed weights
     right = {"fp32": 255, "int8": 252}
     monkeypatch.setattr(judge, "logits", lambda name, *_: np.eye(2)[1 * (np.arange(300) >= right[name])], raising=False)
     rows = examples(300)
-    check = judge.check(rows, np.zeros(300, int), METRICS["accuracy"], Quantization(min_agreement=0.9))
+    check = judge.check(rows, np.zeros(300, int), ACCURACY, Quantization(min_agreement=0.9))
     assert check.reasons == ()
-    check = judge.check(
-        rows, np.zeros(300, int), METRICS["accuracy"], Quantization(max_accuracy_drop=0.9, min_agreement=0.9)
-    )
+    check = judge.check(rows, np.zeros(300, int), ACCURACY, Quantization(max_accuracy_drop=0.9, min_agreement=0.9))
     assert check.reasons == ("accuracy drops by 1.00 points, more than the 0.9 allowed",)

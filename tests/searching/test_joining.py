@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compress.cascades import cascade as cascade_stage
-from compress.evaluation.metrics import METRICS
+from compress.evaluation.metrics import ACCURACY
 from compress.inference.compute import Compute
 from compress.inference.side_by_side import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("models")
     students = dict(zip(("fast", "middle"), members(folder)[:2], strict=True))
     teacher = ModelDir.open(folder / "exact-torch")
-    validation = ValidationRows(teacher, labelled(teacher, texts(400)), METRICS["accuracy"], 1, 0)
+    validation = ValidationRows(teacher, labelled(teacher, texts(400)), ACCURACY, 1, 0)
     judged = []
     for number, (name, model) in enumerate(students.items(), 1):
         score = validation.judge(validation.predicted(model.path))

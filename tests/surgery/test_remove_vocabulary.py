@@ -220,7 +220,7 @@ def test_a_tagger_keeps_the_pieces_of_words_that_it_reads_alone() -> None:
     model.resize_token_embeddings(len(tokens))
 
     def pieces(reader: PreTrainedTokenizerFast) -> list[list[str]]:
-        return [reader.convert_ids_to_tokens(ids) for ids in encode(reader, rows, 64, task="tagging")["input_ids"]]
+        return [reader.convert_ids_to_tokens(ids) for ids in encode(reader, rows, 64, by_word=True)["input_ids"]]
 
     whole = pieces(tokens)
     smaller, cut = cut_vocabulary(model, tokens, rows)

@@ -24,6 +24,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.models.resumption import seal
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
+from compress.tasks import default, find_task
 from compress.training import distill as distill_module
 from compress.training import trainer as trainer_module
 from compress.training.batches import collator
@@ -209,7 +210,7 @@ def test_a_loss_that_is_no_number_is_told_from_the_next(
 def test_held_out_rows_never_teach(labels: LabelDir) -> None:
     pool = LabelledPool((labels,))
     taught_texts = {row.example.text for row in TrainingData(pool.part(held=False), Gold()).rows("all")}
-    held_texts = {row.example.text for row in agreement_rows(pool, "classification").rows}
+    held_texts = {row.example.text for row in agreement_rows(pool, default()).rows}
     assert held_texts and not held_texts & taught_texts
     assert len(held_texts) + len(taught_texts) == 90
 
@@ -242,7 +243,7 @@ def test_a_pool_of_several_directories_numbers_its_rows_through(labels: LabelDir
 def test_a_pool_and_gold_rows_are_tokenised_in_order_and_once(labels: LabelDir, tmp_path: Path) -> None:
     gold = Gold(train_rows()[:3], [1, 0, 1], np.zeros((3, 2), dtype=np.float32))
     data = TrainingData(LabelledPool((labels, labels)).where(np.arange(180) >= 90), gold)
-    given = {"max_length": 16, "task": "classification"}
+    given = {"max_length": 16, "task": find_task("classification")}
     rows = tokenized(tmp_path / "rows.arrow", data.rows("all"), tokenizer(), **given)
     assert rows["row"] == list(range(93)) and rows["labels"][-3:] == [1, 0, 1]
     assert rows["teacher_logits"][:90] == [logits.tolist() for _, logits in labels]
@@ -264,7 +265,7 @@ def test_a_student_learns_from_so_many_rows(teacher: Path, labels: LabelDir, tmp
 
 def test_agreement_takes_the_teachers_prediction_for_gold(labels: LabelDir) -> None:
     logits = {example.text: values for example, values in labels}
-    for row in agreement_rows(LabelledPool((labels,)), "classification").rows:
+    for row in agreement_rows(LabelledPool((labels,)), default()).rows:
         assert row.label == logits[row.example.text].argmax() and row.logits is None
 
 
@@ -289,8 +290,8 @@ def test_the_teacher_runs_live_only_where_a_loss_needs_it(
 ) -> None:
     assert needs_of(losses) == wanted
     part, rows = StepRange("all", Phase(losses), 1), Dataset.from_dict({"input_ids": [[2, 3]]})
-    run = TrainingRun(tmp_path, TRAINING, "classification", Compute("cpu"))
-    assert type(phase_signal(part, classifier("bert"), rows, collator(0, "classification"), run, tmp_path)) is signal
+    run = TrainingRun(tmp_path, TRAINING, default(), Compute("cpu"))
+    assert type(phase_signal(part, classifier("bert"), rows, collator(0), run, tmp_path)) is signal
 
 
 def test_a_live_teacher_gives_cached_logits_and_hidden_states() -> None:
@@ -609,7 +610,7 @@ def test_a_student_that_is_no_better_than_one_class_is_named(
 )
 def test_what_one_class_for_all_rows_scores(task: str, labels: list[float], metric: str | None, least: float) -> None:
     classes = 2 if metric == "f1" else 3
-    found = trainer_module.score_without_learning(np.array(labels), classes, task=task, metric=metric)
+    found = find_task(task).constant_score(np.array(labels), classes, metric)
     assert found == pytest.approx(least)
 
 
@@ -618,9 +619,9 @@ def test_weights_that_give_no_numbers_are_not_selected() -> None:
 
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
     prediction = SimpleNamespace(predictions=logits, label_ids=labels)
-    assert _score(prediction, task="classification", metric="accuracy") == {"score": 1.0}
+    assert _score(prediction, task=find_task("classification"), metric="accuracy") == {"score": 1.0}
     logits[1, 0] = np.nan
-    assert _score(prediction, task="classification", metric="accuracy") == {"score": -math.inf}
+    assert _score(prediction, task=find_task("classification"), metric="accuracy") == {"score": -math.inf}
 
 
 def test_a_training_resumed_in_epoch_four_reads_the_same_batches(

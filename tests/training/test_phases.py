@@ -21,6 +21,7 @@ from compress.models.batch import NO_TARGET, Batch
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers
 from compress.recipes import Choice, Phase, StudentRecipe, Vocabulary
+from compress.tasks import default
 from compress.training import phases, teacher_signal
 from compress.training import trainer as training_module
 from compress.training.batches import Masker
@@ -484,8 +485,8 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     from compress.training.training_data import Gold, LabelledPool, TrainingData, tokenized
 
     data = TrainingData(LabelledPool((labels,)), Gold())
-    rows = tokenized(folder / "rows.arrow", data.rows("all"), tokenizer("bert"), max_length=32, task="classification")
-    return rows, collator(0, "classification")
+    rows = tokenized(folder / "rows.arrow", data.rows("all"), tokenizer("bert"), max_length=32, task=default())
+    return rows, collator(0)
 
 
 def test_first_states_are_cached_where_rows_are_read_again(
@@ -497,7 +498,7 @@ def test_first_states_are_cached_where_rows_are_read_again(
 
     model = classifier("bert")
     rows, collate = written(labels, tmp_path)
-    run = TrainingRun(tmp_path, TRAINING, "classification", Compute("cpu"))
+    run = TrainingRun(tmp_path, TRAINING, default(), Compute("cpu"))
     phase = Phase((Choice("patience", options={"layers": "skip"}), KL))
     steps = 2 * len(rows) // TRAINING.batch_size + 1
     assert isinstance(phase_signal(StepRange("few", phase, 3), model, rows, collate, run, tmp_path), LiveTeacher)

@@ -12,7 +12,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
-from compress.evaluation.softmax import log_probabilities
+from compress.evaluation.metrics import log_probabilities
+from compress.tasks import Task
 
 STRENGTHS = (1.0, 10.0, 100.0)  # C of logistic regression: the larger, the weaker its regularisation
 SEARCH_ROWS = 20_000
@@ -64,7 +65,7 @@ def pair_features(pooled: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate((one, other, np.abs(one - other), one * other), axis=1)
 
 
-def fit_linear_head(features: Any, gold: np.ndarray, task: str, classes: int) -> Head:
+def fit_linear_head(features: Any, gold: np.ndarray, task: Task, classes: int) -> Head:
     """Fit logistic regression, or ridge regression, whose strength is chosen by cross-validation.
 
     The search uses three folds over three strengths, on at most 20,000 rows drawn with a fixed seed; the result is
@@ -73,10 +74,9 @@ def fit_linear_head(features: Any, gold: np.ndarray, task: str, classes: int) ->
     Args:
         features: dense or sparse, ``[N, D]``.
         gold: class indices ``[N]``, or scores for regression.
-        task: ``"classification"`` or ``"regression"``.
         classes: number of classes, those without a training row included.
     """
-    if task == "regression":
+    if not task.has_classes:
         model = _search(features, gold)
         return Head(_column(model.coef_), np.atleast_1d(np.float32(model.intercept_)))
     seen = np.unique(gold).astype(int)

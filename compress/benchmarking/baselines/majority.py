@@ -15,22 +15,17 @@ from safetensors.numpy import load_file, save_file
 from compress.data.examples import Example
 from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
+from compress.tasks import Task
 
 RUNTIME = "numpy"
-TASKS = ("classification", "regression")
 _FILE_NAME = "majority.safetensors"
 
 
 def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
+    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
     """Count the classes of ``gold`` ``[N]``, or average its scores."""
-    if task == "regression":
-        answer = np.array([gold.mean()], dtype=np.float32)
-    else:
-        counts = np.bincount(gold.astype(int), minlength=classes) + 1
-        answer = np.log(counts / counts.sum()).astype(np.float32)
-    save_file({"answer": answer}, directory / _FILE_NAME)
+    save_file({"answer": task.prior(gold, classes).astype(np.float32)}, directory / _FILE_NAME)
 
 
 def start(directory: Path, *, threads: int, device: str) -> Runner:

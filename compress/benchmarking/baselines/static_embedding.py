@@ -20,9 +20,9 @@ from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
 from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
+from compress.tasks import Task
 
 RUNTIME = "numpy"
-TASKS = ("classification", "regression")
 _TOKENIZER_NAME = "tokenizer.json"
 _TABLE_NAME = "embeddings.safetensors"
 
@@ -52,7 +52,7 @@ class Pooling:
 
 
 def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
+    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
     """Take the embeddings out of the teacher and fit the classifier over their averages."""
     tokenizer: Any = teacher.load_tokenizer()

@@ -19,9 +19,9 @@ from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
+from compress.tasks import Task
 
 RUNTIME = "scikit-learn"
-TASKS = ("classification", "regression")
 REQUIRES = {"sklearn.feature_extraction.text": "scikit-learn>=1.9"}
 FEATURES = 50_000
 _MARK = " \u00b6 "
@@ -47,7 +47,7 @@ def _vectorizer(vocabulary: dict[str, int] | None = None) -> Any:
 
 
 def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
+    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
     """Learn the vocabulary, its weights and the classifier."""
     vectorizer = _vectorizer()

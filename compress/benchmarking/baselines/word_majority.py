@@ -18,15 +18,15 @@ from safetensors.numpy import load_file, save_file
 from compress.data.examples import Example
 from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
+from compress.tasks import Task
 
 RUNTIME = "numpy"
-TASKS = ("tagging",)
 _WORDS_NAME = "words.json"
 _TABLE_NAME = "tags.safetensors"
 
 
 def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: str, classes: int, teacher: ModelDir
+    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
     """Count how often each word has each tag; ``gold`` is ``[W]``."""
     occurrences = [word.casefold() for example in train for word in example.words]

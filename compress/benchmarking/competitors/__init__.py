@@ -103,4 +103,5 @@ def token_runner(
     def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
         return function({n: arrays[n] if n in arrays else np.zeros_like(arrays["input_ids"]) for n in inputs})
 
-    return LoadedModel(tokenizer, maximum_length(tokenizer, placed.config), run, parameters, task=placed.task)
+    max_length = maximum_length(tokenizer, placed.config)
+    return LoadedModel(tokenizer, max_length, run, parameters, by_word=placed.task.by_word)

@@ -14,9 +14,8 @@ import numpy as np
 
 from compress.benchmarking.results.files import grouped, is_control_of
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
-from compress.evaluation.cluster_bootstrap import Array
-from compress.evaluation.metrics import METRICS
-from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
+from compress.evaluation.metrics import Array, SeedSample, difference_interval
+from compress.tasks import metrics_by_name
 
 SHARED = ("kind", "stage", "runtime", "device", "metric_name")
 Key = Callable[[Measurement], tuple[Any, ...]]
@@ -100,7 +99,7 @@ class RowPredictions:
         notes += missing
         if missing or gold is None:
             return None
-        metric, classes = METRICS[first.metric_name or ""], len(first.labels)
+        metric, classes = metrics_by_name()[first.metric_name or ""], len(first.labels)
         return SeedSample(np.stack(predicted), np.stack(reference), gold, metric, classes)
 
 

@@ -10,9 +10,9 @@ from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
 
-from compress.evaluation.metrics import METRICS
 from compress.inference.speedup_intervals import PERCENTILES, Interval
 from compress.recipes.parsing import LARGEST_NUMBER
+from compress.tasks import metrics_by_name
 
 SCHEMA = 4
 CLOCKS = ("cpu", "wall")
@@ -476,7 +476,8 @@ def _value_faults(line: Mapping[str, Any]) -> list[str]:
     bounds = {name: [line.get(one) for one in names_of(name)[1:]] for name in _INTERVALS}
     latency, by_cpu = (line.get(name, ()) for name in ("latency_ms", "latency_cpu_ms"))
     kept = {name: line.get(name, ()) for name in ("predictions", "gold")}
-    has_classes = metric in METRICS and METRICS[metric].task != "regression"
+    metrics = metrics_by_name()
+    has_classes = metric in metrics and metrics[metric].of_classes
     # Of a prediction -1 says that there was no answer.
     classes = {"predictions": range(-1, len(line["labels"])), "gold": range(len(line["labels"]))} if has_classes else {}
     of_flips = {"predicted": classes["predictions"], "gold": classes["gold"]} if has_classes else {}
@@ -485,7 +486,7 @@ def _value_faults(line: Mapping[str, Any]) -> list[str]:
         and not line["parents"],
         "validation_curve is not of ascending steps, each with a score": len(steps) < len(curve)
         or steps != sorted({step for step in steps if step >= 0}),
-        f"metric_name is none of {', '.join(METRICS)}": metric is not None and metric not in METRICS,
+        f"metric_name is none of {', '.join(metrics)}": metric is not None and metric not in metrics,
         "metric has no name": line["metric"] is not None and metric is None,
         "metric stands without difference_points, or these without it": (line["metric"] is None)
         != (line["difference_points"] is None),

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from compress.benchmarking.results.schema import Measurement
-from compress.evaluation.cluster_bootstrap import CONFIDENCE
+from compress.evaluation.metrics import CONFIDENCE
 
 WITHIN, WORSE, UNDECIDED = "within", "worse", "undecided"
 NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"

@@ -2,39 +2,22 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from compress.tasks import default, everything
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-# What transformers calls a task in a config; tagging has no name of its own there.
-PROBLEM_TYPES: Mapping[str, str | None] = {
-    "classification": "single_label_classification",
-    "regression": "regression",
-    "tagging": None,
-}
-# What opens models of a task; those of all others are classifiers of text. The last two come before any task.
-AUTO_CLASSES: Mapping[str, str] = {
-    "tagging": "AutoModelForTokenClassification",
-    "fill-mask": "AutoModelForMaskedLM",
-    "feature-extraction": "AutoModel",
-}
-CLASSIFIER = "AutoModelForSequenceClassification"
-TAGGER = "ForTokenClassification"  # how the names of classes end that answer every token
-ENDINGS = ("ForSequenceClassification", TAGGER)
+# What a manifest calls an encoder that has no task yet, and what opens it.
+ENCODERS: Mapping[str, str] = {"fill-mask": "AutoModelForMaskedLM", "feature-extraction": "AutoModel"}
+ENDINGS = ("ForSequenceClassification", "ForTokenClassification")  # of the names of classes that have a task
 
 
-def is_tagger(model: "PreTrainedModel") -> bool:
-    """Tell whether a model answers every token, ``[B, T, C]``, instead of a text as a whole, ``[B, C]``."""
-    return type(model).__name__.endswith(TAGGER)
-
-
-def auto_class(task: str) -> Any:
-    """Return the class of transformers that opens models of a task."""
-    import transformers
-
-    return getattr(transformers, AUTO_CLASSES.get(task, CLASSIFIER))
+def auto_class(task: str) -> str:
+    """Return the name of the class of transformers that opens what a manifest says is of a task."""
+    return ENCODERS.get(task) or everything().get(task, default()).auto_class
 
 
 def input_names(model: "PreTrainedModel") -> tuple[str, ...]:

@@ -10,9 +10,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig
 
-from compress import plugins
+from compress import plugins, tasks
 from compress.errors import CompressError
-from compress.models.modeling import TAGGER, auto_class
 from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
 from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification
 from compress.models.modeling.ngram import NGramForSequenceClassification
@@ -32,7 +31,7 @@ def register_models() -> None:
     ]
     for model_class in (*own, *MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
         config_class = model_class.config_class
-        opener = auto_class("tagging" if model_class.__name__.endswith(TAGGER) else "classification")
+        opener = tasks.of_network(model_class).auto_model()
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         opener.register(config_class, model_class, exist_ok=True)
         config_class.register_for_auto_class()

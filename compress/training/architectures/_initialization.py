@@ -8,9 +8,9 @@ from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.components import head_of
-from compress.models.modeling import is_tagger
 from compress.models.modeling.families import FAMILIES, PREFIX, layers_of, stock_type
 from compress.models.prunable_units import has_heads
+from compress.tasks import of_network
 from compress.training.layer_mapping import layer_map
 
 # What a layer is made of, as LayerNames calls it.
@@ -29,7 +29,7 @@ def require_whole(teacher: PreTrainedModel, student: str) -> None:
 def require_plain_layers(teacher: PreTrainedModel, student: str) -> None:
     """Refuse, beside what :func:`require_whole` does, taggers, and MobileBERT, whose layers have bottlenecks."""
     require_whole(teacher, student)
-    if is_tagger(teacher):
+    if of_network(teacher).by_word:
         raise CompressError(
             f"a {student} student classifies whole texts, and this teacher tags words; use the student minibert-3 or "
             "bilstm-tagger"

@@ -26,9 +26,9 @@ from compress.data.examples import Example, batched
 from compress.data.tokenization import encode
 from compress.errors import CompressError
 from compress.models.components import Embeddings, head_of
-from compress.models.modeling import is_tagger
 from compress.models.modeling.families import FAMILIES, layers_of, linear_of, stock_type
 from compress.models.prunable_units import attention_layers
+from compress.tasks import of_network
 
 COUNTED_EXAMPLES = 10_000
 CHUNK = 500
@@ -114,7 +114,7 @@ def project_model(
         _select_units((old_in, old_out), (new_in, new_out), down, down.T)
         attention = attention_layers(student)[index]
         done |= {*attention.rows, attention.columns, new_in, new_out}
-    if not is_tagger(teacher):
+    if not of_network(teacher).by_word:
         # The units of the head are behind a nonlinearity too. The head of a tagger has none: it reads the stream.
         head = head_of(student)
         _select_units(head_of(teacher), head, down, torch.eye(head[1].out_features))

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.data import Example
 from compress.data.tokenization import token_counts
 from compress.errors import CompressError
-from compress.models.modeling import is_tagger
 from compress.models.modeling.small import SmallModel
+from compress.tasks import of_network
 from compress.training.loss_modules import input_embeddings
 
 PAIRS = ("joined", "siamese")
@@ -71,7 +71,7 @@ def build_small(
     remap = torch.full((tokenizer_size(tokenizer, teacher),), kept.index(unknown))
     remap[kept] = torch.arange(len(kept))
     projected = project(vectors, kept, min(common.embedding_size, vectors.shape[1]))
-    model_class = tagger if is_tagger(teacher) else classifier
+    model_class = tagger if of_network(teacher).by_word else classifier
     config = model_class.config_class(
         tokenizer_size=len(remap),
         vocab_size=len(kept),

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
-from compress.models.modeling import is_tagger
 from compress.models.pretrained import check_vocabulary, load_classifier
+from compress.tasks import of_network
 
 
 def build(
@@ -38,6 +38,4 @@ def build(
     check_vocabulary(encoder, tokenizer)
     config: Any = teacher.config
     labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
-    regression = config.problem_type == "regression" or len(labels) == 1
-    task = "tagging" if is_tagger(teacher) else "regression" if regression else "classification"
-    return load_classifier(encoder, labels, task)
+    return load_classifier(encoder, labels, of_network(teacher))

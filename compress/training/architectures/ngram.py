@@ -10,9 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.errors import CompressError
-from compress.models.modeling import is_tagger
 from compress.models.modeling.ngram import POOLING, NGramForSequenceClassification, multipliers
 from compress.models.modeling.small import SmallModel
+from compress.tasks import of_network
 from compress.training.architectures._small import Common, build_small, tokenizer_size
 
 
@@ -37,7 +37,7 @@ def build(
         buckets: vectors that the n-grams of each length share.
         pooling: ``mean`` or ``sum`` over the text.
     """
-    if is_tagger(teacher):
+    if of_network(teacher).by_word:
         raise CompressError("this teacher tags words, and a bag of n-grams has no words; use the student bilstm-tagger")
     if pooling not in POOLING:
         raise CompressError(f"pooling = {pooling!r} is not known; use {' or '.join(map(repr, POOLING))}")

@@ -17,8 +17,8 @@ from compress.data import Example
 from compress.data.tokenization import encode, pad
 from compress.errors import CompressError
 from compress.models.components import ffn_width
-from compress.models.modeling import auto_class, is_tagger
 from compress.models.modeling.families import PRUNED_FIELDS, stock_type
+from compress.tasks import of_network
 from compress.training.architectures._initialization import choose_layers, free_depth, own_layers, require_whole
 from compress.training.architectures._projection import copy_model, hidden_states, leading_directions, project_model
 
@@ -135,5 +135,5 @@ def _empty_student(
         config.num_attention_heads = heads
     # DistilBERT calls the same width hidden_dim.
     setattr(config, "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size", ffn_size)
-    student = auto_class("tagging" if is_tagger(teacher) else "classification").from_config(config)
+    student = of_network(teacher).auto_model().from_config(config)
     return cast(PreTrainedModel, student.float())

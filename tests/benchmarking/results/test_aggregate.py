@@ -12,8 +12,8 @@ from scipy.stats import norm
 
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.schema import Measurement
-from compress.evaluation.metrics import METRICS, paired_difference, score
-from compress.evaluation.multi_seed_bootstrap import SeedSample, difference_interval
+from compress.evaluation.metrics import ACCURACY, SeedSample, difference_interval, paired_difference, score
+from compress.tasks import metrics_by_name
 from tests.support.results import line
 
 ROWS = 200
@@ -195,7 +195,7 @@ def test_other_metrics_aggregate_too() -> None:
     generator = np.random.default_rng(5)
     gold = generator.normal(size=ROWS)
     said = {name: gold + generator.normal(0, 0.5, ROWS) for name in ("teacher", "one", "two")}
-    metric = METRICS["pearson"]
+    metric = metrics_by_name()["pearson"]
 
     def regression(name: str, seed: int | None, **fields: Any) -> dict[str, Any]:
         value, other = (score(said[key], gold, metric=metric, classes=1) for key in (name, "teacher"))
@@ -217,7 +217,7 @@ def test_other_metrics_aggregate_too() -> None:
 
 
 def columns(model: np.ndarray, reference: np.ndarray, gold: np.ndarray) -> SeedSample:
-    return SeedSample(model, np.broadcast_to(reference, model.shape), gold, METRICS["accuracy"], 2)
+    return SeedSample(model, np.broadcast_to(reference, model.shape), gold, ACCURACY, 2)
 
 
 def test_one_seed_on_one_set_has_nearly_the_paired_interval() -> None:
@@ -225,7 +225,7 @@ def test_one_seed_on_one_set_has_nearly_the_paired_interval() -> None:
     gold = np.ones(1000, int)
     reference, model = (generator.random((2, 1000)) < 0.9).astype(int)
     found = difference_interval([columns(model[None], reference, gold)])
-    paired = paired_difference(model, reference, gold, metric=METRICS["accuracy"], classes=2)
+    paired = paired_difference(model, reference, gold, metric=ACCURACY, classes=2)
     assert found == pytest.approx((paired.low, paired.high), abs=0.35)
 
 

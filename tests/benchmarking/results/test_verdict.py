@@ -17,7 +17,7 @@ from compress.benchmarking.results.verdict import (
     judge_speedup,
     rows_to_decide,
 )
-from compress.evaluation.metrics import METRICS, Difference, paired_difference
+from compress.evaluation.metrics import ACCURACY, Difference, paired_difference
 from tests.support.results import line
 
 NARROWER = "a benchmark with a longer --time-limit and a smaller --half-width would narrow it"
@@ -63,7 +63,7 @@ def test_as_many_rows_as_asked_for_decide_four_times_in_five(won_rate: float, lo
         gold = np.zeros(size, int)
         model, reference = gold.copy(), gold.copy()
         reference[:wins], model[wins : wins + losses] = 1, 1
-        return paired_difference(model, reference, gold, metric=METRICS["accuracy"], classes=2)
+        return paired_difference(model, reference, gold, metric=ACCURACY, classes=2)
 
     def decided(size: int) -> float:
         count = 0

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from compress import plugins
 from compress.errors import CompressError
 from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.tasks import find_task
 from tests.support import tiny
 
 LOSSES = plugins.names("losses")
@@ -241,20 +242,24 @@ def test_hard_label_by_hand_skips_rows_without_a_label() -> None:
 
 
 def test_hard_label_of_a_regression_skips_rows_without_a_score() -> None:
-    case = two_classes([[1.0], [7.0], [2.0]], labels=torch.tensor([3.0, float("nan"), 2.5]))
+    case = two_classes(
+        [[1.0], [7.0], [2.0]], labels=torch.tensor([3.0, float("nan"), 2.5]), task=find_task("regression")
+    )
     assert loss("hard-label")(*case).item() == pytest.approx((4.0 + 0.25) / 2)
 
 
 @pytest.mark.parametrize(
-    ("logits", "labels"),
+    ("logits", "labels", "task"),
     [
-        ([[1.0, 2.0]], None),
-        ([[1.0, 2.0]], torch.tensor([-100])),
-        ([[1.0]], torch.tensor([float("nan")])),
+        ([[1.0, 2.0]], None, "classification"),
+        ([[1.0, 2.0]], torch.tensor([-100]), "classification"),
+        ([[1.0]], torch.tensor([float("nan")]), "regression"),
     ],
 )
-def test_hard_label_without_labels_is_zero_with_a_gradient(logits: list[list[float]], labels: Tensor | None) -> None:
-    student, teacher, batch = two_classes(logits, labels=labels)
+def test_hard_label_without_labels_is_zero_with_a_gradient(
+    logits: list[list[float]], labels: Tensor | None, task: str
+) -> None:
+    student, teacher, batch = two_classes(logits, labels=labels, task=find_task(task))
     student.logits.requires_grad_()
     value = loss("hard-label")(student, teacher, batch)
     value.backward()

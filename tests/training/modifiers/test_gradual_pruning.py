@@ -23,6 +23,7 @@ from compress.recipes import Choice, Phase
 from compress.surgery import unit_masks
 from compress.surgery.remove_units import remove_heads, remove_neurons
 from compress.surgery.unit_masks import masked_positions
+from compress.tasks import default
 from compress.training import phases
 from compress.training.modifiers import gradual_pruning
 from compress.training.modifiers.gradual_pruning import STATE, GradualPruning, attach, masked_share
@@ -329,7 +330,7 @@ def trained(
         model,
         tokenizer(),
         TrainingData(None, gold, Selection(rows, "validation", None) if selected else None),
-        TrainingRun(folder, training, "classification", Compute("cpu", 1)),
+        TrainingRun(folder, training, default(), Compute("cpu", 1)),
         phases=planned,
         teachers={},
     )

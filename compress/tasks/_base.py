@@ -1,0 +1,241 @@
+"""What all tasks have: labels, metrics, losses, predictions, and what calibration and cascades mean."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from compress.data.examples import Example
+from compress.data.label_encoding import infer_labels
+from compress.data.tokenization import TokenRows, by_sentence, word_counts
+from compress.errors import CompressError, did_you_mean
+from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, probabilities, score
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NO_LABEL = -100  # of an answer without a gold label, in training
+
+
+class Task(str, ABC):
+    """A task by its name in manifests. What is defined here holds for one class a text; others say what differs.
+
+    N answers (texts, or words), C classes.
+
+    Attributes:
+        fallback: configs and rows that no other task reads are of this one.
+        problem_type: what transformers calls it in a config; None where it has no name.
+        auto_class: name of the class of transformers that opens its models.
+        pipeline: what the Hugging Face hub calls it.
+        by_word: a model answers each word of a text, ``[B, T, C]``, instead of the whole text, ``[B, C]``.
+        has_classes: answers are classes, else scores.
+        no_label: label of a row without one, in training.
+        label_probabilities: a prediction can list the probabilities of all labels.
+        metrics: the first is the default.
+        baselines: those of this package that can answer it; others name tasks in ``TASKS``.
+        unfit_losses: what a loss reads (its ``NEEDS``) that this task cannot give, and why, as a sentence without
+            subject about ``{loss}`` and ``{model}``.
+        no_calibration, no_cascade, no_search: why these stages refuse its models; empty where they take them.
+    """
+
+    fallback: ClassVar[bool] = False
+    problem_type: ClassVar[str | None] = None
+    auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
+    pipeline: ClassVar[str] = "text-classification"
+    by_word: ClassVar[bool] = False
+    has_classes: ClassVar[bool] = True
+    no_label: ClassVar[float] = NO_LABEL
+    label_probabilities: ClassVar[bool] = False
+    metrics: ClassVar[tuple[Metric, ...]] = CLASS_METRICS
+    baselines: ClassVar[tuple[str, ...]] = ()
+    unfit_losses: ClassVar[Mapping[str, str]] = {}
+    no_calibration: ClassVar[str] = "only classifiers have probabilities to calibrate"
+    no_cascade: ClassVar[str] = "only classifiers have a confidence"
+    no_search: ClassVar[str] = ""
+
+    # Models and rows
+
+    def reads_config(self, config: Mapping[str, Any]) -> bool:
+        """Tell whether a ``config.json`` is of a model of this task."""
+        return self.fallback
+
+    def check_config(self, config: Mapping[str, Any], source: object) -> None:
+        """Refuse a config of a model that cannot be read; ``source`` is what messages call it."""
+
+    def reads_rows(self, rows: Sequence[Example]) -> bool:
+        """Tell whether the labels of rows are of this task."""
+        return self.fallback
+
+    def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
+        """Return the labels of a new model, in order, and warn of labels that may mean something else.
+
+        Raises:
+            CompressError: no model can be trained on them.
+        """
+        labels = infer_labels([*train, *validation]) or ()
+        if len(labels) < 2:
+            raise CompressError(f"train has only one class, {labels[0]!r}; give rows of two or more classes")
+        return labels
+
+    @abstractmethod
+    def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[Any]:
+        """Return the label of each row as a model counts it; ``labels`` are the model's, in order.
+
+        Raises:
+            CompressError: for a label that the model does not know, naming its value and row of the set ``name``.
+        """
+
+    def column(self, gold: Sequence[Any]) -> Array:
+        """Return what :meth:`gold` gave as metrics read it, ``[N]``."""
+        return np.array([*itertools.chain.from_iterable(gold)] if self.by_word else gold)
+
+    def auto_model(self) -> Any:
+        """Return the class of transformers that opens models of this task."""
+        import transformers
+
+        return getattr(transformers, self.auto_class)
+
+    def head_settings(self, labels: Sequence[str]) -> dict[str, Any]:
+        """Return what a config says of a head with these labels."""
+        return {
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: index for index, label in enumerate(labels)},
+            "problem_type": self.problem_type,
+        }
+
+    # Texts and their answers
+
+    def answer_counts(self, rows: Sequence[Example]) -> list[int] | None:
+        """Return how many answers each row has; None where each has one."""
+        return word_counts(rows) if self.by_word else None
+
+    def clusters(self, rows: Sequence[Example]) -> Array | None:
+        """Return the row of each answer, ``[N]``, which is drawn as a whole; None where each row is one answer."""
+        return np.repeat(np.arange(len(rows)), word_counts(rows)) if self.by_word else None
+
+    def by_row(self, answers: Array, rows: Sequence[Example]) -> Array | list[Array]:
+        """Return answers ``[N, ...]`` for each row."""
+        return by_sentence(answers, word_counts(rows)) if self.by_word else answers
+
+    def stacked(self, logits: Sequence[Array]) -> Array | list[Array]:
+        """Return the logits of single rows in the form of :meth:`by_row`."""
+        return [*logits] if self.by_word else np.stack(logits)
+
+    # Training
+
+    def taught(self, rows: Sequence[Any], tokens: TokenRows, cut: Sequence[bool]) -> tuple[Any, TokenRows, Any]:
+        """Return those of the training rows that teach something, their tokens, and whether each was cut."""
+        return rows, tokens, cut
+
+    def hard_loss(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of the losses of the answers with a gold label, and which ones have one: ``[]``, ``[N]``."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(logits, labels, ignore_index=NO_LABEL, reduction="sum"), labels != NO_LABEL
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of every answer with its label, ``[N]``."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(logits.float(), labels, reduction="none")
+
+    def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
+        """Return what a teacher predicts of each row, in the form of :meth:`gold`."""
+        found: list[Any] = self.predictions(np.stack(logits)).tolist()
+        return found
+
+    def constant_score(self, labels: Array, classes: int, metric: str | None) -> float:
+        """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.
+
+        It is minus infinity where all labels are of one class, so that this is right.
+        """
+        labels = labels[labels != NO_LABEL]
+        if len(np.unique(labels)) == 1:
+            return -np.inf
+        constant = (np.full_like(labels, label) for label in (np.bincount(labels).argmax(), classes - 1))
+        return max(score(one, labels, metric=self.metric(metric, classes), classes=classes) for one in constant)
+
+    # Judging
+
+    def metric(self, name: str | None = None, classes: int | None = None) -> Metric:
+        """Return a metric by name, or the default.
+
+        Raises:
+            CompressError: it is unknown, of another task, or ``f1`` with more than two labels.
+        """
+        known = {metric.name: metric for metric in self.metrics}
+        key = (name or next(iter(known))).replace("_", "-")
+        if key not in known:
+            raise CompressError(
+                f"metric {name!r} does not fit {self}; choose one of {', '.join(known)} with --metric."
+                f"{did_you_mean(key, known)}"
+            )
+        if key == "f1" and classes is not None and classes != 2:
+            raise CompressError(f"metric 'f1' needs two labels, not {classes}; use --metric macro-f1")
+        return known[key]
+
+    def evaluate(self, logits: ArrayLike, gold: ArrayLike, metric: str | None = None) -> float:
+        """Return a metric as a fraction (0.89, not 89) of logits ``[N, C]`` and gold labels or scores ``[N]``."""
+        values = np.asarray(logits)
+        classes = values.shape[-1]
+        return score(self.predictions(values), gold, metric=self.metric(metric, classes), classes=classes)
+
+    def predictions(self, logits: ArrayLike) -> Array:
+        """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64."""
+        return np.asarray(np.asarray(logits).argmax(axis=1), dtype=np.int64)
+
+    def probabilities(self, logits: Array) -> Array | None:
+        """Return the probabilities of the classes ``[N, C]``, float64; None where there are none."""
+        return probabilities(logits)
+
+    def flips(
+        self, predicted: Array, reference: Array, gold: Array, chances: Array | None, reference_chances: Array | None
+    ) -> tuple[Array, Array, Array]:
+        """Return how each answer changed, below 0 for the worse, and which ones were lost and won, ``[N]`` each.
+
+        A row is lost that the reference has right and the model wrong. The change is that of the probability of the
+        gold label, in points.
+        """
+        assert chances is not None and reference_chances is not None
+        rows = np.arange(len(gold))
+        change = np.round(100 * (chances[rows, gold] - reference_chances[rows, gold]), 4)
+        return change, (reference == gold) & (predicted != gold), (reference != gold) & (predicted == gold)
+
+    def differ(self, logits: Array, others: Array) -> bool:
+        """Tell whether two logits ``[N, C]`` of the same rows are different answers."""
+        return not np.array_equal(self.predictions(logits), self.predictions(others))
+
+    def mean_logits(self, logits: Array, shares: Array) -> Array:
+        """Return the logits ``[N, C]``, of mean 0, of the weighted mean of probabilities; of logits ``[M, N, C]``."""
+        with np.errstate(invalid="ignore"):  # words without an answer
+            log_chances = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+            mean = np.logaddexp.reduce(log_chances + np.log(shares)[:, None, None], axis=0)
+        return np.asarray(mean - mean.mean(axis=-1, keepdims=True))
+
+    def prior(self, gold: Array, classes: int) -> Array:
+        """Return the logits of an answer that is best without reading: logarithms of the classes' shares, ``[C]``."""
+        counts = np.bincount(gold.astype(int), minlength=classes) + 1
+        return np.asarray(np.log(counts / counts.sum()))
+
+    # Predictions that users see
+
+    @abstractmethod
+    def described(
+        self,
+        rows: Sequence[Example],
+        logits: Array,
+        labels: Sequence[str],
+        thresholds: Array | None = None,
+        all_labels: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the prediction of each row as ``compress predict`` prints it.
+
+        Args:
+            thresholds: the probability from which a prediction of each class is accepted, ``[C]``.
+            all_labels: whether to list the probabilities of all labels.
+        """

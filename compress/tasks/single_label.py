@@ -1,0 +1,58 @@
+"""Each text has one of several classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from compress.data.examples import Example
+from compress.data.label_encoding import LabelIndex, check_classes
+from compress.errors import CompressError
+from compress.evaluation.metrics import Array, probabilities
+from compress.tasks._base import Task
+
+
+class SingleLabel(Task):
+    fallback = True
+    problem_type = "single_label_classification"
+    label_probabilities = True
+    baselines = ("majority", "static-embedding", "tfidf")
+    no_calibration = no_cascade = ""
+
+    def check_config(self, config: Mapping[str, Any], source: object) -> None:
+        if config.get("problem_type") == "multi_label_classification":
+            raise CompressError(
+                f"{source} gives a text several labels (problem_type = multi_label_classification), which is not "
+                "supported; use a model that gives each text one label, such as one model for each label"
+            )
+
+    def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
+        labels = super().new_labels(train, validation)
+        check_classes(train, validation)
+        return labels
+
+    def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[int]:
+        index = LabelIndex(labels)
+        return [index.of(row, row.label, number, name) for number, row in enumerate(rows, 1)]
+
+    def described(
+        self,
+        rows: Sequence[Example],
+        logits: Array,
+        labels: Sequence[str],
+        thresholds: Array | None = None,
+        all_labels: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        for chances in probabilities(logits):
+            best = int(chances.argmax())
+            found: dict[str, Any] = {"label": labels[best], "probability": round(float(chances[best]), 4)}
+            if thresholds is not None:
+                found["accepted"] = bool(chances[best] >= thresholds[best])
+            if all_labels:
+                found["probabilities"] = dict(zip(labels, np.round(chances, 4).tolist(), strict=True))
+            yield found
+
+
+TASK = SingleLabel("classification")

@@ -1,0 +1,114 @@
+"""Each word of a text has one of several classes, its tag.
+
+A word has the logits of its first subword token (:mod:`compress.data.tokenization`), and none where it was cut off:
+metrics count it as wrong, and it teaches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from compress.data.examples import Example
+from compress.data.label_encoding import LabelIndex, row_name
+from compress.data.tokenization import NO_ANSWER, TokenRows, by_sentence, word_counts
+from compress.errors import CompressError
+from compress.evaluation.metrics import Array, probabilities
+from compress.tasks._base import NO_LABEL, Task
+
+ENDING = "ForTokenClassification"  # of the names of classes that answer every token
+
+
+class Tagging(Task):
+    auto_class = f"AutoModel{ENDING}"
+    pipeline = "token-classification"
+    by_word = True
+    baselines = ("word-majority",)
+    unfit_losses = {
+        "mixed": "reads texts in two vocabularies (the loss {loss}), whose words do not begin at the same subword "
+        "tokens, and {model} tags words; use a student without that loss"
+    }
+    no_search = (
+        "tags words, and a search compares classifiers of texts; use 'compress distill' with --student bilstm-tagger "
+        "or minibert-3"
+    )
+
+    def reads_config(self, config: Mapping[str, Any]) -> bool:
+        return any(name.endswith(ENDING) for name in config.get("architectures") or ())
+
+    def reads_rows(self, rows: Sequence[Example]) -> bool:
+        tagged = sum(row.tags is not None for row in rows)
+        if 0 < tagged < len(rows):
+            raise CompressError(
+                f"{tagged:,} of {len(rows):,} rows have a tag for each word and the others do not: give data of one "
+                "kind."
+            )
+        return bool(tagged)
+
+    def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[list[int]]:
+        index, found = LabelIndex(labels), []
+        for number, row in enumerate(rows, 1):
+            if row.tags is None or len(row.tags) != len(row.words):
+                raise CompressError(
+                    f"{row_name(number, row, name)} has {len(row.tags or ())} tags for {len(row.words)} words, but the "
+                    "model tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
+                )
+            found.append([index.of(row, tag, number, name) for tag in row.tags])
+        return found
+
+    def taught(self, rows: Sequence[Any], tokens: TokenRows, cut: Sequence[bool]) -> tuple[Any, TokenRows, Any]:
+        """Leave out words that were cut off or that the teacher did not answer, and rows without any other."""
+        kept: list[Any] = []
+        kept_tokens: list[dict[str, Array]] = []
+        kept_cut: list[bool] = []
+        for index, row in enumerate(rows):
+            answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
+            starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
+            words = [start - 1 for start in starts if start]
+            if not words:
+                continue
+            labels = row.label if isinstance(row.label, list) else [NO_LABEL] * len(row.example.words)
+            logits = None if row.logits is None else row.logits[words]
+            kept.append(replace(row, logits=logits, label=[labels[word] for word in words]))
+            kept_cut.append(cut[index])
+            own = {key: values[index] for key, values in tokens.items()}
+            kept_tokens.append({**own, "words": (np.array(starts) > 0).astype(np.int64)})
+        return kept, TokenRows({key: [row[key] for row in kept_tokens] for key in tokens}), kept_cut
+
+    def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
+        predicted = map(self.predictions, logits)
+        return [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in predicted]
+
+    def predictions(self, logits: ArrayLike) -> Array:
+        """A word without an answer, whose logits are not numbers, is predicted to be -1, which no tag is."""
+        values = np.asarray(logits)
+        return np.where(np.isnan(values).all(axis=1), NO_ANSWER, values.argmax(axis=1)).astype(np.int64)
+
+    def probabilities(self, logits: Array) -> Array:
+        """Of a word without an answer all tags are as likely."""
+        return probabilities(np.where(np.isnan(logits).all(axis=1, keepdims=True), 0.0, logits))
+
+    def described(
+        self,
+        rows: Sequence[Example],
+        logits: Array,
+        labels: Sequence[str],
+        thresholds: Array | None = None,
+        all_labels: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        for row, words in zip(rows, by_sentence(probabilities(logits), word_counts(rows)), strict=True):
+            best = [None if np.isnan(word).any() else int(word.argmax()) for word in words]
+            yield {
+                "words": list(row.words),
+                "tags": [None if tag is None else labels[tag] for tag in best],
+                "probabilities": [
+                    None if tag is None else round(float(word[tag]), 4) for word, tag in zip(words, best, strict=True)
+                ],
+            }
+
+
+TASK = Tagging("tagging")
