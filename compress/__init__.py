@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from compress.errors import CompressError, MissingPackage
 
 if TYPE_CHECKING:
-    from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
     from compress.benchmarking.replay import replay
     from compress.calibration.calibrate import Acceptance, calibrate
     from compress.cascades.cascade import CascadeData, cascade
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from compress.pruning.scoring import head_importance
     from compress.quantization.candidates import Quantization
     from compress.quantization.quantize import quantize
-    from compress.recipes import BenchmarkSettings, Pruning
+    from compress.recipes import Pruning
     from compress.reporting.report import report
+    from compress.requests.benchmarking import benchmark
     from compress.requests.training import distill, finetune, pretrain
     from compress.searching.budget import SearchBudget, SearchSettings
     from compress.searching.search import SearchData, search
@@ -57,8 +57,6 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {
     "Acceptance": "compress.calibration.calibrate",
-    "BenchmarkOutput": "compress.benchmarking.benchmark",
-    "BenchmarkSettings": "compress.recipes",
     "CascadeData": "compress.cascades.cascade",
     "Classifier": "compress.inference.predict",
     "Compute": "compress.models.compute",
@@ -73,7 +71,7 @@ _LAZY = {
     "SearchBudget": "compress.searching.budget",
     "SearchData": "compress.searching.search",
     "SearchSettings": "compress.searching.budget",
-    "benchmark": "compress.benchmarking.benchmark",
+    "benchmark": "compress.requests.benchmarking",
     "calibrate": "compress.calibration.calibrate",
     "cascade": "compress.cascades.cascade",
     "check": "compress.gating.check",
@@ -98,8 +96,6 @@ _LAZY = {
 
 __all__ = [
     "Acceptance",
-    "BenchmarkOutput",
-    "BenchmarkSettings",
     "CascadeData",
     "Classifier",
     "CompressError",

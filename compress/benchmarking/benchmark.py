@@ -45,15 +45,18 @@ from compress.benchmarking.rounds import take_turns, workloads_of
 from compress.benchmarking.worker import WorkerRun, groups_of, started
 from compress.benchmarking.worker_main import write_rows
 from compress.data import (
+    Example,
     Overlap,
     check_roles,
     content_sha256,
+    load_rows,
     open_rows,
+    open_text,
     read_examples,
 )
 from compress.errors import CompressError, refuse
 from compress.evaluation import metrics
-from compress.host import describe_host
+from compress.host import describe_host, without_home
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_label_meaning
 from compress.inference.threads import core_count, free_cores
@@ -62,6 +65,9 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
+from compress.requests import FileList, is_given
+from compress.requests.benchmarking import Benchmark
+from compress.requests.groups import local_inputs
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,53 @@ class BenchmarkOutput:
     def alone(self) -> AbstractContextManager[None]:
         """Keep other commands from writing the files meanwhile."""
         return alone(self.files[0]) if self.files else nullcontext()
+
+
+def run_benchmark(request: Benchmark) -> list[Measurement]:
+    """Measure what a request names, and say how its rows are read.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    path, command = Path(request.output) if request.output else None, without_home(request.command)
+    output = BenchmarkOutput(path, request.force, command=command, progress=request.progress)
+    keep_apart(output.files, local_inputs(request))
+    source = open_rows(request.data, role="test", **request.columns)
+    given = (
+        request.train if isinstance(request.train, FileList) else (request.train,) if is_given(request.train) else ()
+    )
+    learns = bool(request.baselines or request.competitors)
+    train, texts = labelled_rows(given, request.columns) if learns else ([], given)
+    if texts:
+        pool = open_text(*texts, role="train", beside=request.data, **request.columns)
+        check_roles({"train": pool, "test": source}, request.overlap)
+    counts = request.threads if any(request.threads) else (core_count(),)
+    teacher: Any = request.teacher
+    lines = benchmark(
+        teacher,
+        request.models,
+        source,
+        replace(request.settings, threads=counts),
+        controls=request.controls,
+        train=train or None,
+        output=output,
+        compute=Compute(request.device, seed=request.seed),
+    )
+    logger.info("test: %s", source.describe())
+    return lines
+
+
+def labelled_rows(parts: Sequence[Any], columns: Mapping[str, Any]) -> tuple[list[Example], list[Any]]:
+    """Return the rows that baselines and competitors learn from, and what has no labels, such as pools."""
+    rows: list[Example] = []
+    others = []
+    for part in parts:
+        try:
+            rows += load_rows(part, role="train", **columns)
+        except CompressError as error:
+            others.append(part)
+            logger.warning("no baseline is fitted on %s: %s", part, error)
+    return rows, others
 
 
 def benchmark(

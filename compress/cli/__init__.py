@@ -59,6 +59,7 @@ REQUESTS = {
     "finetune": "compress.requests.training:Finetune",
     "pretrain": "compress.requests.training:Pretrain",
     "distill": "compress.requests.training:Distill",
+    "benchmark": "compress.requests.benchmarking:Benchmark",
 }
 
 _UTF8 = sys.getfilesystemencoding() == "utf-8"

@@ -14,11 +14,17 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from compress.cli import Command, options
-from compress.cli.values import Duration, Real, Whole
+from compress.cli.printing import show, tell
+from compress.cli.values import Duration, Numbers, Real, Whole
 from compress.progress import for_terminal
 from compress.requests import FileList, Request, declared_of, fields_of, kind_of
 
-_KINDS: Mapping[str, Callable[[], click.ParamType[Any]]] = {"duration": Duration}
+_KINDS: Mapping[str, Callable[[], click.ParamType[Any]]] = {
+    "duration": Duration,
+    "numbers": Numbers,
+    "thread-counts": lambda: Numbers(zero=True),
+}
+WIDTH_IN_A_LOG = 180
 
 
 def command_of(name: str, place: str) -> click.Command:
@@ -49,14 +55,23 @@ def _show_model(asked: Any, made: Any) -> None:
     options.show_result(made)
 
 
+def _show_results(asked: Any, lines: Any) -> None:
+    from compress.reporting.terminal import results_table
+
+    show(results_table(lines), WIDTH_IN_A_LOG)
+    tell(f"{asked.output}: {len(lines)} lines")
+
+
 # What is printed of the result of a request, by its class; by default that of a model directory.
-SHOW: Mapping[str, Callable[[Any, Any], None]] = {}
+SHOW: Mapping[str, Callable[[Any, Any], None]] = {"Benchmark": _show_results}
 
 
 def _value(field: FieldInfo, given: Any) -> Any:
     """Return the value of a field for what click read."""
     if isinstance(given, tuple) and kind_of(field) == "text":
         return FileList(given) if given else None
+    if kind_of(field) in {"numbers", "thread-counts"}:
+        return tuple(number for one in given for number in one)
     return given
 
 
@@ -87,7 +102,7 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Option]:
         type=_click_type(type_, kind, bounds),
         multiple=several,
         required=required,
-        default=None if several else default,
+        default=tuple(map(str, default or ())) or None if several else default,
         show_default=default not in (None, (), ""),
         metavar=declared.metavar or None,
         help=help,

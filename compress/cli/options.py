@@ -62,7 +62,7 @@ _device = functools.partial(
     show_default=True,
     help="Where to compute; auto is cuda where there is one.",
 )
-device, device_cpu = _device(default="auto"), _device(default="cpu")
+device = _device(default="auto")
 threads = click.option(
     "--threads",
     type=Whole(min=0, max=MOST_THREADS),

@@ -49,9 +49,8 @@ def command(
     LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
     Exit code 0: the figures agree, 1: one differs, 3: undecided, on another host.
     """
-    from compress.benchmarking.benchmark import BenchmarkOutput
+    from compress.benchmarking.benchmark import BenchmarkOutput, labelled_rows
     from compress.benchmarking.replay import replay
-    from compress.cli.benchmark import labelled_rows
 
     written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
     options.keep_inputs(written.files)

@@ -51,6 +51,24 @@ class Real(click.FloatRange):
         return number
 
 
+class Numbers(click.ParamType[tuple[int, ...]]):
+    """Whole numbers above 0, separated by commas; ``0`` alone where that stands for something."""
+
+    name = "numbers"
+
+    def __init__(self, zero: bool = False) -> None:
+        self.zero = zero
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if isinstance(value, tuple) or (self.zero and value == "0"):
+            return value if isinstance(value, tuple) else (0,)
+        parts = [part.strip() for part in value.split(",")]
+        for part in parts:
+            if not (part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0):
+                self.fail(f"{part!r} is not a whole number above 0, such as 1 or 32", parameter, context)
+        return tuple(map(int, parts))
+
+
 class Duration(click.ParamType[float]):
     """A time such as ``30s``, ``15m`` or ``2h``, as seconds."""
 

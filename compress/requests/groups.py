@@ -89,21 +89,9 @@ class Written(Request[Result]):
         output = getattr(self, "output", None)
         if output is None:
             return
-        keep_apart(places_of(output), self.local_inputs())
+        keep_apart(places_of(output), local_inputs(self))
         if not self.force:
             check_free(output)
-
-    def local_inputs(self) -> Iterator[str]:
-        """Yield the files and directories of this machine that the request names to be read."""
-        for name, field in fields_of(self).items():
-            value = getattr(self, name)
-            if kind_of(field) in {"model", "recipe", "text", "rows", "labels"}:
-                for one in value if isinstance(value, tuple) else [value]:
-                    given = local_path(one) if isinstance(one, str) else getattr(one, "path", one)
-                    if isinstance(given, str) and not is_uri(given):
-                        yield from glob.glob(given) or [given]
-                    elif hasattr(given, "__fspath__"):
-                        yield str(given)
 
     def run(self) -> Result:
         self.check_output()
@@ -111,6 +99,19 @@ class Written(Request[Result]):
             return super().run()
         except Made as made:
             return cast(Result, ModelDir.open(made.path, classifier=False))
+
+
+def local_inputs(request: Request[Any]) -> Iterator[str]:
+    """Yield the files and directories of this machine that a request names to be read."""
+    for name, field in fields_of(request).items():
+        value = getattr(request, name)
+        if kind_of(field) in {"model", "recipe", "text", "rows", "labels"}:
+            for one in value if isinstance(value, tuple) else [value]:
+                given = local_path(one) if isinstance(one, str) else getattr(one, "path", one)
+                if isinstance(given, str) and not is_uri(given):
+                    yield from glob.glob(given) or [given]
+                elif hasattr(given, "__fspath__"):
+                    yield str(given)
 
 
 @request

@@ -1,0 +1,136 @@
+"""What measuring is asked for."""
+
+from dataclasses import KW_ONLY, fields
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from compress.recipes import BenchmarkSettings
+from compress.requests import Holds, Labels, Model, Numbers, Output, Request, Rows, Text, function, option, request
+from compress.requests.groups import Checks, LabelColumns
+
+Models = Labels  # directories
+Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
+ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
+
+
+@request
+class Benchmark(Request[list[Any]], LabelColumns, Checks):
+    """Measure models against their teacher, in one run.
+
+    Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,
+    pinned to its cores; they take turns until speed-ups are precise or the time is over.
+    """
+
+    stage = "compress.benchmarking.benchmark:run_benchmark"
+    NEEDS = {"overlap": ("train",), "metric": ()}
+
+    teacher: Model = option(help="The teacher, the reference of every comparison.", metavar="DIR")
+    models: Models = option(help="A model; repeat for more.", metavar="DIR", flag="--model", required=True)
+    data: Rows = option(help="Labelled rows that no model has seen.", metavar="FILE")
+    output: Output = option(
+        default=None, help="Results to write: JSON lines.", metavar="FILE", decides=False, required=True
+    )
+    _: KW_ONLY
+    controls: Models = option(
+        default=(), help="A control whose manifest does not name it as one.", metavar="DIR", flag="--control"
+    )
+    train: Text = option(
+        default=None,
+        metavar="FILE",
+        help="Rows that models were trained on: check overlap with --data, and fit baselines on the labelled rows.",
+    )
+    baselines: bool | Names = option(
+        default=True,
+        flags={"--no-baselines": False},
+        help="Do not measure baselines, cheap classifiers fitted on gold labels only.",
+    )
+    competitors: Names = option(
+        default=(),
+        metavar="NAME",
+        flag="--competitor",
+        help="Run the torch models in another tool too: see 'compress list competitors'; 'all' runs every one; "
+        "repeatable.",
+    )
+    competitor_models: Names = option(
+        default=(),
+        metavar="NAME",
+        flag="--competitor-model",
+        needs=("competitors",),
+        help="A model for competitors; default all.",
+    )
+    reference_models: Names = option(
+        default=(),
+        metavar="NAME",
+        flag="--reference-model",
+        help="For scale, measure the speed of bert-base, bert-large, distilbert, albert-base or albert-xxlarge with "
+        "random weights; may be repeated.",
+    )
+    pruning_steps: bool = option(
+        default=False, help="Measure each removal of pruned torch models, for the report's waterfall."
+    )
+    runtimes: Names = option(
+        default=(), metavar="NAME", flag="--runtime", help="See 'compress list runtimes'; may be repeated."
+    )
+    batch_sizes: Numbers = option(
+        default=(1, 32),
+        metavar="N",
+        flag="--batch-size",
+        help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
+    )
+    lengths: Numbers = option(
+        default=(),
+        metavar="N",
+        flag="--length",
+        help="Measure rows of exactly so many tokens too, beside the data's own lengths; several as above.",
+    )
+    max_length: int | None = option(
+        default=None,
+        ge=0,
+        metavar="N",
+        help="Tokens a text is cut to for models and competitors; baselines read more. Default: as many as each can "
+        "read.",
+    )
+    padded_teacher: bool = option(
+        default=True,
+        help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
+    )
+    half_width: float = option(
+        default=0.05,
+        ge=0.025,
+        le=1,
+        metavar="SHARE",
+        help="Measure until the 95% interval of every model's speed-up is within this share of it, and that of "
+        "baselines and controls within twice as much.",
+    )
+    time_limit: float = option(
+        default=120.0,
+        ge=1,
+        le=86_400,
+        metavar="SECONDS",
+        help="Begin no further round after so long, if three are done.",
+    )
+    rounds: int = option(default=100, ge=3, le=10_000, help="Most rounds.")
+    device: Literal["auto", "cpu", "cuda"] = option(
+        default="cpu", help="Where to compute; auto is cuda where there is one."
+    )
+    threads: ThreadCounts = option(
+        default=(1,), metavar="N", help="CPU threads of each model; several as above; 0 is one a core."
+    )
+    seed: int = option(default=0, ge=0, help="Seed of everything random.")
+    together: int = option(
+        default=0, ge=0, has_option=False, help="How many models to hold in memory at a time; 0 for all."
+    )
+    force: bool = option(
+        default=False,
+        decides=False,
+        help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
+    )
+
+    @property
+    def settings(self) -> BenchmarkSettings:
+        asked = {one.name: getattr(self, one.name) for one in fields(BenchmarkSettings)}
+        return BenchmarkSettings(**{name: value for name, value in asked.items() if value is not None})
+
+
+benchmark = function(Benchmark)
