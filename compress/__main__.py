@@ -20,7 +20,7 @@ def command_line() -> None:
         from compress.cli import main
     except KeyboardInterrupt:
         print("\nInterrupted. Nothing was written.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(130)  # ExitCode.INTERRUPTED, of what could not be imported
     main()
 
 

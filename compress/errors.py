@@ -8,7 +8,20 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from typing import Any
+
+
+class ExitCode(IntEnum):
+    """Exit codes of all commands."""
+
+    DONE = 0
+    BROKEN = 1  # a gate is broken, no student met the budget, or a figure differs
+    MISTAKE = 2
+    UNDECIDED = 3  # an interval contains the budget, or figures cannot be compared
+    INTERRUPTED = 130
+    UNREAD = 141  # nobody reads what it prints any more
+
 
 INSTALL_ALL = "pip install 'compress[train]'"
 # Values and names of files may be as long as a file: a message shows its start and its end, which says what to do.

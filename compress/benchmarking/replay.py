@@ -16,7 +16,7 @@ from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, Locke
 from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, content_sha256, open_rows, read_examples, row_key
-from compress.errors import CompressError, refuse
+from compress.errors import CompressError, ExitCode, refuse
 from compress.evaluation.metrics import CONFIDENCE
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
@@ -32,7 +32,7 @@ SIZE_WITHIN = 0.01  # a graph that another version exported names its nodes othe
 SAME, WITHIN, DIFFERS = "the same", "within its interval", "differs"
 OTHER_HOST, OTHER_METHOD = "other host", "other method"
 # What all of them together say, with the exit code of each.
-REPLAY_EXIT_CODES = {"agrees": 0, "differs": 1, "undecided": 3}
+REPLAY_EXIT_CODES = {"agrees": ExitCode.DONE, "differs": ExitCode.BROKEN, "undecided": ExitCode.UNDECIDED}
 
 
 @dataclass(frozen=True)

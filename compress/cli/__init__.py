@@ -21,6 +21,7 @@ import compress
 from compress.cli.printing import close_streams, complain, open_streams
 from compress.errors import (
     CompressError,
+    ExitCode,
     MissingPackage,
     did_you_mean,
     interrupt_on_signals,
@@ -69,7 +70,6 @@ _OTHER_LOCALE = (
 )
 # Those that several processes share: they train.
 TRAINING = frozenset({"finetune", "pretrain", "distill", "prune", "run"})
-FAILED, INTERRUPTED, UNREAD = 2, 130, 141
 # Options of models, which are directories unless the metavar is NAME: those of "compress check" stand in results.
 _MODELS = frozenset({"--teacher", "--model", "--encoder", "--start", "--control"})
 
@@ -192,22 +192,22 @@ def execute(arguments: list[str]) -> int:
         return _invoke(arguments)
     except click.exceptions.NoArgsIsHelpError as error:
         complain(error.ctx.get_help() if error.ctx else error.format_message())
-        return FAILED
+        return ExitCode.MISTAKE
     except BrokenPipeError:
-        return UNREAD
+        return ExitCode.UNREAD
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # of libraries in Rust, whose panics are no Exception
         if isinstance(error, KeyboardInterrupt) or interruptions:
             complain(f"\nInterrupted. {_resumable(arguments)}")
-            return INTERRUPTED
+            return ExitCode.INTERRUPTED
         cause: BaseException | None = error
         while isinstance(cause, CompressError | click.UsageError):
             cause = cause.__cause__ or cause.__context__
         if cause is not None and not {"-v", "--verbose"}.isdisjoint(arguments):
             complain("".join(traceback.format_exception(cause)).rstrip("\n"))
         complain(f"Error: {' '.join(_sentence(error, arguments).split())}")
-        return FAILED
+        return ExitCode.MISTAKE
 
 
 def _invoke(arguments: list[str]) -> int:

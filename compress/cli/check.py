@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from compress.models.output_dir import append_summary, check_file, output_path, 
 
 if TYPE_CHECKING:
     from compress.gating.budgets import GateBudget, Tolerance
-    from compress.gating.gate_verdict import GateVerdict
+    from compress.gating.judgements import GateVerdict
 
 
 class LimitValue(click.ParamType[float]):
@@ -27,32 +26,13 @@ class LimitValue(click.ParamType[float]):
     name = "limit"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        from compress.gating.budgets import LIMITS
+        from compress.gating.budgets import parse_limit
 
         assert parameter is not None
-        low, high, allowed = LIMITS[parameter.name or ""]
         try:
-            limit = float(value)
-        except ValueError:
-            limit = math.nan
-        if not low <= limit <= high:
-            self.fail(f"{value!r} is not {allowed}", parameter, context)
-        return limit
-
-
-class Size(click.ParamType[str]):
-    """A number of bytes with a unit, or without one."""
-
-    name = "size"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        from compress.gating.budgets import size_in_bytes
-
-        try:
-            size_in_bytes(value)
+            return parse_limit(parameter.name or "", value)
         except ValueError as error:
             self.fail(str(error), parameter, context)
-        return str(value)
 
 
 @click.command(cls=Command)
@@ -69,8 +49,10 @@ class Size(click.ParamType[str]):
     "--min-speedup-with-tokenizer", type=LimitValue(), metavar="X", help="The same with tokenisation on both sides."
 )
 @click.option("--max-p95-ms", type=LimitValue(), metavar="MS", help="95th percentile of latency, at most.")
-@click.option("--max-size", type=Size(), metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
-@click.option("--max-memory", type=Size(), metavar="SIZE", help="Memory of the model above its libraries', at most.")
+@click.option("--max-size", type=LimitValue(), metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
+@click.option(
+    "--max-memory", type=LimitValue(), metavar="SIZE", help="Memory of the model above its libraries', at most."
+)
 @click.option("--model", "models", multiple=True, metavar="NAME", help="Judge only this one; may be repeated.")
 @click.option("--runtime", "runtimes", multiple=True, metavar="NAME", help="Judge only this runtime; may be repeated.")
 @click.option("--batch-size", type=Whole(min=1), help="Of the speed; default the smallest measured.")
@@ -102,8 +84,8 @@ def command(
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
     from compress.gating.budgets import read_budgets
     from compress.gating.check import check
-    from compress.gating.gate_verdict import HOLDS, GateVerdict
-    from compress.gating.reference_files import store_reference
+    from compress.gating.judgements import HOLDS, GateVerdict
+    from compress.gating.reference import store_reference
 
     _check_outputs(junit, json_file)
     if update_baseline:

@@ -8,6 +8,7 @@ from click.core import ParameterSource
 
 from compress.cli import Command, options
 from compress.cli.printing import tell
+from compress.errors import ExitCode
 from compress.searching.budget import SearchBudget, SearchSettings
 
 # Options of the search that its winner is made with again.
@@ -107,4 +108,4 @@ def command(
     found = json.loads((made / CONTENT_NAME).read_text(encoding="utf-8"))
     tell("\n".join(verdict(found)))
     tell(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if (made / "best").is_dir() else ""))
-    context.exit(0 if found["met"] else 1)
+    context.exit(ExitCode.DONE if found["met"] else ExitCode.BROKEN)

@@ -1,14 +1,96 @@
-"""Budgets: limits on accuracy, speed, size and memory, from a TOML file or from options."""
+"""Budgets: limits on accuracy, speed, size and memory, from a TOML file or from options, and what they apply to."""
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from compress.errors import CompressError
+from compress.benchmarking.results.files import Result
+from compress.benchmarking.results.schema import Measurement
+from compress.errors import CompressError, did_you_mean, refuse
 from compress.files import read_toml
-from compress.gating.selectors import Selector
 from compress.recipes import parse
+
+_PATTERNS = ("model", "runtime", "device", "data")
+_NUMBERS = ("threads", "batch_size", "length")
+
+
+@dataclass(frozen=True)
+class Selector:
+    """Which lines are meant: patterns such as ``bilstm*`` on names; a number that is not given is not asked for.
+
+    A pattern for ``model`` finds models only; a teacher, control, baseline, competitor or reference model is meant
+    where ``model`` is its whole name. Without ``batch_size`` it is the smallest that was measured, which stands for
+    latency; without ``length`` it is the data's own rows.
+    """
+
+    model: str = "*"
+    runtime: str = "*"
+    device: str = "*"
+    data: str = "*"
+    threads: int | None = None
+    batch_size: int | None = None
+    length: int | None = None
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, in the user's words."""
+        found = [f"{name} is empty; leave it out to mean every one" for name in _PATTERNS if not getattr(self, name)]
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return found + [f"{name} = {n} must be at least 1" for name, n in numbers.items() if n is not None and n < 1]
+
+
+def select(selector: Selector, rows: Sequence[Result], *, prefix: str) -> list[Measurement]:
+    """Return one line for each configuration that is meant.
+
+    Raises:
+        CompressError: nothing is meant; the message says by which selector, and what there is.
+    """
+    left = list(rows)
+    for name in (*_PATTERNS, "threads", "length"):
+        wanted = getattr(selector, name)
+        kept = [row for row in left if is_meant(row.small_batch, name, wanted)]
+        if not kept and not (name == "threads" and wanted is None):
+            raise _nothing(selector, name, [_shown(row.small_batch, name) for row in left], prefix)
+        left = kept or left
+    if selector.batch_size is None:
+        return [row.small_batch for row in left]
+    every = [line for row in left for line in row.lines]
+    lines = [line for line in every if line.batch_size == selector.batch_size]
+    if not lines:
+        raise _nothing(selector, "batch_size", sorted({line.batch_size for line in every}), prefix)
+    return lines
+
+
+def _shown(line: Measurement, name: str) -> str:
+    """Return a value for a list of what there is; of a model its kind too, as patterns find models only."""
+    value = getattr(line, name)
+    if name == "length" and value is None:
+        return "the data's own rows"
+    return f"{value} ({line.kind})" if name == "model" and line.kind != "model" else str(value)
+
+
+def is_meant(line: Measurement, name: str, wanted: Any) -> bool:
+    """Tell whether a line is one that a selector's value asks for."""
+    value = getattr(line, name)
+    if value == wanted or name not in _PATTERNS:
+        return bool(value == wanted)
+    return fnmatchcase(value, wanted) and (name != "model" or line.is_compressed)
+
+
+def _nothing(selector: Selector, name: str, values: Sequence[object], prefix: str) -> CompressError:
+    """Return what is wrong with a selector that finds nothing: which one it is, and what there is."""
+    given = {field.name: getattr(selector, field.name) for field in fields(Selector)}
+    asked = [f"{key} = {value!r}" for key, value in given.items() if value != getattr(Selector, key)]
+    value, there = given[name], list(dict.fromkeys(map(str, values)))
+    wanted = f"no line with {name} {value!r}" if value not in (None, "*") else f"no line to judge by {name}"
+    return CompressError(
+        f"{prefix}the results hold {wanted} ({', '.join(asked) or 'no selector'}); in them {name} is "
+        f"{', '.join(there)}.{did_you_mean(str(value), there)}"
+    )
+
 
 _UNITS = {
     "": 1,
@@ -58,28 +140,17 @@ class GateBudget(Selector):
 
     def limits(self) -> dict[str, float]:
         """Return the limits that are given, sizes in bytes."""
-        given = {name: getattr(self, name) for name in LIMITS}
-        return {
-            name: size_in_bytes(value) if name in _SIZES else value
-            for name, value in given.items()
-            if value is not None
-        }
+        return {name: parse_limit(name, value) for name in LIMITS if (value := getattr(self, name)) is not None}
 
     def faults(self) -> list[str]:
         found = super().faults()
-        given = {name: getattr(self, name) for name in LIMITS if getattr(self, name) is not None}
-        if not given:
-            found.append(f"no limit is given; give one or more of {', '.join(LIMITS)}")
+        given = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+        found += [] if given else [f"no limit is given; give one or more of {', '.join(LIMITS)}"]
         for name, value in given.items():
-            if name in _SIZES:
-                try:
-                    size_in_bytes(value)
-                except ValueError as error:
-                    found.append(f"{name} = {error}")
-            else:
-                low, high, unit = LIMITS[name]
-                if not low <= value <= high:
-                    found.append(f"{name} = {value} is not {unit}")
+            try:
+                parse_limit(name, value)
+            except ValueError as error:
+                found.append(f"{name} = {error}")
         if self.over_seeds and (unfit := sorted(set(given) - {*OVER_SEEDS})):
             found.append(f"over_seeds is for {' and '.join(OVER_SEEDS)}, not for {', '.join(unfit)}; use two budgets")
         return found
@@ -100,6 +171,24 @@ LIMITS: dict[str, tuple[float, float, str]] = {
     "max_memory": (1, _LARGEST, "a size"),
 }
 OVER_SEEDS = ("max_accuracy_drop",)
+
+
+def parse_limit(name: str, value: Any) -> float:
+    """Return a limit as a number, sizes in bytes.
+
+    Raises:
+        ValueError: it is none that the limit may have.
+    """
+    low, high, allowed = LIMITS[name]
+    if name in _SIZES:
+        return size_in_bytes(value)
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = math.nan
+    if not low <= limit <= high:
+        raise ValueError(f"{value!r} is not {allowed}")
+    return limit
 
 
 @dataclass(frozen=True)
@@ -135,11 +224,9 @@ def read_budgets(path: str | Path) -> BudgetFile:
     Raises:
         CompressError: it is missing, not TOML, or has faults; all of them are listed.
     """
-    path = Path(path)
-    if not path.exists():
-        raise CompressError(f"{path} does not exist; docs/gate.md shows what a file of budgets looks like")
+    path, advice = Path(path), "docs/gate.md shows what a file of budgets looks like"
+    refuse((not path.exists(), f"{path} does not exist; {advice}"))
     table = read_toml(path)
     found = parse(BudgetFile, table, source=str(path))
-    if not found.budget and "baseline" not in table:
-        raise CompressError(f"{path} holds no [[budget]]; docs/gate.md shows what a file of budgets looks like")
+    refuse((not found.budget and "baseline" not in table, f"{path} holds no [[budget]]; {advice}"))
     return found

@@ -7,20 +7,21 @@ from pathlib import Path
 
 from compress.benchmarking.results.files import grouped, read_results, results_of
 from compress.benchmarking.results.schema import Measurement
-from compress.errors import CompressError
-from compress.gating.budgets import GateBudget, Tolerance
-from compress.gating.gate_verdict import GateVerdict, Judgement, Limit, subjects
-from compress.gating.limits import (
+from compress.errors import refuse
+from compress.gating.budgets import GateBudget, Tolerance, select
+from compress.gating.judgements import (
     JUDGES,
     OF_THE_MODEL,
     ONE_MODEL,
     RELATIVE,
+    GateVerdict,
+    Judgement,
+    Limit,
     baselines_within,
     judge_over_seeds,
+    subjects,
 )
-from compress.gating.reference_comparison import ReferenceComparison
-from compress.gating.reference_files import read_against, read_reference
-from compress.gating.selectors import select
+from compress.gating.reference import ReferenceComparison, read_against, read_reference
 
 
 def check(
@@ -49,60 +50,56 @@ def check(
         CompressError: there is nothing to check, or a budget finds no line.
     """
     every = [*budgets, *asked]
-    if not every and baseline is None and against is None:
-        raise CompressError(
-            "there is no budget to check; give --budgets FILE, a limit such as --max-accuracy-drop, --baseline or "
-            "--against"
-        )
-    if baseline is not None and against is not None:
-        raise CompressError("--baseline and --against are both older results to compare with; give one of them")
     prefixes = [*(f"budget[{index}]: " for index in range(len(budgets))), *("" for _ in asked)]
-    _refuse_faults(every, prefixes, tolerances)
+    faults = [prefix + fault for one, prefix in zip(every, prefixes, strict=True) for fault in one.faults()]
+    faults += [f"baseline: {fault}" for tolerance in tolerances for fault in tolerance.faults()]
+    refuse(
+        (
+            not every and baseline is None and against is None,
+            "there is no budget to check; give --budgets FILE, a limit such as --max-accuracy-drop, --baseline or "
+            "--against",
+        ),
+        (
+            baseline is not None and against is not None,
+            "--baseline and --against are both older results to compare with; give one of them",
+        ),
+        (faults, "; ".join(faults)),
+    )
     lines = read_results(results)
+    rows = results_of(lines)
     judgements: list[Judgement] = []
-    notes = baselines_within(lines, every)
     for budget, prefix in zip(every, prefixes, strict=True):
-        judgements += _judge_budget(lines, budget, prefix)
+        chosen = select(budget, rows, prefix=prefix)
+        for name, limit in budget.limits().items():
+            made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen)
+            nothing = f"{prefix}{name} is relative to the teacher in torch, and it selects nothing else"
+            refuse((not made, nothing))
+            judgements += made
+    verdict = GateVerdict(tuple(dict.fromkeys(judgements)), tuple(baselines_within(rows, every)))
     hosts = [line.host_id for line in lines]
     if baseline is not None:
-        older = ReferenceComparison(lines, read_reference(baseline, hosts), str(baseline))
+        compared = ReferenceComparison(lines, read_reference(baseline, hosts), str(baseline))
     elif against is not None:
-        older = ReferenceComparison(lines, read_against(against, hosts), against)
+        compared = ReferenceComparison(lines, read_against(against, hosts), against)
     else:
-        return GateVerdict(tuple(dict.fromkeys(judgements)), tuple(notes))
+        return verdict
     for tolerance in tolerances:
-        older.judge(select(tolerance, results_of(lines), prefix="the baseline: "), tolerance)
-    if not older.judgements:
-        raise CompressError(
-            f"{older.name} has none of the models in the results; give older results of the same models, or leave "
-            "it out"
+        compared.judge(select(tolerance, rows, prefix="the baseline: "), tolerance)
+    refuse(
+        (
+            not compared.judgements,
+            f"{compared.name} has none of the models in the results; give older results of the same models, or leave "
+            "it out",
         )
-    # Patterns may select a line twice.
-    changes = {(id(change.then), id(change.now)): change for change in older.changes}
-    return GateVerdict(
-        tuple(dict.fromkeys(judgements + older.judgements)),
-        tuple(dict.fromkeys(notes + older.notes)),
-        tuple(changes.values()),
-        older.name,
     )
-
-
-def _refuse_faults(budgets: Sequence[GateBudget], prefixes: Sequence[str], tolerances: Sequence[Tolerance]) -> None:
-    faults = [prefix + fault for one, prefix in zip(budgets, prefixes, strict=True) for fault in one.faults()]
-    faults += [f"baseline: {fault}" for tolerance in tolerances for fault in tolerance.faults()]
-    if faults:
-        raise CompressError("; ".join(faults))
-
-
-def _judge_budget(lines: Sequence[Measurement], budget: GateBudget, prefix: str) -> list[Judgement]:
-    chosen = select(budget, results_of(lines), prefix=prefix)
-    found: list[Judgement] = []
-    for name, limit in budget.limits().items():
-        made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen)
-        if not made:
-            raise CompressError(f"{prefix}{name} is relative to the teacher in torch, and it selects nothing else")
-        found += made
-    return found
+    # Patterns may select a line twice.
+    changes = {(id(change.then), id(change.now)): change for change in compared.changes}
+    return GateVerdict(
+        tuple(dict.fromkeys((*verdict.judgements, *compared.judgements))),
+        tuple(dict.fromkeys((*verdict.notes, *compared.notes))),
+        tuple(changes.values()),
+        compared.name,
+    )
 
 
 def _judge_each(name: str, limit: float, chosen: Sequence[Measurement]) -> list[Judgement]:

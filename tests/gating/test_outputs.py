@@ -72,7 +72,7 @@ def test_exit_codes(results: Results, capsys: Any, limits: dict[str, float], cod
         (["--min-speedup", "5", "--junit", "b.toml/x.xml"], "--junit b.toml/x.xml cannot be written"),
         (["--update-baseline", "b.toml"], "is a file"),
         (["--update-baseline", "model"], "model holds config.json, so that it is a model or another output"),
-        (["--update-baseline", "taken"], "abc123.jsonl exists and is not results of compress"),
+        (["--update-baseline", "taken"], "abc123.jsonl, line 1 is not valid JSON"),
         (["--min-speedup", "5", "--junit", "b.toml"], "--junit b.toml exists and is not a verdict of compress"),
         (["--min-speedup", "5", "--json", "b.toml"], "--json b.toml exists and is not a verdict of compress"),
         (["--min-speedup", "5", "--json", "linked"], "--json linked is a link or a device"),

@@ -13,7 +13,7 @@ import pytest
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating import check
-from compress.gating.reference_files import read_reference, store_reference
+from compress.gating.reference import read_reference, store_reference
 from tests.support.gating import Results, predicted, results, student
 from tests.support.results import line, write_lines
 
