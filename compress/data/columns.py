@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from compress.data.examples import Columns
 from compress.data.label_encoding import NUMBER
-from compress.errors import CompressError, did_you_mean, some_of
+from compress.errors import CompressError, did_you_mean, refuse, some_of
 
 Cell: TypeAlias = "str | list[Any] | Mapping[str, Any] | None"
 Cells: TypeAlias = Sequence[Cell]
@@ -245,8 +245,6 @@ def _shown(value: Any) -> str:
 
 
 class Dialect(NamedTuple):
-    """How a delimited file is written."""
-
     delimiter: str
     quoted: bool
 
@@ -257,7 +255,6 @@ def usual(name: str) -> str:
 
 
 def csv_rows(lines: Iterable[str], dialect: Dialect) -> "csv._reader":  # type: ignore[name-defined]
-    """Return a strict CSV reader over ``lines``."""
     return csv.reader(
         lines,
         delimiter=dialect.delimiter,
@@ -392,8 +389,7 @@ def choose_columns(
 
 def _refuse_twice(names: Sequence[str], chosen: Iterable[str | None], source: str) -> None:
     twice = next((name for name in chosen if name is not None and names.count(name) > 1), None)
-    if twice is not None:
-        raise CompressError(f"{source} has two columns {twice!r}: rename one of them.")
+    refuse((twice is not None, f"{source} has two columns {twice!r}: rename one of them."))
 
 
 def _such_as(names: Sequence[str], sample: Sequence[Cells]) -> str:

@@ -193,7 +193,6 @@ def without_label(example: Example) -> Example:
 
 
 def content_sha256(examples: Iterable[Example]) -> str:
-    """Return the :class:`ContentFingerprint` of a set of rows."""
     return ContentFingerprint(examples).sha256()
 
 

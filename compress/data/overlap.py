@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, get_args
 
 from compress.data.examples import Example, Overlap, among, content_sha256, describe_rows, row_key, row_keys, words
 from compress.data.sources import TextSource
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.progress import logger
 
 RoleData: TypeAlias = Sequence[Example] | TextSource
@@ -66,8 +66,7 @@ def check_roles(roles: Mapping[str, RoleData], overlap: Overlap = "few") -> Chec
         CompressError: for overlap that is not left out (with its count and one row), for one file in two roles, for a
             role left empty.
     """
-    if overlap not in get_args(Overlap):
-        raise CompressError(f"overlap {overlap!r} is not known; use {', '.join(get_args(Overlap))}")
+    refuse((overlap not in get_args(Overlap), f"overlap {overlap!r} is not known; use {', '.join(get_args(Overlap))}"))
     _refuse_same_source(roles)
     held: dict[str, list[bytes]] = {}
     sets, rows = dict.fromkeys(roles, _NOTHING), dict.fromkeys(roles, 0)

@@ -33,7 +33,7 @@ from compress.data.formats.objects import is_hub_name, object_table, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
 from compress.data.label_encoding import LabelMap, finite_number, infer_labels
-from compress.errors import CompressError, did_you_mean, some_of
+from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 from compress.files.remote import Remote, parquet_parts
@@ -275,7 +275,6 @@ class JoinedSource(TextSource):
 
 
 def join_sources(sources: Sequence[TextSource]) -> TextSource:
-    """Return several pools as one."""
     return sources[0] if len(sources) == 1 else JoinedSource(sources)
 
 
@@ -355,8 +354,7 @@ def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, boo
             f"{table.name} has {len(table.columns):,} columns, and at most {_MOST_COLUMNS:,} are read: leave some out."
         )
     sample = table.sample()
-    if not sample:
-        raise CompressError(f"{table.name} is empty: it has a header but no rows.")
+    refuse((not sample, f"{table.name} is empty: it has a header but no rows."))
     names = table.columns
     columns = choose_columns(names, sample, named=table.named, labelled=labelled, source=table.name, given=given)
     return columns, table.tagged or are_tagged(names, sample, columns, labelled)
@@ -383,8 +381,7 @@ def read_examples(source: TextSource) -> list[Example]:
         CompressError: when it is empty, or all rows have the same label or score, which can judge no model.
     """
     examples = list(source)
-    if not examples:
-        raise CompressError(f"{source.name} has no row with text: give a file with at least one.")
+    refuse((not examples, f"{source.name} has no row with text: give a file with at least one."))
     labels = infer_labels(examples)
     found = [finite_number(row.label or "") for row in examples] if labels is None else labels
     if len(set(found)) == 1:
@@ -413,8 +410,7 @@ def find_files(typed: str) -> tuple[list[DataFile], bool]:
     else:
         is_pattern = not os.path.lexists(typed) and any(mark in typed for mark in "*?[")
         names = sorted(glob.glob(typed)) if is_pattern else [typed]
-        if not names:
-            raise CompressError(f"No file matches {typed!r}: check the pattern.")
+        refuse((not names, f"No file matches {typed!r}: check the pattern."))
         folder = any(map(os.path.isdir, names))
         paths = [path for name in names for path in (_parts(Path(name)) if os.path.isdir(name) else [Path(name)])]
         _check_number([path.name for path in paths], typed)
@@ -433,18 +429,22 @@ def _check_number(names: Sequence[str], typed: str) -> None:
 def _parts(folder: Path) -> list[Path]:
     """Return the Parquet files of a folder and the folders in it; none of them may be a link that leaves it."""
 
-    def refuse(error: OSError) -> None:
+    def fail(error: OSError) -> None:
         raise error
 
-    places = (os.path.join(place, name) for place, _, files in os.walk(folder, onerror=refuse) for name in files)
+    places = (os.path.join(place, name) for place, _, files in os.walk(folder, onerror=fail) for name in files)
     names = [os.path.relpath(place, folder) for place in itertools.islice(places, MOST_LISTED + 1)]
-    if len(names) > MOST_LISTED:
-        raise CompressError(f"{printable_name(folder)} holds more than {MOST_LISTED:,} files: name a folder in it.")
-    if {"state.json", "dataset_dict.json"} & set(names):
-        raise CompressError(
+    refuse(
+        (
+            len(names) > MOST_LISTED,
+            f"{printable_name(folder)} holds more than {MOST_LISTED:,} files: name a folder in it.",
+        ),
+        (
+            {"state.json", "dataset_dict.json"} & set(names),
             f"{printable_name(folder)} was written by save_to_disk of the library datasets: write splits as Parquet, "
-            "by datasets.load_from_disk(...).to_parquet('train.parquet')."
-        )
+            "by datasets.load_from_disk(...).to_parquet('train.parquet').",
+        ),
+    )
     parts = [folder / name for name in parquet_parts(printable_name(folder), names)]
     if outside := [part for part in parts if not part.resolve().is_relative_to(folder.resolve())]:
         raise CompressError(f"{printable_name(outside[0])} is a link that leaves its folder: name the file itself.")

@@ -4,11 +4,11 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ AnyTokenizer: TypeAlias = "PreTrainedTokenizerFast | PlainTokenizer"
 
 @dataclass(frozen=True, eq=False)
 class PlainTokenizer:
-    """What inference needs of a tokenizer; it can be sent to a process that has not imported transformers."""
+    """What inference needs of a tokenizer, without transformers."""
 
     backend_tokenizer: "Tokenizer"
     model_input_names: Sequence[str]
@@ -36,10 +36,6 @@ class PlainTokenizer:
     pad_token_id: Any
     unk_token_id: Any
     name_or_path: str = ""
-
-    @classmethod
-    def of(cls, tokenizer: AnyTokenizer) -> Self:
-        return cls(**{field.name: getattr(tokenizer, field.name) for field in fields(cls)})
 
     @classmethod
     def read(cls, directory: Path, *, segments: bool) -> Self:
@@ -64,8 +60,7 @@ class PlainTokenizer:
             if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 1:
                 raise CompressError(f"{path} has the model_max_length {limit!r:.40}: give a number of tokens")
             side = settings.get("truncation_side") or "right"
-            if side not in ("left", "right"):
-                raise CompressError(f"{path} has the truncation_side {side!r:.40}: give left or right")
+            refuse((side not in ("left", "right"), f"{path} has the truncation_side {side!r:.40}: give left or right"))
         names = ("input_ids", "attention_mask", *(["token_type_ids"] if segments else []))
         padding, unknown = (_token_id(backend, settings.get(name)) for name in ("pad_token", "unk_token"))
         return cls(backend, names, int(limit), str(side), padding, unknown, str(directory))

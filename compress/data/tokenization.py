@@ -28,7 +28,7 @@ import numpy as np
 from compress.data.examples import Example, batched, texts_of
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.truncation import count_rows
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import faults_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ class TextEncoder:
                 self._layouts = {False: _layout(backend.encode("a")), True: _layout(backend.encode("a", "a"))}
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> TokenRows:
-        """Return the tokens of texts, or of pairs."""
         inputs = [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
         rows = [self._look_up(row, max_length) for row in inputs]
         others = [index for index, row in enumerate(rows) if row is None]
@@ -370,10 +369,13 @@ def encode(
 def check_one_kind(examples: Sequence[Example], *, by_word: bool = False) -> None:
     """Refuse texts beside pairs of texts, whose second texts nothing would read, and pairs for a tagger."""
     kinds = {example.text_pair is not None for example in examples}
-    if by_word and True in kinds:
-        raise CompressError("a tagger reads one text, words with spaces between, and these rows are pairs of texts")
-    if len(kinds) > 1:
-        raise CompressError("some of these rows are texts and some are pairs of texts; give rows of one kind")
+    refuse(
+        (
+            by_word and True in kinds,
+            "a tagger reads one text, words with spaces between, and these rows are pairs of texts",
+        ),
+        (len(kinds) > 1, "some of these rows are texts and some are pairs of texts; give rows of one kind"),
+    )
 
 
 def _encode(tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, by_word: bool) -> TokenRows:
@@ -423,7 +425,6 @@ def pad(rows: Sequence[Mapping[str, Sequence[int] | np.ndarray]], padding_id: in
 
 
 def tokenizer_sha256(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """Return a fingerprint of the tokenizer's whole definition."""
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
@@ -459,7 +460,6 @@ def at_words(logits: np.ndarray, starts: np.ndarray, counts: Sequence[int]) -> n
 
 
 def word_counts(examples: Iterable[Example]) -> list[int]:
-    """Return the number of words of each sentence."""
     return [len(example.words) for example in examples]
 
 

@@ -19,10 +19,19 @@ from typing import Any
 
 from compress.errors import USED_UP, CompressError, system_fault
 
+# Limits of size; COMPRESS_MAX_TEXT_MB raises the first four, of files that are read whole, as it raises that of text.
 JSON_LIMIT_BYTES = 2**26
 TOML_LIMIT_BYTES = 2**20
+CONFIG_LIMIT_BYTES = 2**24  # of a model
+RESULTS_LIMIT_BYTES = 2**28
 TEXT_LIMIT = "COMPRESS_MAX_TEXT_MB"  # the environment variable that raises the limits of texts and files
 _TEXT_LIMIT_MB = 16
+JSON_DATA_BYTES = 2**27  # of data that are not read line by line; in memory they are up to 25 times as large
+# What a gzip or Parquet file may hold: a hundred times its own size, or this if that is more. Text has a tenth.
+LARGEST_RATIO = 100
+ALWAYS_BYTES = 2**26
+UNANNOUNCED_BYTES = 2 * 10**9  # of a remote file whose size is not known before
+KEPT_FREE_BYTES = 2**28  # of the disk, when files are copied
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 # What a disk or its rights say is no fault of the file that is read; the command line has sentences for these.
 _OF_THE_SYSTEM = USED_UP | {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from compress.errors import CompressError, first_line, system_fault
+from compress.errors import CompressError, first_line, refuse, system_fault
 from compress.escaping.uris import text_without_secrets, without_secrets
+from compress.files import KEPT_FREE_BYTES, UNANNOUNCED_BYTES
 from compress.progress import logger
 
 CACHE = "COMPRESS_CACHE"
 _TOGETHER = 16  # files are copied at a time, and an interruption loses so many
 _ANSWER_S, _SLOWEST_BYTES_PER_S = 30, 1000  # after which silence, and below which speed, a server counts as gone
-_KEPT_FREE_BYTES = 2**28  # of the disk
-_UNANNOUNCED_BYTES = 2 * 10**9  # of a file whose size is not known before
 _HOST = re.compile(r"(?<=://)([^/@]*@)?\[[\da-fA-F:.]+\]")  # an IPv6 address has the marks of patterns and chains
 _WEB = ("http", "https")
 # What file systems say of the content of a file, and, where they do not, of its time.
@@ -71,8 +70,7 @@ def parquet_parts(folder: str, names: Iterable[str]) -> list[str]:
         for name, parts in listed
         if name.endswith(".parquet") and not any(part[:1] in {".", "_"} and "=" not in part for part in parts)
     ]
-    if not found:
-        raise CompressError(f"{folder} is a directory without Parquet files, but a file is needed: name a file in it.")
+    refuse((not found, f"{folder} is a directory without Parquet files, but a file is needed: name a file in it."))
     return found
 
 
@@ -132,8 +130,7 @@ class Remote:
                     names = {one[len(path) :].strip("/"): one for one in listed}
                     below = {names[name]: listed[names[name]] for name in parquet_parts(self._shown(path), names)}
                 found += [RemoteFile(self._shown(one), one, of) for one, of in below.items()]
-        if not found:
-            raise CompressError(f"No file matches {self.uri!r}: check the pattern.")
+        refuse((not found, f"No file matches {self.uri!r}: check the pattern."))
         return found, folder
 
     def _check_listing(self) -> None:
@@ -181,7 +178,7 @@ class Remote:
         from fsspec.callbacks import Callback
 
         sizes, place = {path: size for path, size, _ in files}, files[0][2].parent
-        room = shutil.disk_usage(place).free - _KEPT_FREE_BYTES
+        room = shutil.disk_usage(place).free - KEPT_FREE_BYTES
 
         class Copies(Callback):  # type: ignore[misc]
             def branched(own, source: str, target: str, **_: Any) -> Any:
@@ -190,7 +187,7 @@ class Remote:
                 def check(size: int | None, copied: int) -> None:
                     expected = sizes.get(source) or size
                     reason = "that it announced" if expected else "of a file that does not say its size; copy it"
-                    limit = expected or _UNANNOUNCED_BYTES
+                    limit = expected or UNANNOUNCED_BYTES
                     if room <= limit:
                         limit, reason = room, f"that are free in {cache_folder()}; set {CACHE} to another folder"
                     if max(copied, expected or 0) > limit:
@@ -203,7 +200,6 @@ class Remote:
         return Copies()
 
     def below(self, name: str) -> str:
-        """Return the path of a file in this folder."""
         return f"{self.path.rstrip('/')}/{name}"
 
     def sizes(self) -> dict[str, int]:
@@ -225,7 +221,6 @@ class Remote:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file in this folder."""
         with _faults(self.uri, "written"):
             try:
                 if "/" in self.path.strip("/"):  # else it is a bucket, which nothing here makes
@@ -239,7 +234,6 @@ class Remote:
             self.system.pipe_file(self.below(name), content)
 
     def put(self, files: Sequence[Path]) -> None:
-        """Copy local files to this folder."""
         for start in range(0, len(files), _TOGETHER):
             group = files[start : start + _TOGETHER]
             with _faults(self.uri, "written"):
@@ -253,7 +247,6 @@ class Remote:
             self.system.mv(self.path, next(name for name in names if not self.system.exists(name)), recursive=True)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files in this folder."""
         with _faults(self.uri, "written"):
             for name in names:
                 self.system.rm_file(self.below(name))

@@ -21,11 +21,10 @@ import pyarrow.parquet as pq
 
 from compress.data import Example, row_keys
 from compress.data.formats.parquet import batch_rows, is_string
-from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO
 from compress.data.tokenization import check_one_kind
 from compress.data.truncation import Truncation
 from compress.errors import CompressError, refuse
-from compress.files import faults_of, read_json_table, regular_file
+from compress.files import ALWAYS_BYTES, LARGEST_RATIO, faults_of, read_json_table, regular_file
 from compress.models.manifest import file_sha256
 from compress.models.output_dir import write_atomically
 from compress.tasks import Task

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError, refuse
-from compress.files import JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
+from compress.files import CONFIG_LIMIT_BYTES, JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
 from compress.models.manifest import MANIFEST_NAME, WEIGHTS_NAME
 from compress.tasks import labels_of
 
 CONFIG_NAME = "config.json"
 INDEX_NAME = "model.safetensors.index.json"
-CONFIG_LIMIT_BYTES = 2**24
 MOST_LABELS = 1_000_000
 _SCALED = frozenset({"I8", "F8_E4M3", "F8_E5M2"})
 _CORRUPT = "it is corrupt or cut short: copy or make it again"

@@ -248,7 +248,7 @@ def endless(self: object, source: str, target: str, callback: Any, **_: Any) -> 
 def test_a_file_that_does_not_end_is_not_copied(
     announced: int | None, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_module, "_UNANNOUNCED_BYTES", 20_000)
+    monkeypatch.setattr(remote_module, "UNANNOUNCED_BYTES", 20_000)
     monkeypatch.setattr(FaultyFileSystem, "get_file", endless)
     info = {"name": "/bucket/a.txt", "size": announced, "type": "file"}
     monkeypatch.setattr(FaultyFileSystem, "info", lambda self, path, **_: info)
@@ -258,7 +258,7 @@ def test_a_file_that_does_not_end_is_not_copied(
 
 def test_a_file_that_the_disk_does_not_hold_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     upload({"a.txt": b"a\n" * 100}, "faulty://bucket")
-    free = remote_module._KEPT_FREE_BYTES + 100
+    free = remote_module.KEPT_FREE_BYTES + 100
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
     refused("faulty://bucket/a.txt", "sends more than the 100 bytes that are free in .*; set COMPRESS_CACHE to another")
 
@@ -309,7 +309,7 @@ def web(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_files_of_a_web_server_are_bounded_in_size_and_time(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_module, "_UNANNOUNCED_BYTES", 10_000_000)
+    monkeypatch.setattr(remote_module, "UNANNOUNCED_BYTES", 10_000_000)
     monkeypatch.setattr(remote_module, "_ANSWER_S", 1)
     assert texts(f"{web}/a.csv") == ["a b", "c d"]
     refused(f"{web}/none.csv", "There is no file .* or it cannot be reached")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from compress.benchmarking.results.schema import SCHEMA, Measurement, faults
 from compress.errors import refuse
-from compress.files import parse_json, read_text
+from compress.files import RESULTS_LIMIT_BYTES, parse_json, read_text
 from compress.host import describe_host, library_versions, typed_command
 from compress.models.output_dir import unwritable, write_atomically, write_json_lines
 
@@ -26,7 +26,6 @@ K = TypeVar("K", bound=Hashable)
 
 # In 2 speed-ups were ratios of the wall clock, in 3 turns began with one call: their speeds are not compared with 4's.
 SCHEMAS = (2, 3, SCHEMA)
-RESULTS_LIMIT_BYTES = 2**28
 
 # What makes two lines the same configuration, whatever the batch size and the time.
 KEY = (

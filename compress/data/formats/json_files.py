@@ -7,7 +7,7 @@ from typing import Any
 
 from compress.data.columns import LABELS, TEXT_COLUMNS, Classes, at, cell, field_names, usual
 from compress.data.formats.table import SAMPLE, Lines, Row, Table
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import parse_json, printable_name
 
 SPLITS = {
@@ -16,7 +16,6 @@ SPLITS = {
     "test": ("test",),
     "unlabeled": ("unlabeled", "unlabelled", "unsupervised", "unsup", "pool"),
 }
-JSON_DATA_BYTES = 2**27  # of a file that is not read line by line; in memory it is up to 25 times as large
 _WRAPPERS = ("data", "examples", "rows", "items")
 NESTED = tuple(name for name in (*TEXT_COLUMNS, *LABELS) if "." in name or name == "cats")  # of annotation tools
 
@@ -63,8 +62,7 @@ def read_json_file(lines: Lines, role: str, wanted: Sequence[str]) -> Table:
             keys = [key for key in content if split_of(key) == role]
             if role == "unlabeled":
                 keys = keys or [key for key in content if split_of(key) == "train"]
-            if content and not keys:
-                raise CompressError(f"{name} has the splits {', '.join(content)}, but none for the role {role}.")
+            refuse((content and not keys, f"{name} has the splits {', '.join(content)}, but none for the role {role}."))
         content = _of_lists(name, content, keys)
     elif isinstance(content, dict) and all(isinstance(value, dict) for value in content.values()):
         content = _of_objects(content)

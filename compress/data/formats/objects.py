@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from compress.data.columns import class_names
 from compress.data.formats.json_files import SPLITS, records_table
 from compress.data.formats.table import Table
-from compress.errors import CompressError, first_line, some_of
+from compress.errors import CompressError, first_line, refuse, some_of
 from compress.files import faults_of
 
 ALLOWED = (
@@ -44,21 +44,28 @@ def object_table(data: Any, *, role: str, labelled: bool, wanted: Sequence[str])
     if type(data).__module__.partition(".")[0] != "datasets":
         data = data.tolist() if hasattr(data, "tolist") else data.to_list() if hasattr(data, "to_list") else data
     is_frame = hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format") or isinstance(data, dict)
-    if not is_frame and (not isinstance(data, Sequence) or isinstance(data, str | bytes)):
-        raise CompressError(f"{role} is of type {kind}, which holds no rows here: {ALLOWED}.")
-    if not len(data):
-        raise CompressError(f"{name} is empty: give at least one row.")
+    is_list = isinstance(data, Sequence) and not isinstance(data, str | bytes)
+    refuse((not is_frame and not is_list, f"{role} is of type {kind}, which holds no rows here: {ALLOWED}."))
+    refuse((not len(data), f"{name} is empty: give at least one row."))
     return _frame_table(name, data, wanted) if is_frame else _list_table(name, data, labelled, wanted)
 
 
 def _list_table(name: str, items: Sequence[Any], labelled: bool, wanted: Sequence[str]) -> Table:
     first = items[0]
-    if isinstance(first, str) and len(first) < 1000 and Path(first).suffix and Path(first).is_file():
-        raise CompressError(f"{name} holds names of files, such as {first!r}: give them as pathlib.Path objects.")
-    if not isinstance(first, str | Mapping | tuple | list):
-        raise CompressError(f"{name} holds objects of type {type(first).__name__}: {ALLOWED}.")
-    if labelled and isinstance(first, str):
-        raise CompressError(f"{name} holds texts without labels: give pairs of a text and its label, or a table.")
+    refuse(
+        (
+            isinstance(first, str) and len(first) < 1000 and Path(first).suffix and Path(first).is_file(),
+            f"{name} holds names of files, such as {first!r}: give them as pathlib.Path objects.",
+        ),
+        (
+            not isinstance(first, str | Mapping | tuple | list),
+            f"{name} holds objects of type {type(first).__name__}: {ALLOWED}.",
+        ),
+        (
+            labelled and isinstance(first, str),
+            f"{name} holds texts without labels: give pairs of a text and its label, or a table.",
+        ),
+    )
     pairs, digest = isinstance(first, tuple | list), hashlib.sha256()
     for item in items:
         digest.update(repr(item).encode("utf-8", "backslashreplace") + b"\n")

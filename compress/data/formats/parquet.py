@@ -16,9 +16,9 @@ from pyarrow import compute, parquet, types
 
 from compress.data.columns import LABELS, WORDS, class_names, usual
 from compress.data.formats.json_files import NESTED, records_table
-from compress.data.formats.table import ALWAYS_BYTES, LARGEST_RATIO, Row, Table, Unzipped, open_bytes
+from compress.data.formats.table import Row, Table, Unzipped, open_bytes
 from compress.errors import CompressError
-from compress.files import parse_json, printable_name, text_limit_bytes, too_long
+from compress.files import ALWAYS_BYTES, LARGEST_RATIO, parse_json, printable_name, text_limit_bytes, too_long
 
 _LISTS = {*LABELS, *WORDS}  # columns of lists that are read for what they hold
 _BATCH_ROWS, _BATCH_BYTES = 1024, 2**28  # what is read at a time; a dictionary may repeat a text in every row
@@ -29,7 +29,6 @@ _SINGLE = (types.is_integer, types.is_floating, types.is_boolean, types.is_decim
 
 
 def read_parquet(path: Path, wanted: Sequence[str]) -> Table:
-    """Return a Parquet file as a table."""
     name = printable_name(path.name)
 
     def opened() -> IO[bytes]:
@@ -100,7 +99,6 @@ def _paths(name: str, kind: pa.DataType, lists: Sequence[str]) -> Iterator[str]:
 
 
 def is_string(kind: pa.DataType) -> bool:
-    """Say whether an Arrow type is of strings."""
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
 

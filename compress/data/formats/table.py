@@ -15,15 +15,12 @@ from typing import IO, Any, TypeVar, cast
 
 from compress.data.columns import Cells, Classes
 from compress.errors import CompressError, system_fault
-from compress.files import printable_name, regular_file, text_limit_bytes, too_long
+from compress.files import ALWAYS_BYTES, LARGEST_RATIO, printable_name, regular_file, text_limit_bytes, too_long
 
 Row = tuple[int, Cells]  # the line or row number in the file, and the cells
 Item = TypeVar("Item")
 SAMPLE = 1000  # rows looked at before anything is decided, or so many that they have SAMPLE_CHARACTERS
 SAMPLE_CHARACTERS = 2**25
-# What a gzip or Parquet file may hold: a hundred times its own size, or this if that is more. Text has a tenth.
-LARGEST_RATIO = 100
-ALWAYS_BYTES = 2**26
 # No text has these; the last one stands for a byte that Windows-1252 does not have.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
 
@@ -48,7 +45,6 @@ class Table:
     notes: Counter[str] = field(default_factory=Counter)
 
     def sample(self) -> list[Cells]:
-        """Return the first thousand rows' cells."""
         with closing(cast(Any, self.rows())) as rows:
             return sampled((cells for _, cells in rows), lambda cells: sum(len(str(cell)) for cell in cells))
 

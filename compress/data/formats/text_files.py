@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from compress.data.columns import Dialect, csv_rows, has_header, sniff_dialect
 from compress.data.formats import line_formats
-from compress.data.formats.json_files import JSON_DATA_BYTES, read_json_file, read_json_lines
+from compress.data.formats.json_files import read_json_file, read_json_lines
 from compress.data.formats.line_formats import CONLL, LABEL_FIRST, TREE
 from compress.data.formats.table import Lines, Row, Table, open_bytes, sampled
-from compress.errors import CompressError
-from compress.files import printable_name, text_limit_bytes, too_long
+from compress.errors import CompressError, refuse
+from compress.files import JSON_DATA_BYTES, printable_name, text_limit_bytes, too_long
 
 FORMATS: Mapping[str, str] = {  # what a user types -> what it is called
     "csv": "CSV",
@@ -67,8 +67,7 @@ def read_table(
     lines = Lines(path, max(JSON_DATA_BYTES, text_limit_bytes()) if may_be_json else None)
     with closing(cast(Any, iter(lines))) as start:
         head = sampled(start, len)
-    if not any(line.strip() for line in head):
-        raise CompressError(f"{lines.name} is empty: give a file with at least one row.")
+    refuse((not any(line.strip() for line in head), f"{lines.name} is empty: give a file with at least one row."))
     kind = format or _sniff_format(head, suffix)
     if kind != "json":
         lines.longest = text_limit_bytes()
