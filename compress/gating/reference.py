@@ -19,7 +19,6 @@ import numpy as np
 
 from compress.benchmarking.results import verdict
 from compress.benchmarking.results.files import (
-    RESULTS_LIMIT_BYTES,
     grouped,
     parse_results,
     read_results,
@@ -29,6 +28,7 @@ from compress.benchmarking.results.formatting import in_points, times
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import paired_difference
+from compress.files import RESULTS_LIMIT_BYTES
 from compress.gating.budgets import Tolerance
 from compress.gating.judgements import ONE_MODEL, UNDECIDED, Change, Figures, Judgement, Limit, as_loss, lost, subjects
 from compress.inference.speedup_intervals import divided
