@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from compress.errors import CompressError, MissingPackage
 
 if TYPE_CHECKING:
-    from compress.benchmarking.replay import replay
     from compress.calibration.calibrate import Acceptance, calibrate
     from compress.cascades.cascade import CascadeData, cascade
     from compress.data import LabelledData
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from compress.quantization.quantize import quantize
     from compress.recipes import Pruning
     from compress.reporting.report import report
-    from compress.requests.benchmarking import benchmark
+    from compress.requests.benchmarking import benchmark, replay
     from compress.requests.training import distill, finetune, pretrain
     from compress.searching.budget import SearchBudget, SearchSettings
     from compress.searching.search import SearchData, search
@@ -88,7 +87,7 @@ _LAZY = {
     "prune": "compress.pruning.prune",
     "quantize": "compress.quantization.quantize",
     "register_models": "compress.models.modeling.registration",
-    "replay": "compress.benchmarking.replay",
+    "replay": "compress.requests.benchmarking",
     "report": "compress.reporting.report",
     "run": "compress.studies.run",
     "search": "compress.searching.search",

@@ -97,6 +97,14 @@ class BenchmarkOutput:
         """Return ``output``, where a path stands for the result file."""
         return output if isinstance(output, BenchmarkOutput) else cls(output)
 
+    @classmethod
+    def for_request(cls, request: Any) -> Self:
+        """Return the output of a request, which overlaps nothing that the request names to be read."""
+        path, command = Path(request.output) if request.output else None, without_home(request.command)
+        output = cls(path, request.force, command=command, progress=request.progress)
+        keep_apart(output.files, local_inputs(request))
+        return output
+
     @property
     def files(self) -> tuple[Path, ...]:
         """The result file and its lock; none where nothing is written."""
@@ -121,13 +129,9 @@ def run_benchmark(request: Benchmark) -> list[Measurement]:
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
-    path, command = Path(request.output) if request.output else None, without_home(request.command)
-    output = BenchmarkOutput(path, request.force, command=command, progress=request.progress)
-    keep_apart(output.files, local_inputs(request))
+    output = BenchmarkOutput.for_request(request)
     source = open_rows(request.data, role="test", **request.columns)
-    given = (
-        request.train if isinstance(request.train, FileList) else (request.train,) if is_given(request.train) else ()
-    )
+    given = parts_of(request.train)
     learns = bool(request.baselines or request.competitors)
     train, texts = labelled_rows(given, request.columns) if learns else ([], given)
     if texts:
@@ -147,6 +151,11 @@ def run_benchmark(request: Benchmark) -> list[Measurement]:
     )
     logger.info("test: %s", source.describe())
     return lines
+
+
+def parts_of(text: Any) -> Sequence[Any]:
+    """Return the texts of a request's field one by one; none where it is not given."""
+    return text if isinstance(text, FileList) else (text,) if is_given(text) else ()
 
 
 def labelled_rows(parts: Sequence[Any], columns: Mapping[str, Any]) -> tuple[list[Example], list[Any]]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
+from compress.benchmarking.benchmark import BenchmarkOutput, benchmark, labelled_rows, parts_of
 from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedFigure, LockedModel, read_lock
 from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
-from compress.data import Example, content_sha256, open_rows, read_examples, row_key
+from compress.data import Example, content_sha256, load_rows, open_rows, open_text, read_examples, row_key
 from compress.errors import CompressError, ExitCode, refuse
 from compress.evaluation.metrics import CONFIDENCE
 from compress.inference.compute import Compute
@@ -23,6 +23,7 @@ from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import core_count
 from compress.models.cascade_dir import CASCADE_NAME, open_model
 from compress.models.output_dir import keep_apart
+from compress.requests.benchmarking import Replay
 
 DEPTH = 4  # how far below a root model directories are looked for
 SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with the order of their terms
@@ -73,12 +74,27 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayOutcome:
     """What came of a replay: the lock, the new lines, and whether they agree."""
 
     lock: Lock
     lines: tuple[Measurement, ...]
     agreement: Agreement
+
+
+def run_replay(request: Replay) -> ReplayOutcome:
+    """Run the benchmark of a request's lock again.
+
+    Raises:
+        CompressError: for anything about the request that the user can put right.
+    """
+    output = BenchmarkOutput.for_request(request)
+    rows = load_rows(request.data, role="test", **request.columns)
+    given = parts_of(request.train)
+    if given:
+        open_text(*given, role=None, beside=request.data, **request.columns)  # refuses what cannot be read at all
+    train, _ = labelled_rows(given, request.columns)
+    return replay(Path(request.lock), rows, roots=request.roots, train=train or None, output=output)
 
 
 def replay(
@@ -88,7 +104,7 @@ def replay(
     roots: Sequence[str | Path] = (),
     train: Any = None,
     output: BenchmarkOutput | str | Path | None = None,
-) -> Replay:
+) -> ReplayOutcome:
     """Run the benchmark of a lock again and compare every figure.
 
     Args:
@@ -133,7 +149,7 @@ def replay(
         output=replace(output, study=lock.study, budget=lock.budget, data_name=lock.data.name),
         compute=Compute(lock.settings.device, seed=lock.settings.seed),
     )
-    return Replay(lock, tuple(lines), compare(lock, lines))
+    return ReplayOutcome(lock, tuple(lines), compare(lock, lines))
 
 
 def _locked_rows(data: Any, locked: LockedData, option: str, role: str) -> list[Example]:

@@ -61,6 +61,7 @@ REQUESTS = {
     "pretrain": "compress.requests.training:Pretrain",
     "distill": "compress.requests.training:Distill",
     "benchmark": "compress.requests.benchmarking:Benchmark",
+    "replay": "compress.requests.benchmarking:Replay",
 }
 
 _UTF8 = sys.getfilesystemencoding() == "utf-8"

@@ -35,7 +35,8 @@ def command_of(name: str, place: str) -> click.Command:
     """
     module, _, class_name = place.partition(":")
     declared: type[Request[Any]] = getattr(importlib.import_module(module), class_name)
-    fields = {name: field for name, field in fields_of(declared).items() if declared_of(field).has_option}
+    known = {name: (field, declared_of(field)) for name, field in fields_of(declared).items()}
+    fields = {name: field for name, (field, about) in known.items() if about.has_option or about.argument}
 
     def call(verbose: bool, quiet: bool, **given: Any) -> None:
         options.set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
@@ -55,6 +56,12 @@ def _show_model(asked: Any, made: Any) -> None:
     options.show_result(made)
 
 
+def _show_replay(asked: Any, made: Any) -> None:
+    from compress.cli.replay import show_replay
+
+    show_replay(made)
+
+
 def _show_results(asked: Any, lines: Any) -> None:
     from compress.reporting.terminal import results_table
 
@@ -63,7 +70,7 @@ def _show_results(asked: Any, lines: Any) -> None:
 
 
 # What is printed of the result of a request, by its class; by default that of a model directory.
-SHOW: Mapping[str, Callable[[Any, Any], None]] = {"Benchmark": _show_results}
+SHOW: Mapping[str, Callable[[Any, Any], None]] = {"Benchmark": _show_results, "Replay": _show_replay}
 
 
 def _value(field: FieldInfo, given: Any) -> Any:
@@ -75,11 +82,14 @@ def _value(field: FieldInfo, given: Any) -> Any:
     return given
 
 
-def _options(name: str, field: FieldInfo) -> Iterator[click.Option]:
+def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
     declared, kind, type_ = declared_of(field), kind_of(field), _inner(field.annotation)
     help = field.description
     default = None if field.default is PydanticUndefined else field.default
     required = field.is_required() or declared.required
+    if declared.argument:
+        yield click.Argument([name], metavar=declared.metavar)
+        return
     if declared.flags:
         for (flag, value), said in zip(declared.flags.items(), (help or "").split("|"), strict=True):
             yield click.Option([flag, name], flag_value=value, default=None, help=said)

@@ -1,4 +1,4 @@
-"""compress replay"""
+"""What compress replay prints."""
 
 from __future__ import annotations
 
@@ -6,64 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compress.cli import Command, options
 from compress.cli.printing import say, show, tell
 from compress.escaping.characters import one_line
 from compress.escaping.terminal import terminal_cell
-from compress.progress import Progress
 
 if TYPE_CHECKING:
-    from compress.benchmarking.replay import Replay, ReplayComparison
+    from compress.benchmarking.replay import ReplayComparison, ReplayOutcome
 
 
 WIDTH_IN_A_LOG = 160
 
 
-@click.command(cls=Command)
-@click.argument("lock", metavar="LOCK")
-@click.option("--data", required=True, metavar="FILE", help="The test rows that the lock names.")
-@click.option("--train", multiple=True, metavar="FILE", help="The training rows that the lock names, if it does.")
-@click.option(
-    "--root",
-    "roots",
-    multiple=True,
-    metavar="DIR",
-    help="Folder to search for models; default the lock's folder and the current directory.",
-)
-@click.option("-o", "--output", required=True, metavar="FILE", help="New results to write: JSON lines.")
-@options.columns
-@options.force
-@options.verbosity
-def command(
-    lock: str,
-    data: str,
-    train: tuple[str, ...],
-    roots: tuple[str, ...],
-    output: str,
-    force: bool,
-    progress: Progress,
-    columns: options.Names,
-) -> None:
-    """Run a benchmark again from its lock and compare every figure.
-
-    LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
-    Exit code 0: the figures agree, 1: one differs, 3: undecided, on another host.
-    """
-    from compress.benchmarking.benchmark import BenchmarkOutput, labelled_rows
-    from compress.benchmarking.replay import replay
-
-    written = BenchmarkOutput(output, force, command=options.typed(), progress=progress)
-    options.keep_inputs(written.files)
-    rows = options.read_labelled(data, "test", columns)
-    if train:
-        options.open_pool(train, columns, beside=data, role=None)  # refuses what cannot be read at all
-    made = replay(lock, rows, roots=roots, train=labelled_rows(train, columns)[0] or None, output=written)
-    _show(made)
-    say(f"{made.agreement.verdict}: {_reason(made)}")
-    click.get_current_context().exit(made.agreement.exit_code)
-
-
-def _show(made: Replay) -> None:
+def show_replay(made: ReplayOutcome) -> None:
     from rich.table import Table
 
     table = Table()
@@ -87,6 +41,8 @@ def _show(made: Replay) -> None:
         tell(f"not measured again: {one_line(missing)}")
     for name, (before, after) in made.agreement.versions.items():
         tell(f"version of {one_line(name)}: {one_line(before)} then, {one_line(after)} now")
+    say(f"{made.agreement.verdict}: {_reason(made)}")
+    click.get_current_context().exit(made.agreement.exit_code)
 
 
 def _number(row: ReplayComparison, value: float) -> str:
@@ -95,7 +51,7 @@ def _number(row: ReplayComparison, value: float) -> str:
     return f"x{value:.2f}" if row.what == "speed-up" else f"{value:.4f}"
 
 
-def _reason(made: Replay) -> str:
+def _reason(made: ReplayOutcome) -> str:
     from compress.benchmarking.replay import DIFFERS, OTHER_HOST, OTHER_METHOD
 
     outcomes = [comparison.outcome for comparison in made.agreement.comparisons]

@@ -62,7 +62,8 @@ class Declared:
         flags: options without a value, each with the value of the field that it stands for.
         decides: whether the result depends on it, so that it is in the key.
         needs: fields without any of which this one has no effect; ``data`` is any text or rows.
-        has_option: whether the command line has it.
+        has_option: whether the command line has an option for it.
+        argument: whether the command line takes it by position instead.
         required: whether the command line needs it.
     """
 
@@ -72,6 +73,7 @@ class Declared:
     decides: bool = True
     needs: tuple[str, ...] = ()
     has_option: bool = True
+    argument: bool = False
     required: bool = False
 
 
@@ -113,6 +115,7 @@ if TYPE_CHECKING:
     Recipe = Any
     Text = Any  # see compress.data.open_text
     Rows = Any
+    File = str | os.PathLike[str]
     Output = str | os.PathLike[str] | None
     Labels = Sequence[Any]
 else:
@@ -126,6 +129,7 @@ else:
     ]
     Text = Annotated[Any, Holds("text")]
     Rows = Annotated[Any, Holds("rows")]
+    File = Annotated[Any, Holds("file"), _accept(_is_path, "a path; give that of a file to read")]
     Output = Annotated[Any, Holds("output"), _accept(_is_path, "a path; give that of a directory to write")]
     Labels = Annotated[tuple[Any, ...], Holds("labels"), pydantic.Strict(False)]
 Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line

@@ -1,17 +1,38 @@
 """What measuring is asked for."""
 
+import shlex
 from dataclasses import KW_ONLY, fields
 from typing import Annotated, Any, Literal
 
 import pydantic
 
+from compress.escaping.uris import text_without_secrets
 from compress.recipes import BenchmarkSettings
-from compress.requests import Holds, Labels, Model, Numbers, Output, Request, Rows, Text, function, option, request
+from compress.requests import (
+    File,
+    Holds,
+    Labels,
+    Model,
+    Numbers,
+    Output,
+    Request,
+    Rows,
+    Text,
+    function,
+    option,
+    request,
+)
 from compress.requests.groups import Checks, LabelColumns
 
 Models = Labels  # directories
+Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
 Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
+FORCE = option(
+    default=False,
+    decides=False,
+    help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
+)
 
 
 @request
@@ -121,11 +142,7 @@ class Benchmark(Request[list[Any]], LabelColumns, Checks):
     together: int = option(
         default=0, ge=0, has_option=False, help="How many models to hold in memory at a time; 0 for all."
     )
-    force: bool = option(
-        default=False,
-        decides=False,
-        help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
-    )
+    force: bool = FORCE
 
     @property
     def settings(self) -> BenchmarkSettings:
@@ -133,4 +150,37 @@ class Benchmark(Request[list[Any]], LabelColumns, Checks):
         return BenchmarkSettings(**{name: value for name, value in asked.items() if value is not None})
 
 
+@request
+class Replay(Request[Any], LabelColumns):
+    """Run a benchmark again from its lock and compare every figure.
+
+    LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
+    Exit code 0: the figures agree, 1: one differs, 3: undecided, on another host.
+    """
+
+    stage = "compress.benchmarking.replay:run_replay"
+
+    lock: File = option(argument=True, has_option=False, metavar="LOCK", help="The .lock.json beside a result file.")
+    data: Rows = option(metavar="FILE", help="The test rows that the lock names.")
+    output: Output = option(
+        default=None, metavar="FILE", decides=False, required=True, help="New results to write: JSON lines."
+    )
+    _: KW_ONLY
+    train: Text = option(default=None, metavar="FILE", help="The training rows that the lock names, if it does.")
+    roots: Paths = option(
+        default=(),
+        metavar="DIR",
+        flag="--root",
+        decides=False,
+        help="Folder to search for models; default the lock's folder and the current directory.",
+    )
+    force: bool = FORCE
+
+    @property
+    def command(self) -> str:
+        lock = shlex.quote(text_without_secrets(str(self.lock)))
+        return super().command.replace("compress replay", f"compress replay {lock}", 1)
+
+
 benchmark = function(Benchmark)
+replay = function(Replay)

@@ -105,7 +105,7 @@ def local_inputs(request: Request[Any]) -> Iterator[str]:
     """Yield the files and directories of this machine that a request names to be read."""
     for name, field in fields_of(request).items():
         value = getattr(request, name)
-        if kind_of(field) in {"model", "recipe", "text", "rows", "labels"}:
+        if kind_of(field) in {"model", "recipe", "text", "rows", "labels", "file"}:
             for one in value if isinstance(value, tuple) else [value]:
                 given = local_path(one) if isinstance(one, str) else getattr(one, "path", one)
                 if isinstance(given, str) and not is_uri(given):

@@ -24,7 +24,7 @@ from compress.benchmarking.replay import (
     SAME,
     WITHIN,
     Agreement,
-    Replay,
+    ReplayOutcome,
     compare,
     find_models,
     ratio_agrees,
@@ -307,7 +307,7 @@ def test_threads_that_this_host_lacks_are_left_out(
     content["figures"] += [{**x, "threads": cores + 1} for x in content["figures"]]
     path = tmp_path / "wide.lock.json"
     path.write_text(json.dumps(content))
-    made: Replay = replay(path, house / "test.csv", roots=[house])
+    made: ReplayOutcome = replay(path, house / "test.csv", roots=[house])
     assert asked[0]["settings"].threads == (1,) and len(made.agreement.missing) == 2
     assert made.agreement.verdict == "undecided"
 
