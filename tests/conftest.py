@@ -53,7 +53,7 @@ SLOW = frozenset(
     training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation
     training/test_damaged_work training/test_distill training/test_finetune training/test_learned_vocabulary
     training/test_phases training/test_precision training/test_pretrain training/test_processes
-    training/test_row_adamw training/test_teaching_labels training/test_trackers
+    training/test_distill_inputs training/test_row_adamw training/test_trackers
     """.split()
 )
 

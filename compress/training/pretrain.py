@@ -32,7 +32,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, Training, of_phases, 
 from compress.requests.training import Pretrain
 from compress.training.batches import Masker, batches_by_length, collator
 from compress.training.build_student import build_student, try_student
-from compress.training.distill import open_student
+from compress.training.distill_inputs import open_student
 from compress.training.finetune import open_encoder
 from compress.training.loss_modules import VocabularyHead, detach_loss_modules, input_embeddings, masked_tokens
 from compress.training.phases import fit

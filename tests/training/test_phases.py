@@ -25,7 +25,7 @@ from compress.tasks import default
 from compress.training import phases, teacher_signal
 from compress.training import trainer as training_module
 from compress.training.batches import Masker
-from compress.training.distill import possible_phases
+from compress.training.distill_inputs import possible_phases
 from compress.training.loss_modules import WeightedLoss, attach_losses
 from compress.training.modifiers.module_replacing import attach
 from compress.training.phases import frozen, parameters_by_part
