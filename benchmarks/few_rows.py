@@ -16,21 +16,21 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from compress.benchmarking.results.files import provenance, replace_line
-from compress.data import Example, ExampleSource, LabelledData, open_source, read_examples, row_key
+from compress.data import Example, ExampleSource, open_source, read_examples, row_key
 from compress.evaluation.metrics import interval, paired_difference
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.model_dir import ModelDir
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import load_recipe
+from compress.requests.training import distill, finetune
 from compress.studies.data import find_set
 from compress.tasks import find_task
-from compress.training.distill import DistillationData, distill
-from compress.training.finetune import finetune
 
 VALIDATION_ROWS = 500
 PLANS = ("floor", "passes")  # the recipe as it is, and with its passes alone
@@ -70,19 +70,20 @@ def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
     validation, train = others[:VALIDATION_ROWS], others[VALIDATION_ROWS : VALIDATION_ROWS + rows]
     known = {row_key(example) for example in [*validation, *train]}
     pool = [Example(other.text) for other in others if row_key(other) not in known]
-    data = LabelledData(train, validation, overlap="drop")
-    shared = {"compute": Compute("cpu", options.threads), "progress": for_terminal()}
-    text = DistillationData(ExampleSource(pool, "pool"), labelled=data)
+    data: dict[str, Any] = {"train": train, "validation": validation, "overlap": "drop"}
+    shared: dict[str, Any] = {**data, "device": "cpu", "threads": options.threads, "progress": for_terminal()}
+    text = ExampleSource(pool, "pool")
     made: dict[tuple[str, str], ModelDir] = {}
     for plan in PLANS:
         recipe = planned(load_recipe("teachers", options.teacher), plan)
         folder = options.work / f"{name}-{recipe.name}-{plan}"
-        made["teacher", plan] = ModelDir.open(folder) if folder.is_dir() else finetune(recipe, folder, data, **shared)
+        made["teacher", plan] = ModelDir.open(folder) if folder.is_dir() else finetune(recipe, folder, **shared)
     for plan in PLANS:
         recipe = planned(load_recipe("students", options.student), plan)
         folder = options.work / f"{name}-{recipe.name}-{plan}"
         teacher = made["teacher", "floor"]
-        student = ModelDir.open(folder) if folder.is_dir() else distill(teacher, recipe, folder, text, **shared)
+        there = folder.is_dir()
+        student = ModelDir.open(folder) if there else distill(teacher, recipe, folder, unlabeled=text, **shared)
         made[recipe.name, plan] = student
     right = {key: correct(model, test) for key, model in made.items()}
     common = {"set": name, "train": len(train), "validation": len(validation), "pool": len(pool), "rows": len(test)}

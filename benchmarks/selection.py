@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -33,7 +34,7 @@ from sklearn.metrics import pairwise_distances_argmin
 from sklearn.preprocessing import normalize
 
 from compress.benchmarking.results.files import provenance, replace_line
-from compress.data import Example, LabelledData, open_source, read_examples
+from compress.data import Example, open_source, read_examples
 from compress.evaluation.metrics import SeedSample, difference_interval
 from compress.inference.compute import Compute
 from compress.inference.predict import load
@@ -43,8 +44,8 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.recipes import load_recipe
+from compress.requests.training import distill
 from compress.tasks import find_task
-from compress.training.distill import DistillationData, distill
 
 ROUNDS = 4
 COMPONENTS = 64
@@ -207,8 +208,10 @@ def taught(
         recipe = load_recipe("students", options.student)
         recipe = replace(recipe, training=replace(recipe.training, max_steps=options.steps))
         validation = read_examples(open_source(options.validation, role="validation", labelled=True))
-        data = DistillationData(labels=(chosen,), labelled=LabelledData((), validation, overlap="drop"))
-        distill(model, recipe, folder, data, compute=compute, force=True)  # also over what another start began
+        placed: dict[str, Any] = {"device": "cpu", "threads": options.threads, "seed": seed}
+        distill(  # also over what another start began
+            model, recipe, folder, labels=(chosen,), validation=validation, overlap="drop", force=True, **placed
+        )
     found = load(folder, compute=compute).predict([example.text for example in test])
     gold = find_task("classification").gold(test, model.labels, "test")
     return np.array([model.labels[right] == one["label"] for one, right in zip(found, gold, strict=True)], dtype=int)

@@ -222,23 +222,23 @@ def run_label(work: Work, compute: Any, output: Path) -> None:
 
 
 def run_finetune(work: Work, compute: Any, output: Path) -> None:
-    from compress.data import LabelledData
-    from compress.training.finetune import finetune
+    from compress.requests.training import finetune
 
-    finetune(work.teacher, output, LabelledData(work.train, work.validation), training=bounded(), compute=compute)
+    rows = {"train": work.train, "validation": work.validation}
+    finetune(work.teacher, output, **rows, training=bounded(), device=compute.device, threads=compute.threads)
 
 
 def run_distill(work: Work, compute: Any, output: Path) -> None:
     from compress import recipes
-    from compress.data import ExampleSource, LabelledData
+    from compress.data import ExampleSource
     from compress.labelling.label import label
-    from compress.training.distill import DistillationData, distill
+    from compress.requests.training import distill
 
     if not work.labels.is_dir():
         label(work.teacher, ExampleSource(work.pool, "pool"), work.labels, compute=replace(compute, threads=1))
     recipe = replace(recipes.load_recipe("students", "minilm-3"), training=bounded())
-    data = DistillationData(labels=(work.labels,), labelled=LabelledData((), work.validation))
-    distill(work.teacher, recipe, output, data, compute=compute)
+    placed = {"device": compute.device, "threads": compute.threads}
+    distill(work.teacher, recipe, output, labels=(work.labels,), validation=work.validation, **placed)
 
 
 def run_prune(work: Work, compute: Any, output: Path) -> None:

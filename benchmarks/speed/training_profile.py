@@ -25,12 +25,12 @@ from script import read_options
 
 from compress import recipes
 from compress.benchmarking.results.files import provenance
-from compress.data import LabelledData, open_source
+from compress.data import open_source
 from compress.inference.compute import Compute
 from compress.labelling.label import label
 from compress.models.output_dir import write_json_lines
+from compress.requests.training import distill
 from compress.training import trainer
-from compress.training.distill import DistillationData, distill
 from compress.training.row_adamw import RowAdamW
 from compress.training.teacher_signal import LiveTeacher
 
@@ -65,7 +65,7 @@ def main() -> None:
         text = open_source(options.unlabeled, role="unlabeled", labelled=False).sample(options.rows)
         labels = label(options.teacher, text, Path(scratch, "labels"), compute=compute)
         validation = list(open_source(options.validation, role="validation", labelled=True))
-        data = DistillationData(labels=[labels], labelled=LabelledData(validation=validation))
+        data: dict[str, Any] = {"labels": [labels], "validation": validation, "threads": 1}
         for student in options.student:
             for precision in options.precision:
                 recipe = recipes.load_recipe("students", student)
@@ -73,7 +73,7 @@ def main() -> None:
                 training = replace(recipe.training, **steps, evaluations=1, precision=precision)
                 with timed_parts() as seconds:
                     place = Path(scratch, f"{student}-{precision}")
-                    distill(options.teacher, replace(recipe, training=training), place, data, compute=compute)
+                    distill(options.teacher, replace(recipe, training=training), place, **data)
                 about = {"recipe": student, "precision": precision, "steps": options.steps}
                 sizes = {"batch_size": options.batch_size, "validation_rows": len(validation), "threads": 1}
                 found = {"seconds": seconds, "shares": shares(seconds), "step_ms": step_ms(seconds, options.steps)}
