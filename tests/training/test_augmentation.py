@@ -39,7 +39,7 @@ from compress.training.augmenters._word_replacement import (
     reword,
     whole_words,
 )
-from compress.training.augmenters.masked_lm import ExpectedWords
+from compress.training.augmenters.masked_lm import expected_words
 from compress.training.augmenters.masking import FrequencyBands
 from compress.training.training_data import LabelledPool, Selection, agreement_rows, held_out
 from tests.support.tiny import BAD, FAMILIES, GOOD, POSITIONS, bilstm, classifier, tokenizer, write
@@ -415,7 +415,7 @@ def words_in(text: str, *wanted: str) -> list[Word]:
 def test_candidates_are_what_the_model_expects(language_model: Path) -> None:
     model, text = masked_lm(), "The film, is Good and zq dull."
     neighbours = embedding_neighbours(model, tokenizer(), count=4)
-    expected = ExpectedWords(model, tokenizer(), neighbours, count=4)
+    expected = expected_words(model, tokenizer(), neighbours, count=4)
     found = expected(text, words_in(text, "film", "Good", "zq", "dull"))
     assert [list(candidates) for candidates in found] == [
         expected_one_by_one(model, text, "film", 4),
@@ -431,7 +431,7 @@ def test_each_position_is_predicted_once_and_in_one_batch() -> None:
     model.register_forward_pre_hook(
         lambda module, args, kwargs: batches.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    expected = ExpectedWords(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3)
+    expected = expected_words(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3)
     first = expected(text, words_in(text, "film", "story"))
     assert expected(text, words_in(text, "film", "plot", "story"))[::2] == first
     assert batches == [2, 1]
@@ -444,7 +444,7 @@ def test_a_long_text_is_predicted_in_smaller_batches(monkeypatch: pytest.MonkeyP
         lambda module, args, kwargs: batches.append(len(kwargs["input_ids"])), with_kwargs=True
     )
     at_once, apart = (
-        ExpectedWords(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3) for _ in range(2)
+        expected_words(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3) for _ in range(2)
     )
     words = words_in(text, "film", "plot", "story")
     found = at_once(text, words)
@@ -458,7 +458,7 @@ def test_a_long_text_is_predicted_in_smaller_batches(monkeypatch: pytest.MonkeyP
 
 def test_words_beyond_what_the_model_reads_stay() -> None:
     model, text = masked_lm(), " ".join(["film"] * POSITIONS)
-    expected = ExpectedWords(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3)
+    expected = expected_words(model, tokenizer(), embedding_neighbours(model, tokenizer(), count=3), count=3)
     found = expected(text, replaceable_words(text))
     read = sum(bool(candidates) for candidates in found)
     assert 20 < read < POSITIONS // 2 and not any(found[read:])

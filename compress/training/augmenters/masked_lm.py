@@ -24,6 +24,7 @@ from compress.models.model_dir import ModelDir
 from compress.training.augmentation import Variation, vary_sides
 from compress.training.augmenters._word_replacement import (
     Neighbours,
+    Proposals,
     Word,
     check_rewording,
     embedding_neighbours,
@@ -68,7 +69,7 @@ def augmenter(
         else embedding_neighbours(network, own_tokenizer, count=candidates)
     )
     network.to(resolve_device(device))  # type: ignore[arg-type]
-    expected = ExpectedWords(network, own_tokenizer, neighbours, count=candidates)
+    expected = expected_words(network, own_tokenizer, neighbours, count=candidates)
     return lambda example, generator: vary_sides(
         example, generator, lambda text: reword(text, generator, probability, expected)
     )
@@ -128,51 +129,47 @@ class EncodedText:
                 self.positions[word] = at[0]
 
 
-class ExpectedWords:
-    """Candidates for words: masked-language-model predictions, or neighbours for words of several subword tokens."""
+def expected_words(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, neighbours: Neighbours, *, count: int
+) -> Proposals:
+    """Return the function that gives candidates for words of a text: predictions, or neighbours by word vectors.
 
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, neighbours: Neighbours, *, count: int
-    ) -> None:
-        vocabulary = whole_words(tokenizer)
-        self._model = model
-        self._tokenizer = tokenizer
-        self._neighbours = neighbours
-        self._words = list(vocabulary)
-        self._tokens = list(vocabulary.values())
-        self._ids = torch.tensor(self._tokens, device=model.device)
-        self._count = count
-        limit = maximum_length(tokenizer, model.config.to_dict())
-        self._text = functools.lru_cache(_REMEMBERED_TEXTS)(functools.partial(EncodedText, tokenizer, limit))
+    They are the most probable or nearest first; a truncated word has none.
+    """
+    vocabulary = whole_words(tokenizer)
+    names, tokens = list(vocabulary), list(vocabulary.values())
+    ids = torch.tensor(tokens, device=model.device)
+    limit = maximum_length(tokenizer, model.config.to_dict())
+    remembered = functools.lru_cache(_REMEMBERED_TEXTS)(functools.partial(EncodedText, tokenizer, limit))
 
-    def __call__(self, text: str, words: Sequence[Word]) -> list[tuple[str, ...]]:
-        """Return the candidates of each word, most probable or nearest first; none for a truncated word."""
-        encoded = self._text(text)
+    def predict(encoded: EncodedText, words: Sequence[Word]) -> None:
+        """Run one batch, a row for each word with that word masked, and keep the candidates."""
+        inputs = {
+            name: torch.tensor(values, device=model.device).repeat(len(words), 1)
+            for name, values in encoded.inputs.items()
+        }
+        rows = torch.arange(len(words), device=model.device)
+        positions = torch.tensor([encoded.positions[word] for word in words], device=model.device)
+        own = inputs["input_ids"][rows, positions]
+        inputs["input_ids"][rows, positions] = int(tokenizer.mask_token_id)
+        with torch.inference_mode():
+            logits = model(**inputs).logits[rows, positions][:, ids]
+        # A few more than are wanted, because the word itself and other spellings of it are passed over.
+        best = logits.topk(min(count + 5, len(names)), dim=1).indices.tolist()
+        for word, token, indices in zip(words, own.tolist(), best, strict=True):
+            others = [names[index] for index in indices if tokens[index] != token]
+            found = [other for other in others if other.casefold() != word.text.casefold()]
+            encoded.candidates[word] = tuple(found[:count])
+
+    def propose(text: str, words: Sequence[Word]) -> list[tuple[str, ...]]:
+        encoded = remembered(text)
         unknown = [word for word in words if word not in encoded.candidates]
         masked = [word for word in unknown if word in encoded.positions]
-        logits_of_row = len(encoded.inputs["input_ids"]) * self._model.config.vocab_size
+        logits_of_row = len(encoded.inputs["input_ids"]) * model.config.vocab_size
         for some in batched(masked, max(1, min(BATCH_ROWS, BATCH_LOGITS // logits_of_row))):
-            self._predict(encoded, some)
+            predict(encoded, some)
         others = [word for word in unknown if word not in encoded.candidates]
-        encoded.candidates |= {word: self._neighbours(word.text) for word in others}
+        encoded.candidates |= {word: neighbours(word.text) for word in others}
         return [encoded.candidates[word] for word in words]
 
-    def _predict(self, encoded: EncodedText, words: Sequence[Word]) -> None:
-        """Run one batch, a row for each word with that word masked, and keep the candidates."""
-        device = self._model.device
-        inputs = {
-            name: torch.tensor(values, device=device).expand(len(words), -1) for name, values in encoded.inputs.items()
-        }
-        rows = torch.arange(len(words), device=device)
-        positions = torch.tensor([encoded.positions[word] for word in words], device=device)
-        inputs["input_ids"] = inputs["input_ids"].clone()
-        own = inputs["input_ids"][rows, positions]
-        inputs["input_ids"][rows, positions] = int(self._tokenizer.mask_token_id)
-        with torch.inference_mode():
-            logits = self._model(**inputs).logits[rows, positions][:, self._ids]
-        # A few more than are wanted, because the word itself and other spellings of it are passed over.
-        best = logits.topk(min(self._count + 5, len(self._words)), dim=1).indices.tolist()
-        for word, token, indices in zip(words, own.tolist(), best, strict=True):
-            others = [self._words[index] for index in indices if self._tokens[index] != token]
-            found = [other for other in others if other.casefold() != word.text.casefold()]
-            encoded.candidates[word] = tuple(found[: self._count])
+    return propose
