@@ -9,16 +9,14 @@ Every model is calibrated on the validation rows, and measured on the test rows 
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from compress.benchmarking.results.files import provenance, replace_line
-from compress.calibration.calibrate import Acceptance, calibrate
 from compress.calibration.scaling import row_losses
-from compress.data import Example, LabelledData, content_sha256, open_source, read_examples, row_key
+from compress.data import Example, content_sha256, open_source, read_examples, row_key
 from compress.errors import CompressError
 from compress.evaluation.metrics import (
     ACCURACY,
@@ -33,6 +31,7 @@ from compress.inference.predict import acceptance_thresholds
 from compress.inference.runners import LoadedModel
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
+from compress.requests.calibration import calibrate
 
 
 def main() -> None:
@@ -71,15 +70,15 @@ def measure(
 ) -> dict[str, Any]:
     """Return what calibration changes on the test rows, and how often accepted predictions are right there."""
     compute = Compute("cpu", options.threads)
-    data, output = LabelledData((), validation), options.work / f"{options.set}-{model.path.name}"
-    acceptance: Acceptance | None = Acceptance(options.accept_at)
+    output, accept_at = options.work / f"{options.set}-{model.path.name}", options.accept_at
+    given = {"validation": validation, "device": "cpu", "threads": options.threads, "force": True}
     try:
-        made = calibrate(model, output, data=data, acceptance=acceptance, compute=compute, force=True)
+        made = calibrate(model, output, accept_at=accept_at, **given)
     except CompressError as error:
         if "no confidence is certain" not in str(error):
             raise
-        acceptance = None
-        made = calibrate(model, output, data=data, compute=compute, force=True)
+        accept_at = None
+        made = calibrate(model, output, **given)
     gold = np.array(model.task.gold(test, model.labels, "test"))
     logits = [LoadedModel.load(one, compute).logits(test).astype(float) for one in (model, made)]
     losses = [row_losses(one, gold) for one in logits]
@@ -97,7 +96,7 @@ def measure(
             float(change.mean()),
             *(bootstrap((change,), lambda drawn: np.asarray(drawn.mean(axis=-1))) if change.any() else (0.0, 0.0)),
         ],
-        "acceptance": acceptance and asdict(acceptance),
+        "acceptance": accept_at and {"right": accept_at, "by": "overall"},
         "asked": options.accept_at,
     }
     thresholds = acceptance_thresholds(made)

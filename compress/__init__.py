@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from compress.errors import CompressError, MissingPackage
 
 if TYPE_CHECKING:
-    from compress.calibration.calibrate import Acceptance, calibrate
-    from compress.cascades.cascade import CascadeData, cascade
     from compress.data import LabelledData
     from compress.exporting.export import export
     from compress.gating.check import check
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from compress.recipes import Pruning
     from compress.reporting.report import report
     from compress.requests.benchmarking import benchmark, replay
+    from compress.requests.calibration import calibrate, cascade
     from compress.requests.training import distill, finetune, pretrain
     from compress.searching.budget import SearchBudget, SearchSettings
     from compress.searching.search import SearchData, search
@@ -55,8 +54,6 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {
-    "Acceptance": "compress.calibration.calibrate",
-    "CascadeData": "compress.cascades.cascade",
     "Classifier": "compress.inference.predict",
     "Compute": "compress.models.compute",
     "HeadStudy": "compress.pruning.head_study",
@@ -71,8 +68,8 @@ _LAZY = {
     "SearchData": "compress.searching.search",
     "SearchSettings": "compress.searching.budget",
     "benchmark": "compress.requests.benchmarking",
-    "calibrate": "compress.calibration.calibrate",
-    "cascade": "compress.cascades.cascade",
+    "calibrate": "compress.requests.calibration",
+    "cascade": "compress.requests.calibration",
     "check": "compress.gating.check",
     "distill": "compress.requests.training",
     "export": "compress.exporting.export",
@@ -94,8 +91,6 @@ _LAZY = {
 }
 
 __all__ = [
-    "Acceptance",
-    "CascadeData",
     "Classifier",
     "CompressError",
     "Compute",

@@ -7,9 +7,8 @@ of each whether it is accepted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +26,8 @@ from compress.calibration.scaling import (
     rescale_torch,
     rows_needed,
 )
-from compress.data import LabelledData, describe_rows, row_key, row_keys
-from compress.errors import CompressError
+from compress.data import describe_rows, row_key, row_keys
+from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import (
     ACCURACY,
     BINS,
@@ -41,110 +40,65 @@ from compress.evaluation.metrics import (
     score,
 )
 from compress.files import read_json_table
-from compress.inference.compute import Compute
 from compress.inference.predict import check_label_meaning
 from compress.inference.runners import LoadedModel
 from compress.models.fitted_rows import check_unseen
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import copy_client_files
-from compress.models.stage import Stage
-from compress.progress import Progress, logger, silent
+from compress.progress import logger
 from compress.reporting.calibration_page import verdict, view
 from compress.reporting.rendering import write_study
+from compress.requests.calibration import Calibrate
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
+PAGE = f"{FOLDER}/report.html"
 FEWEST_ROWS = 20
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """Which predictions to accept.
-
-    Args:
-        right: how often accepted predictions shall be right, with 95% certainty, such as 0.95.
-        by: ``overall``, one threshold; or ``class``, one for each class that is predicted.
-
-    Raises:
-        CompressError: a share that is not between 0 and 1, or another ``by``.
-    """
-
-    right: float
-    by: Literal["overall", "class"] = "overall"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.right < 1:
-            raise CompressError(f"--accept-at {self.right:.6g} is not between 0% and 100%; give a share such as 95%")
-        if self.by not in {"overall", "class"}:
-            raise CompressError(f"--accept-by {self.by} is not known; use overall or class")
-
-
-def calibrate(
-    model: ModelDir | str | Path,
-    output: str | Path,
-    *,
-    data: LabelledData,
-    acceptance: Acceptance | None = None,
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> ModelDir:
+def calibrate(request: Calibrate) -> ModelDir:
     """Write a model with calibrated probabilities, and figures and a page about them in its folder ``calibration``.
-
-    Args:
-        model: a classifier, torch or ONNX, also int8.
-        data: ``validation``, rows with labels that the model was not trained on.
-        acceptance: write the confidence from which predictions are accepted to the manifest too.
-        compute: device and CPU threads.
 
     Raises:
         CompressError: no classifier, a model of packed weights, too few rows, or no confidence that is certainly right
             as often as asked.
     """
-    source = ModelDir.open(model)
-    if source.task.no_calibration:
-        raise CompressError(f"{source.path} is made for {source.task}; {source.task.no_calibration}")
-    if source.is_packed:
-        raise CompressError(
-            f"{source.path} has packed weights, which cannot be scaled; calibrate the model that it was packed from"
-        )
-    encoded = source.task.gold(data.validation, source.labels, "validation")
+    source, validation = ModelDir.open(request.model), request.read("validation")
+    acceptance = request.accept_at and {"right": request.accept_at, "by": request.accept_by}
+    refuse(
+        (bool(source.task.no_calibration), f"{source.path} is made for {source.task}; {source.task.no_calibration}"),
+        (
+            source.is_packed,
+            f"{source.path} has packed weights, which cannot be scaled; calibrate the model that it was packed from",
+        ),
+    )
+    encoded = source.task.gold(validation, source.labels, "validation")
     # A copy with the same label says nothing new; annotators who disagree do.
-    different = {
-        (row_key(row), label): row for row, label in zip(reversed(data.validation), reversed(encoded), strict=True)
-    }
+    different = {(row_key(row), label): row for row, label in zip(reversed(validation), reversed(encoded), strict=True)}
     rows, labels = [*different.values()][::-1], [label for _, label in different][::-1]
     if len(rows) < FEWEST_ROWS:
         raise CompressError(
             f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
             f"{len(rows)} different ones"
         )
-    if copies := len(data.validation) - len(rows):
-        logger.info(
-            "validation: %d of %d rows repeat a text with its label and are left out", copies, len(data.validation)
-        )
-    for own in (rows, data.validation):  # without copies and with them, as others may have read the file
+    if copies := len(validation) - len(rows):
+        logger.info("validation: %d of %d rows repeat a text with its label and are left out", copies, len(validation))
+    for own in (rows, validation):  # without copies and with them, as others may have read the file
         check_unseen([source], own)
     gold = np.array(labels)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None
 
-    def read(model: ModelDir, count: int) -> Array:
-        with progress("Predicting", count) as advance:
-            return LoadedModel.load(model, compute).logits(rows[:count], advance).astype(float)
-
-    with Stage.begin(
-        "calibrate",
-        output,
-        parents={"model": source},
-        settings={"acceptance": acceptance and asdict(acceptance)},
-        data=describe_rows({"validation": data.validation}),
-        force=force,
+    with request.begin(
+        {"model": source},
+        data=describe_rows({"validation": validation}),
         keep=False,
+        model=source,
+        validation=validation,
     ) as stage:
-        with progress("Predicting", len(rows)) as advance:
-            logits = LoadedModel.load(source, compute).logits(rows, advance).astype(float)
+        with request.progress("Predicting", len(rows)) as advance:
+            logits = LoadedModel.load(source, request.compute).logits(rows, advance).astype(float)
         check_label_meaning(logits.argmax(axis=1), gold, source.labels, "validation")
-        with progress("Calibrating", None):
+        with request.progress("Calibrating", None):
             found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
             chosen = best_calibration(found)
         content: dict[str, Any] = {
@@ -164,7 +118,7 @@ def calibrate(
         notes.pop("acceptance", None)
         notes |= {"acceptance": content["acceptance"]} if acceptance else {}
         described = {
-            "recipe": {"acceptance": acceptance and asdict(acceptance)},
+            "recipe": {"acceptance": acceptance},
             "data": (*source.manifest.data, *stage.manifest.data),
             "seeds": source.manifest.seeds,
             "metrics": tuple(_metrics(content)),
@@ -180,7 +134,7 @@ def calibrate(
         else:
             rescale_torch(network, chosen.scaling)
             stage.write_model(network, source.load_tokenizer(), **described)
-    return ModelDir.open(output)
+    return ModelDir.open(stage.output)
 
 
 def calibration_verdict(model: ModelDir) -> Sequence[str]:
@@ -238,21 +192,22 @@ def _change(one: Calibrated, before: Calibrated) -> dict[str, Any]:
     }
 
 
-def _accepted(acceptance: Acceptance, one: Calibrated, gold: Array, labels: Sequence[str]) -> dict[str, Any]:
+def _accepted(acceptance: Mapping[str, Any], one: Calibrated, gold: Array, labels: Sequence[str]) -> dict[str, Any]:
     """Return the thresholds, overall and of each class; those of a class that is never accepted are null.
 
     Raises:
         CompressError: nothing is accepted.
     """
     confidence, correct, predicted = _confidence(one, gold)
-    overall = accept_from(confidence, correct, acceptance.right)
+    right = acceptance["right"]
+    overall = accept_from(confidence, correct, right)
     classes: dict[str, Level | None] = {}
     for number, label in enumerate(labels):
         own = predicted == number
-        classes[label] = accept_from(confidence[own], correct[own], acceptance.right)
-    by_class = acceptance.by == "class"
+        classes[label] = accept_from(confidence[own], correct[own], right)
+    by_class = acceptance["by"] == "class"
     if not (any(classes.values()) if by_class else overall):
-        percent, least = f"{100 * acceptance.right:g}%", rows_needed(acceptance.right)
+        percent, least = f"{100 * right:g}%", rows_needed(right)
         if by_class and overall:
             raise CompressError(
                 f"no class of {len(labels):,} has enough validation rows to be certain that {percent} are right: "
@@ -265,7 +220,7 @@ def _accepted(acceptance: Acceptance, one: Calibrated, gold: Array, labels: Sequ
             "--accept-at"
         )
     return {
-        **asdict(acceptance),
+        **acceptance,
         "certainty": CERTAINTY,
         "threshold": overall and overall.threshold,
         "thresholds": {label: level and level.threshold for label, level in classes.items()},

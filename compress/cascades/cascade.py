@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from compress.benchmarking.results.formatting import in_points, points, times
-from compress.data import Example, LabelledData, check_roles
+from compress.data import Example, check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import Array, Metric, confidence, paired_difference, score
 from compress.evaluation.pareto import non_dominated
@@ -31,12 +30,13 @@ from compress.inference.threads import default_threads
 from compress.models.cascade_dir import KIND, CascadeDir, check_members, open_model, write_cascade
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
 from compress.models.model_dir import ModelDir
-from compress.models.stage import Stage
-from compress.progress import Progress, silent
+from compress.progress import Progress
 from compress.reporting.cascade_page import verdict, view
 from compress.reporting.rendering import write_study
+from compress.requests.calibration import Cascade
 
 FOLDER, CONTENT_NAME = "cascade", "choice.json"
+PAGE = f"{FOLDER}/report.html"
 # Thresholds tried of each member, by how many have one: some thousand cascades.
 LEVELS = {1: 100, 2: 40, 3: 14, 4: 7}
 
@@ -142,63 +142,36 @@ def _cost(plan: CascadePlan) -> tuple[float, int]:
     return plan.latency_ms, len(plan.members)
 
 
-@dataclass(frozen=True)
-class CascadeData:
-    """Rows of a cascade.
-
-    Args:
-        labelled: ``validation``, rows that choose the thresholds, and which no member was trained on.
-        test: rows that check the cascade once.
-    """
-
-    labelled: LabelledData
-    test: Sequence[Example] = ()
-
-
-def cascade(
-    models: Sequence[ModelDir | str | Path],
-    output: str | Path,
-    *,
-    data: CascadeData,
-    max_accuracy_drop: float = 1.0,
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> CascadeDir:
+def cascade(request: Cascade) -> CascadeDir:
     """Write a cascade of models, with figures and a page about it in its folder ``cascade``.
 
-    Args:
-        models: classifiers of the same labels, from fast to accurate; the last is what the others are measured against.
-        max_accuracy_drop: points of the metric that the cascade may lose against the last model, by the 95% interval.
-        compute: device and CPU threads; latencies are taken with these threads at batch size 1.
+    Latencies are taken with the threads of the request at batch size 1.
 
     Raises:
         CompressError: models that do not fit each other, or no cascade that is within the budget and faster than the
             last model.
     """
-    members = [ModelDir.open(model) for model in models]
+    members = [ModelDir.open(model) for model in request.models]
     check_members(members)
-    last, validation = members[-1], list(data.labelled.validation)
+    last, read = members[-1], {role: request.read(role) for role in ("validation", "test")}
     if len({member.sha256 for member in members}) < len(members):
         raise CompressError("one model is given twice; give each model once, from fast to accurate")
-    metric = last.task.metric(data.labelled.metric, len(last.labels))
-    checked = check_roles(
-        {"validation": validation, **({"test": list(data.test)} if data.test else {})}, data.labelled.overlap
-    )
+    metric = last.task.metric(request.metric, len(last.labels))
+    checked = check_roles({role: own for role, own in read.items() if own}, request.overlap)
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
     check_unseen(members, rows["validation"])
     check_unseen(members, rows.get("test", []), "test", TRAINING_ROLES)
     gold = {role: np.array(last.task.gold(own, last.labels, role)) for role, own in rows.items()}
+    max_accuracy_drop, compute, progress = request.max_accuracy_drop, request.compute, request.progress
     settings = {"max_accuracy_drop": max_accuracy_drop, "metric": metric.name}
     described = checked.described()
-    with Stage.begin(
-        "cascade",
-        output,
-        parents={f"member-{number}": member for number, member in enumerate(members, 1)},
-        settings=settings,
+    with request.begin(
+        {f"member-{number}": member for number, member in enumerate(members, 1)},
         data=described,
-        force=force,
         keep=False,
+        models=members,
+        metric=metric.name,
+        **rows,
     ) as stage:
         names = _names(members)
         latencies = _latencies(members, names, rows["validation"], compute, progress)
@@ -242,7 +215,7 @@ def cascade(
                 for role in rows
             ),
         )
-    made = open_model(output)
+    made = open_model(stage.output)
     assert isinstance(made, CascadeDir)
     return made
 

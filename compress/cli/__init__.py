@@ -62,6 +62,8 @@ REQUESTS = {
     "distill": "compress.requests.training:Distill",
     "benchmark": "compress.requests.benchmarking:Benchmark",
     "replay": "compress.requests.benchmarking:Replay",
+    "calibrate": "compress.requests.calibration:Calibrate",
+    "cascade": "compress.requests.calibration:Cascade",
 }
 
 _UTF8 = sys.getfilesystemencoding() == "utf-8"

@@ -15,13 +15,14 @@ from pydantic_core import PydanticUndefined
 
 from compress.cli import Command, options
 from compress.cli.printing import show, tell
-from compress.cli.values import Duration, Numbers, Real, Whole
+from compress.cli.values import Duration, Numbers, Percent, Real, Whole
 from compress.progress import for_terminal
 from compress.requests import FileList, Request, declared_of, fields_of, kind_of
 
 _KINDS: Mapping[str, Callable[[], click.ParamType[Any]]] = {
     "duration": Duration,
     "numbers": Numbers,
+    "percent": Percent,
     "thread-counts": lambda: Numbers(zero=True),
 }
 WIDTH_IN_A_LOG = 180
@@ -69,8 +70,27 @@ def _show_results(asked: Any, lines: Any) -> None:
     tell(f"{asked.output}: {len(lines)} lines")
 
 
+def _show_calibration(asked: Any, made: Any) -> None:
+    from compress.calibration.calibrate import PAGE, calibration_verdict
+
+    options.show_result(made)
+    tell("\n".join([*calibration_verdict(made), f"Page: {made.path / PAGE}"]))
+
+
+def _show_cascade(asked: Any, made: Any) -> None:
+    from compress.cascades.cascade import PAGE, cascade_verdict
+
+    options.show_result(made)
+    tell("\n".join([*cascade_verdict(made), f"Page: {made.path / PAGE}"]))
+
+
 # What is printed of the result of a request, by its class; by default that of a model directory.
-SHOW: Mapping[str, Callable[[Any, Any], None]] = {"Benchmark": _show_results, "Replay": _show_replay}
+SHOW: Mapping[str, Callable[[Any, Any], None]] = {
+    "Benchmark": _show_results,
+    "Replay": _show_replay,
+    "Calibrate": _show_calibration,
+    "Cascade": _show_cascade,
+}
 
 
 def _value(field: FieldInfo, given: Any) -> Any:

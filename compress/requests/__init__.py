@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     File = str | os.PathLike[str]
     Output = str | os.PathLike[str] | None
     Labels = Sequence[Any]
+    Models = Sequence[ModelDir | str | os.PathLike[str]]
 else:
     Model = Annotated[
         Any, Holds("model"), _accept(_is_path, "a model; give a directory, a hub name or an opened model")
@@ -132,7 +133,9 @@ else:
     File = Annotated[Any, Holds("file"), _accept(_is_path, "a path; give that of a file to read")]
     Output = Annotated[Any, Holds("output"), _accept(_is_path, "a path; give that of a directory to write")]
     Labels = Annotated[tuple[Any, ...], Holds("labels"), pydantic.Strict(False)]
+    Models = Annotated[tuple[Model, ...], Holds("model"), pydantic.Strict(False)]
 Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line
+Percent = Annotated[float | None, Holds("percent")]  # a share; 95% or 0.95 on the command line
 Numbers = Annotated[tuple[int, ...], Holds("numbers"), pydantic.Strict(False)]
 
 OUTPUT = option(help="Directory to write; it must not exist.", metavar="DIR", decides=False, required=True)

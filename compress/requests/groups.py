@@ -43,7 +43,9 @@ class Written(Request[Result]):
 
     _: KW_ONLY
     force: bool = option(
-        default=False, decides=False, help="Replace an existing output, or discard unfinished work for it."
+        default=False,
+        decides=False,
+        help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
     )
 
     def begin(

@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from compress.cascades.cascade import CascadeData, cascade, choice_of
-from compress.data import LabelledData
+from compress.cascades.cascade import cascade, choice_of
 from compress.errors import CompressError
-from compress.inference.compute import Compute
 from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
 from compress.models.model_dir import ModelDir
 from compress.models.resumption import is_whole
 from compress.progress import logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
+from compress.requests.calibration import Cascade
 from compress.searching.exploration import Exploration
 from compress.searching.judging import ValidationScore
 from compress.searching.making import quiet_stages
@@ -92,10 +91,9 @@ def _of_front(judged: Sequence[Trial]) -> list[Trial]:
 
 def _joined(explored: Exploration, students: Sequence[Trial], place: Path, drop: float) -> Joined | None:
     validation = explored.trainer.validation
-    compute = Compute("cpu", validation.threads, explored.trainer.compute.seed)
     try:
         with quiet_stages():
-            made = _made(explored, students, place, drop, compute)
+            made = _made(explored, students, place, drop)
     except CompressError as error:
         logger.info("no cascade: %s", error)
         return None
@@ -104,21 +102,24 @@ def _joined(explored: Exploration, students: Sequence[Trial], place: Path, drop:
     return Joined(made, members, _timing(made, students), score)
 
 
-def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: float, compute: Compute) -> CascadeDir:
+def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: float) -> CascadeDir:
     trainer = explored.trainer
     members = [_named(trainer.deployed(one.shape, one.last.rung), one.shape.name) for one in students]
     last = place.with_name("teacher-int8")
     is_whole(place)  # a damaged one of an earlier start would not be replaced
     if not is_whole(last):
         quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
-    rows = LabelledData((), list(trainer.validation.examples), trainer.validation.metric.name)
     return cascade(
-        [*members, _named(last, TEACHER)],
-        place,
-        data=CascadeData(rows),
-        max_accuracy_drop=drop,
-        compute=compute,
-        force=True,  # one of an earlier start may be of other students
+        Cascade(
+            (*members, _named(last, TEACHER)),
+            place,
+            validation=list(trainer.validation.examples),
+            metric=trainer.validation.metric.name,
+            max_accuracy_drop=drop,
+            device="cpu",
+            threads=trainer.validation.threads,
+            force=True,  # one of an earlier start may be of other students
+        )
     )
 
 

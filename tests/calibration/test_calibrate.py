@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from compress.benchmarking.candidates import open_candidates
-from compress.calibration.calibrate import CALIBRATION_NAME, FOLDER, Acceptance, calibrate, calibration_verdict
+from compress.calibration.calibrate import CALIBRATION_NAME, FOLDER, calibration_verdict
 from compress.cli import execute
-from compress.data import Example, LabelledData, describe_rows
+from compress.data import Example, describe_rows
 from compress.errors import CompressError
 from compress.evaluation.metrics import probabilities
 from compress.exporting.export import export
@@ -27,10 +27,12 @@ from compress.models.manifest import ONNX_NAME, Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.quantization.quantize import quantize
+from compress.requests.calibration import calibrate
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, onnx_directory, torch_directory, write
 from tests.support.training_data import labelled_file
 
 CPU = Compute("cpu", threads=1)
+PLACE: dict[str, Any] = {"device": "cpu", "threads": 1}
 TEMPERATURE = 3.0  # by which the tiny models are too confident
 
 
@@ -69,8 +71,7 @@ def calibrated(
     """Return a model and what calibration made of it."""
     folder = tmp_path_factory.mktemp(request.param)
     source = teacher if request.param == "torch" else export(teacher, folder / "onnx")
-    data = LabelledData((), rows_for(source))
-    made = calibrate(source, folder / "out", data=data, acceptance=Acceptance(0.8), compute=CPU)
+    made = calibrate(source, folder / "out", validation=rows_for(source), accept_at=0.8, **PLACE)
     return source, made
 
 
@@ -150,9 +151,7 @@ def test_graphs_made_of_calibrated_models_are_calibrated(calibrated: tuple[Model
 
 def test_each_class_has_a_threshold_of_its_own(teacher: ModelDir, tmp_path: Path) -> None:
     rows = rows_for(teacher)
-    made = calibrate(
-        teacher, tmp_path / "out", data=LabelledData((), rows), acceptance=Acceptance(0.8, "class"), compute=CPU
-    )
+    made = calibrate(teacher, tmp_path / "out", validation=rows, accept_at=0.8, accept_by="class", **PLACE)
     thresholds = made.manifest.notes["acceptance"]["thresholds"]
     found = content(made)["acceptance"]["classes"]
     confidence = probabilities(model_logits(made, rows))
@@ -167,9 +166,7 @@ def test_a_class_that_is_never_certain_is_never_accepted(teacher: ModelDir, tmp_
     always = max(LABELS, key=[row.label for row in rows].count)
     other = next(label for label in LABELS if label != always)
     kept = [row for row in rows if row.label == always] + [row for row in rows if row.label == other][:3]
-    made = calibrate(
-        teacher, tmp_path / "out", data=LabelledData((), kept), acceptance=Acceptance(0.9, "class"), compute=CPU
-    )
+    made = calibrate(teacher, tmp_path / "out", validation=kept, accept_at=0.9, accept_by="class", **PLACE)
     assert made.manifest.notes["acceptance"]["thresholds"][other] is None
     assert {one["accepted"] for one in load(made, compute=CPU).predict(rows) if one["label"] == other} == {False}
     assert "never" in (made.path / FOLDER / "report.md").read_text()
@@ -184,14 +181,14 @@ def test_a_calibrated_model_is_left_as_it_is(tmp_path: Path, teacher: ModelDir) 
         np.concatenate([[0.0], np.cumsum(found[order][:, 1])[:-1]]) + 0.5
     )
     gold = [Example(row.text, None, LABELS[label]) for row, label in zip(rows, labels, strict=True)]
-    made = calibrate(teacher, tmp_path / "out", data=LabelledData((), gold), compute=CPU)
+    made = calibrate(teacher, tmp_path / "out", validation=gold, **PLACE)
     assert made.manifest.notes["temperature"] == pytest.approx(1, abs=0.1)
     assert "acceptance" not in made.manifest.notes
 
 
 def test_calibrating_again_refers_to_the_first(calibrated: tuple[ModelDir, ModelDir], tmp_path: Path) -> None:
     source, made = calibrated
-    again = calibrate(made, tmp_path / "again", data=LabelledData((), rows_for(source, seed=3)), compute=CPU)
+    again = calibrate(made, tmp_path / "again", validation=rows_for(source, seed=3), **PLACE)
     assert again.manifest.notes["temperature"] == pytest.approx(1, abs=0.3)
     assert "acceptance" not in again.manifest.notes  # which was of the other logits
 
@@ -199,10 +196,10 @@ def test_calibrating_again_refers_to_the_first(calibrated: tuple[ModelDir, Model
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "too few rows": ({"rows": 19}, "20 labelled rows or more"),
     "never so often": (
-        {"acceptance": Acceptance(0.999)},
+        {"accept_at": 0.999},
         "no confidence is certain to be right 99.9%.*lower --accept-at",
     ),
-    "no class so often": ({"acceptance": Acceptance(0.985, "class")}, "no class of 2|no confidence is certain"),
+    "no class so often": ({"accept_at": 0.985, "accept_by": "class"}, "no class of 2|no confidence is certain"),
 }
 
 
@@ -214,9 +211,9 @@ def test_impossible_requests_write_nothing(name: str, teacher: ModelDir, tmp_pat
         calibrate(
             teacher,
             tmp_path / "out",
-            data=LabelledData((), rows),
-            acceptance=given.get("acceptance"),
-            compute=CPU,
+            validation=rows,
+            **{name: value for name, value in given.items() if name.startswith("accept")},
+            **PLACE,
         )
     assert not [*tmp_path.iterdir()]
 
@@ -224,7 +221,7 @@ def test_impossible_requests_write_nothing(name: str, teacher: ModelDir, tmp_pat
 def test_models_without_probabilities_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "scores", classifier("bert", labels=("score",)))
     with pytest.raises(CompressError, match="made for regression; only classifiers"):
-        calibrate(tmp_path / "scores", tmp_path / "out", data=LabelledData(), compute=CPU)
+        calibrate(tmp_path / "scores", tmp_path / "out", validation=[], **PLACE)
     with pytest.raises(CompressError, match="has no probabilities of its labels"):
         load(tmp_path / "scores", compute=CPU).predict(["a film"], probabilities=True)
 
@@ -238,13 +235,13 @@ def test_rows_that_it_was_trained_on_are_refused(role: str, teacher: ModelDir, t
         trained, Manifest(stage="finetune", name="trained", labels=LABELS, data=tuple(describe_rows({role: fitted})))
     )
     with pytest.raises(CompressError, match=f"are the {role} rows of .*trained"):
-        calibrate(trained, tmp_path / "out", data=LabelledData((), rows), compute=CPU)
+        calibrate(trained, tmp_path / "out", validation=rows, **PLACE)
 
 
 def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: Path) -> None:
     rows = rows_for(teacher)
     repeated = [*rows, rows[0]]
-    made = calibrate(teacher, tmp_path / "made", data=LabelledData((), repeated), compute=CPU)
+    made = calibrate(teacher, tmp_path / "made", validation=repeated, **PLACE)
     with pytest.raises(CompressError, match="are the validation rows of"):
         check_unseen([made], repeated, seen=("validation",))
     for name, fitted in (("as it is", repeated), ("without copies", rows)):
@@ -252,7 +249,7 @@ def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: P
         data = tuple(describe_rows({"train": fitted}))
         finish(trained, Manifest(stage="finetune", name=name, labels=LABELS, data=data))
         with pytest.raises(CompressError, match=f"are the train rows of .*{name}"):
-            calibrate(trained, tmp_path / "out", data=LabelledData((), repeated), compute=CPU)
+            calibrate(trained, tmp_path / "out", validation=repeated, **PLACE)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +258,7 @@ def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: P
         (["--accept-at", "100%"], "is no share between 0% and 100%"),
         (["--accept-at", "95"], "is no share between 0% and 100%"),
         (["--accept-at", "1.2.3"], "is no share between 0% and 100%"),
-        (["--accept-by", "class"], "--accept-by changes nothing without --accept-at 95%; add it"),
+        (["--accept-by", "class"], "--accept-by changes nothing without --accept-at SHARE; add it"),
     ],
 )
 def test_mistyped_options_are_refused(words: list[str], says: str, tmp_path: Path, capsys: Any) -> None:
@@ -295,7 +292,7 @@ def test_int8_models_are_calibrated(tmp_path: Path) -> None:
     int8 = quantize(onnx_directory("bert"), tmp_path / "int8")
     rows = rows_for(int8, 200)
     rows[::3] = [Example(f"{row.text} {'very ' * 20}slow", None, row.label) for row in rows[::3]]  # of other batches
-    made = calibrate(int8, tmp_path / "out", data=LabelledData((), rows), compute=CPU)
+    made = calibrate(int8, tmp_path / "out", validation=rows, **PLACE)
     assert (made.path / ONNX_NAME).is_file()
     assert Manifest.read(made.path / "compress.json").notes["precision"] == "int8"
 
@@ -303,7 +300,7 @@ def test_int8_models_are_calibrated(tmp_path: Path) -> None:
 def test_copies_count_once(teacher: ModelDir, tmp_path: Path) -> None:
     rows = rows_for(teacher, 30)
     with pytest.raises(CompressError, match="20 labelled rows or more.* has 12 different ones"):
-        calibrate(teacher, tmp_path / "out", data=LabelledData((), rows[:12] * 10), compute=CPU)
+        calibrate(teacher, tmp_path / "out", validation=rows[:12] * 10, **PLACE)
 
 
 def test_copies_of_other_labels_count_too(teacher: ModelDir, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -312,7 +309,7 @@ def test_copies_of_other_labels_count_too(teacher: ModelDir, tmp_path: Path, cap
     other = dict(zip(LABELS, reversed(LABELS), strict=True))
     disagreeing = [Example(row.text, None, other[str(row.label)]) for row in rows]
     caplog.set_level(logging.INFO)
-    made = calibrate(teacher, tmp_path / "out", data=LabelledData((), [*rows, *disagreeing, *rows[:7]]), compute=CPU)
+    made = calibrate(teacher, tmp_path / "out", validation=[*rows, *disagreeing, *rows[:7]], **PLACE)
     found = {one["name"]: one for one in made.manifest.metrics}["accuracy"]
     assert (found["value"], found["rows"]) == (0.5, 120)
     assert "7 of 127 rows repeat a text with its label and are left out" in caplog.text
@@ -324,5 +321,5 @@ def test_labels_of_something_else_are_refused(teacher: ModelDir, tmp_path: Path)
     other = dict(zip(LABELS, reversed(LABELS), strict=True))
     wrong = [Example(row.text, None, other[one["label"]]) for row, one in zip(rows, found, strict=True)]
     with pytest.raises(CompressError, match="predicts 0.0% of validation right, less than by chance with 2 classes"):
-        calibrate(teacher, tmp_path / "out", data=LabelledData((), wrong), compute=CPU)
+        calibrate(teacher, tmp_path / "out", validation=wrong, **PLACE)
     assert not [*tmp_path.iterdir()]

@@ -16,9 +16,9 @@ from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import open_candidates
 from compress.benchmarking.replay import replay
 from compress.cascades import cascade as stage
-from compress.cascades.cascade import CascadeData, cascade, cascade_verdict
+from compress.cascades.cascade import cascade_verdict
 from compress.cli import execute
-from compress.data import Example, LabelledData, describe_rows
+from compress.data import Example, describe_rows
 from compress.errors import CompressError
 from compress.exporting.export import export
 from compress.inference.compute import Compute
@@ -32,10 +32,12 @@ from compress.models.output_dir import finish
 from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings
 from compress.reporting.report import report
+from compress.requests.calibration import cascade
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, write
 from tests.support.training_data import labelled_file
 
 CPU = Compute("cpu", threads=1)
+PLACE: dict[str, Any] = {"device": "cpu", "threads": 1}
 LATENCIES_MS = {"fast": 0.1, "middle": 0.5, "exact": 2.0}
 
 
@@ -83,8 +85,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[ModelDir]:
 
 @pytest.fixture(scope="module")
 def made(models: list[ModelDir], tmp_path_factory: pytest.TempPathFactory) -> CascadeDir:
-    data = CascadeData(LabelledData((), labelled(models[-1], texts(400))), labelled(models[-1], texts(200, "test")))
-    return cascade(models, tmp_path_factory.mktemp("cascade") / "joined", data=data, compute=CPU)
+    rows = {"validation": labelled(models[-1], texts(400)), "test": labelled(models[-1], texts(200, "test"))}
+    return cascade(models, tmp_path_factory.mktemp("cascade") / "joined", **rows, **PLACE)
 
 
 def content(made: CascadeDir) -> dict[str, Any]:
@@ -206,11 +208,11 @@ def test_missing_members_are_named(made: CascadeDir, tmp_path: Path) -> None:
 
 
 def test_members_have_to_fit(models: list[ModelDir], tmp_path: Path) -> None:
-    rows = CascadeData(LabelledData((), labelled(models[-1], texts(40))))
+    rows = labelled(models[-1], texts(40))
 
     def refused(given: list[Any], says: str) -> None:
         with pytest.raises(CompressError, match=says):
-            cascade(given, tmp_path / "out", data=rows, compute=CPU)
+            cascade(given, tmp_path / "out", validation=rows, **PLACE)
         assert not (tmp_path / "out").exists()
 
     refused(models[:1], "2 to 5 members, not 1")
@@ -229,19 +231,19 @@ def test_no_cascade_within_the_budget_writes_nothing(models: list[ModelDir], tmp
         cascade(
             models,
             tmp_path / "out",
-            data=CascadeData(LabelledData((), rows)),
+            validation=rows,
             max_accuracy_drop=0.1,
-            compute=CPU,
+            **PLACE,
         )
     with pytest.raises(CompressError, match="within 1 point: it is the fastest of them alone"):
-        cascade(models[::-1], tmp_path / "out", data=CascadeData(LabelledData((), rows)), compute=CPU)
+        cascade(models[::-1], tmp_path / "out", validation=rows, **PLACE)
     assert not [*tmp_path.iterdir()]
 
 
 def test_a_model_that_is_enough_alone_is_named(models: list[ModelDir], tmp_path: Path) -> None:
-    rows = CascadeData(LabelledData((), labelled(models[-1], texts(300))))
+    rows = labelled(models[-1], texts(300))
     with pytest.raises(CompressError, match="fast alone is within 100 points of exact.*use it"):
-        cascade(models, tmp_path / "out", data=rows, max_accuracy_drop=100, compute=CPU)
+        cascade(models, tmp_path / "out", validation=rows, max_accuracy_drop=100, **PLACE)
     assert not [*tmp_path.iterdir()]
 
 
@@ -253,9 +255,9 @@ def test_rows_that_a_member_was_trained_on_are_refused(models: list[ModelDir], t
         trained, Manifest(stage="distill", name="trained", labels=LABELS, data=tuple(describe_rows({"train": rows})))
     )
     with pytest.raises(CompressError, match="the validation rows are the train rows of .*trained"):
-        cascade([trained, models[-1]], tmp_path / "out", data=CascadeData(LabelledData((), rows)), compute=CPU)
+        cascade([trained, models[-1]], tmp_path / "out", validation=rows, **PLACE)
     with pytest.raises(CompressError, match="also occur in test.*--drop-overlap"):
-        cascade(models, tmp_path / "out", data=CascadeData(LabelledData((), rows), rows[:30]), compute=CPU)
+        cascade(models, tmp_path / "out", validation=rows, test=rows[:30], **PLACE)
 
 
 def test_torch_members_make_a_cascade(models: list[ModelDir], tmp_path: Path) -> None:
@@ -268,7 +270,7 @@ def test_torch_members_make_a_cascade(models: list[ModelDir], tmp_path: Path) ->
             "time_side_by_side",
             lambda found, rows, **options: [Speed(n, "torch", 1, 1, 1.0 + 9 * i, 1, 1, 1) for i, n in enumerate(found)],
         )
-        made = cascade(given, tmp_path / "out", data=CascadeData(LabelledData((), rows)), compute=CPU)
+        made = cascade(given, tmp_path / "out", validation=rows, **PLACE)
     assert not made.is_onnx and made.member_names[-1] == "exact-torch"
     with pytest.raises(CompressError, match="is a cascade of models"):
         made.load()

@@ -16,7 +16,6 @@ import pytest
 
 import compress
 from compress.cascades import cascade as cascade_stage
-from compress.cascades.cascade import CascadeData
 from compress.cli import execute
 from compress.data import Example, LabelledData, describe_rows
 from compress.errors import CompressError
@@ -27,6 +26,7 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
+from compress.requests.calibration import cascade
 from compress.searching import findings, making, space
 from compress.searching import search as search_module
 from compress.searching.budget import SearchBudget, SearchSettings
@@ -217,8 +217,8 @@ def test_a_cascade_that_is_faster_is_the_result(teacher: Path, tmp_path: Path, m
         "time_side_by_side",
         lambda directories, *_, **__: [Speed(name, "", 1, 1, stopwatch[name], 1, 1, 1) for name in directories],
     )
-    rows = CascadeData(LabelledData((), labelled(models[-1], texts(400))))
-    made = cascade_stage.cascade(models, tmp_path / "cascade", data=rows, compute=Compute("cpu", 1))
+    rows = labelled(models[-1], texts(400))
+    made = cascade(models, tmp_path / "cascade", validation=rows, device="cpu", threads=1)
 
     def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined:
         timing = ShapeTiming(0.2, 50.0, 50.0, 50.0, made.size_bytes, 10.0)
