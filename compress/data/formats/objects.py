@@ -7,7 +7,6 @@ import re
 import socket
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -143,8 +142,11 @@ def _stream_table(name: str, form: str, stream: Any, wanted: Sequence[str]) -> T
     """Return an ``IterableDataset`` of the library ``datasets`` as a table."""
 
     def records() -> Iterator[tuple[int, Any]]:
-        with _unbroken(name):
+        try:
             yield from enumerate(stream, start=1)
+        except Exception as error:
+            reason = first_line(error)
+            raise CompressError(f"The data set {name!r} broke off ({reason}): go online and try again.") from None
 
     first = [record for _, record in itertools.islice(records(), _LOOKED_AT)]
     classes = dict(class_names(stream.features.to_dict() if stream.features else {}))
@@ -153,15 +155,6 @@ def _stream_table(name: str, form: str, stream: Any, wanted: Sequence[str]) -> T
     table = records_table(name, form, records, wanted, withheld | classes)
     table.classes = classes
     return table
-
-
-@contextmanager
-def _unbroken(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        reason = first_line(error)
-        raise CompressError(f"The data set {name!r} broke off ({reason}): go online and try again.") from None
 
 
 def _load(name: str, attempts: Iterable[tuple[str, str | None]], role: str, split: str) -> Any:
