@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ from compress.exporting.export import write_onnx
 from compress.exporting.onnx_graph import SMALL_PRODUCT, quiet
 from compress.inference.batching import Run
 from compress.inference.open_runtime import open_runtime
-from compress.inference.side_by_side import ROWS, time_in_turns
+from compress.inference.runners import LoadedModel
+from compress.inference.side_by_side import time_in_turns
 from compress.inference.speedup_intervals import percentile, speedup
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
@@ -112,11 +114,9 @@ def compared(model: ModelDir, places: dict[str, Path], texts: list[Example]) -> 
         }
         for way, run in runs.items()
     }
-    chosen = {key: values[:ROWS] for key, values in tokens.items()}
-    times = {
-        size: time_in_turns(runs, dict.fromkeys(WAYS, chosen), dict.fromkeys(WAYS, padding_id), size, 1)
-        for size in (1, BATCH_ROWS)
-    }
+    loaded = LoadedModel.open(model)
+    models = {way: replace(loaded, function=run) for way, run in runs.items()}
+    times = {size: time_in_turns(models, texts, size, 1) for size in (1, BATCH_ROWS)}
     lines, exact = [], answers["float32"]["alone"]
     for way in WAYS:
         alone = answers[way].pop("alone")

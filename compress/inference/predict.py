@@ -6,13 +6,13 @@ An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here impo
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from compress.data import Example
+from compress.data import Example, open_text
 from compress.data.truncation import counting
 from compress.errors import CompressError, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
@@ -82,8 +82,8 @@ class Classifier:
         cut, because the model does not read all of it, it has ``"truncated": True``.
 
         Args:
-            texts: a text, a pair of texts as a tuple, or an example; or many of one kind. For a tagger a text is words
-                with spaces between.
+            texts: a text, a pair of texts as a tuple, or an example; or many of one kind: a list, an array, or a table
+                such as a ``datasets.Dataset`` or a data frame. For a tagger a text is words with spaces between.
             probabilities: add ``"probabilities"``, those of all labels of a classifier.
 
         Raises:
@@ -130,12 +130,11 @@ def load(model: ModelDir | str | Path, *, compute: Compute = Compute()) -> Class
     return Classifier(open_model(model), compute)
 
 
-def _examples(texts: Text | Iterable[Text]) -> list[Example]:
-    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable | Example):
-        raise CompressError(
-            f"predict takes a text, a tuple of two texts, or a list of them, not {type(texts).__name__}"
-        )
-    return [*map(_example, [texts] if isinstance(texts, _ONE) else texts)]
+def _examples(texts: Any) -> list[Example]:
+    rows = [texts] if isinstance(texts, _ONE) else list(texts) if isinstance(texts, Iterator) else texts
+    if isinstance(rows, list) and not any(isinstance(row, Mapping) for row in rows[:1]):
+        return [*map(_example, rows)]
+    return [*open_text(rows, role=None, keep_empty=True)]
 
 
 def _example(text: Text) -> Example:

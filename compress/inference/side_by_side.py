@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compress.data.examples import Example
-from compress.data.tokenization import TokenRows, encode, maximum_length, pad
-from compress.inference.batching import Run
 from compress.inference.open_runtime import open_runtime
+from compress.inference.runners import LoadedModel
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
 from compress.models.model_dir import ModelDir
 
@@ -23,37 +22,32 @@ PRECISION = 0.05  # share of a speed-up that its interval is to be within
 
 
 def time_in_turns(
-    runs: Mapping[str, Run],
-    tokens: Mapping[str, TokenRows],
-    padding_ids: Mapping[str, int],
-    batch_size: int,
-    threads: int,
+    models: Mapping[str, LoadedModel], examples: Sequence[Example], batch_size: int, threads: int
 ) -> dict[str, list[list[float]]]:
-    """Return the milliseconds of every run on the same rows, a list a round, until the speed-ups are precise.
+    """Return the milliseconds of every model on the same rows, a list a round, until the speed-ups are precise.
 
-    They are compared with the first run. One thread is timed by its CPU time, which other programs hardly lengthen;
-    several wait for each other and are timed by the wall clock.
+    They are compared with the first model. One thread is timed by its CPU time, which other programs hardly lengthen;
+    several wait for each other and are timed by the wall clock. Tokenisation is not timed.
 
     Args:
-        tokens: the same rows as the tokens that each run reads.
         threads: 0 where the work is not done by threads, but by a GPU.
     """
     is_precise = hasattr(time, "CLOCK_THREAD_CPUTIME_ID")
     clock = time.thread_time if threads == 1 and is_precise else time.perf_counter
     generator = random.Random(0)
-    ordered = by_length([len(row) for row in next(iter(tokens.values()))["input_ids"]], generator)
-    samples: dict[str, list[list[float]]] = {name: [] for name in runs}
-    reference = next(iter(runs))
+    rows, reference = examples[:ROWS], next(iter(models))
+    ordered = by_length(models[reference].lengths(rows), generator)
+    samples: dict[str, list[list[float]]] = {name: [] for name in models}
     started = time.perf_counter()
     for number in range(MOST_ROUNDS + 1):
-        took: dict[str, list[float]] = {name: [] for name in runs}
+        took: dict[str, list[float]] = {name: [] for name in models}
         for batch in draw_batches(ordered, batch_size, generator):
-            for name in generator.sample(list(runs), len(runs)):
-                read = [{key: values[row] for key, values in tokens[name].items()} for row in batch]
-                arrays = pad(read, padding_ids[name])
-                runs[name](arrays)  # brings it back into the caches
+            for name in generator.sample(list(models), len(models)):
+                model = models[name]
+                arrays = model.prepare([rows[row] for row in batch])
+                model.function(arrays)  # brings it back into the caches
                 before = clock()
-                runs[name](arrays)
+                model.function(arrays)
                 took[name].append(1000 * (clock() - before))
         if not number:  # the first round warms up
             continue
@@ -99,20 +93,13 @@ def time_side_by_side(
     """
     import torch
 
-    runs: dict[str, Run] = {}
-    tokens: dict[str, TokenRows] = {}
-    padding_ids: dict[str, int] = {}
+    models = {name: LoadedModel.open(ModelDir.open(path, verify=False)) for name, path in directories.items()}
     before = torch.get_num_threads()
     try:
-        for name, directory in directories.items():
-            model = ModelDir.open(directory, verify=False)
-            tokenizer = model.load_tokenizer()
-            padding_ids[name] = tokenizer.pad_token_id or 0
-            tokens[name] = encode(tokenizer, examples[:ROWS], maximum_length(tokenizer, model.config))
-            runs[name] = open_runtime(directory, runtime, threads=threads, device=device)
+        for model in models.values():
+            model.start(lambda source: open_runtime(source.path, runtime, threads=threads, device=device))
         samples = {
-            size: time_in_turns(runs, tokens, padding_ids, size, threads if device == "cpu" else 0)
-            for size in batch_sizes
+            size: time_in_turns(models, examples, size, threads if device == "cpu" else 0) for size in batch_sizes
         }
     finally:
         torch.set_num_threads(before)

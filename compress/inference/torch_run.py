@@ -27,7 +27,7 @@ class TorchRun:
     def __init__(self, model: PreTrainedModel, forward: Callable[..., Any] | None = None) -> None:
         self.model = model
         self.names = input_names(model)
-        self._forward = forward or model
+        self._forward = model if forward is None else forward
 
     def __call__(self, arrays: TokenArrays) -> np.ndarray:
         device = self.model.device

@@ -26,15 +26,14 @@ from typing import Any, cast
 import numpy as np
 
 from compress.data import Example, LabelledData, check_roles
-from compress.data.tokenization import encode, maximum_length
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, agreement, score
 from compress.exporting.export import write_onnx
-from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.predict import check_label_meaning
-from compress.inference.side_by_side import ROWS, time_in_turns
+from compress.inference.runners import LoadedModel
+from compress.inference.side_by_side import time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import default_threads
 from compress.models.fitted_rows import check_unseen
@@ -165,17 +164,15 @@ class Judge:
     """
 
     def __init__(self, source: ModelDir, fp32: Path, int8: Path, threads: int) -> None:
-        runtime = runtime_for(int8)
+        runtime, model = runtime_for(int8), LoadedModel.open(source)
         self.threads = threads or default_threads()  # the same for both, whatever else begins to run
         config = read_config(fp32)  # of the graph: a cross-encoder's activation is in it, and not in this config
-        self.runs = {
-            name: open_runtime(path, runtime, threads=self.threads, config=config)
+        self.models = {
+            name: replace(model, function=open_runtime(path, runtime, threads=self.threads, config=config))
             for name, path in (("fp32", fp32), ("int8", int8))
         }
         self.timed = runtime == "onnxruntime"
         self.task, self.labels = source.task, source.labels
-        self.tokenizer = source.load_tokenizer()
-        self.max_length = maximum_length(self.tokenizer, source.config)
 
     def check(
         self,
@@ -221,14 +218,11 @@ class Judge:
         return check
 
     def logits(self, name: str, rows: Sequence[Example], advance: Advance) -> np.ndarray:
-        limits: dict[str, Any] = {"max_length": self.max_length, "batch_rows": 32, "by_word": self.task.by_word}
-        return logits_of(rows, self.runs[name], self.tokenizer, **limits, advance=advance)
+        return self.models[name].logits(rows, advance)
 
     def time(self, rows: Sequence[Example], batch_size: int) -> Interval:
         """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""
-        tokens = encode(self.tokenizer, rows[:ROWS], self.max_length)
-        padding_ids = dict.fromkeys(self.runs, self.tokenizer.pad_token_id or 0)
-        samples = time_in_turns(self.runs, dict.fromkeys(self.runs, tokens), padding_ids, batch_size, self.threads)
+        samples = time_in_turns(self.models, rows, batch_size, self.threads)
         return speedup(samples["fp32"], samples["int8"])
 
 

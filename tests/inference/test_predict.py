@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import pandas
 import pytest
 
 from compress.data import Example
@@ -41,6 +43,15 @@ def test_one_text_has_one_prediction() -> None:
     assert model.predict(np.array(["a good film"])) == model.predict(iter(["a good film"]))
 
 
+def test_tables_of_texts_are_taken() -> None:
+    model = load(torch_directory("bert"), compute=CPU)
+    texts = ["a good film", "", "bad"]
+    expected = model.predict(texts)
+    rows = [{"text": text} for text in texts]
+    for table in (rows, datasets.Dataset.from_list(rows), pandas.DataFrame({"text": texts}), pandas.Series(texts)):
+        assert model.predict(table) == expected
+
+
 def test_probabilities_are_an_array() -> None:
     model = load(torch_directory("bert"), compute=CPU)
     found = model.predict_proba(["a good film", "bad"])
@@ -73,9 +84,8 @@ def test_a_tagged_sentence_that_was_cut_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("texts", "says"),
     [
-        (b"a good film", "a list of them, not bytes"),
-        (1, "a list of them, not int"),
-        ({"text": "a good film"}, "a list of them, not dict"),
+        (b"a good film", "is of type bytes, which holds no rows here"),
+        (1, "is of type int, which holds no rows here"),
         (("a", "b", "c"), "('a', 'b', 'c') is neither a text nor a tuple of two texts"),
         ([("a", "b", "c")], "('a', 'b', 'c') is neither a text nor a tuple of two texts"),
         ([("a", None)], "('a', None) is neither a text"),
@@ -169,5 +179,5 @@ def test_quantizing_judges_a_cross_encoder_by_its_scores(tmp_path: Path) -> None
     model = edited(tiny.write(tmp_path / "model", tiny.classifier("bert", labels=("score",))), **SIGMOID)
     fp32 = export(model, tmp_path / "fp32").path
     arrays = {name: np.ones((2, 5), np.int64) for name in ("input_ids", "attention_mask")}
-    found = Judge(ModelDir.open(model), fp32, fp32, threads=1).runs["fp32"](arrays)
+    found = Judge(ModelDir.open(model), fp32, fp32, threads=1).models["fp32"].function(arrays)
     assert found == pytest.approx(open_runtime(model, "torch", threads=1)(arrays), abs=1e-5)

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compress.data.examples import Example
 from compress.inference import side_by_side
+from compress.inference.runners import LoadedModel
 from compress.inference.side_by_side import LEAST_ROUNDS, MOST_ROUNDS, time_in_turns
 from compress.inference.speedup_intervals import speedup
+from tests.support.tiny import tokenizer
 
-TOKENS = {"input_ids": [list(range(1, 5))] * 40}
+ROWS = [Example("the film is good")] * 40
 
 
 class Clocks:
@@ -33,7 +36,7 @@ class Clocks:
 
 
 def turns(runs: dict[str, Any], threads: int = 1) -> dict[str, list[list[float]]]:
-    return time_in_turns(runs, dict.fromkeys(runs, TOKENS), dict.fromkeys(runs, 0), 1, threads)
+    return time_in_turns({name: LoadedModel(tokenizer(), 8, run) for name, run in runs.items()}, ROWS, 1, threads)
 
 
 def test_what_is_precise_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
