@@ -5,8 +5,10 @@ embeddings and the head all layers but attention treat tokens one by one, so tha
 tokens of the batch in one list, and pads around attention only (CTranslate2 and FasterTransformer do the same).
 
 A classifier reads the first token of the last layer. The others matter there as keys and values only, so that this
-layer's queries and all that follows its attention are computed for first tokens alone, ``[B, E]``. Both are exact;
-dynamic int8, which takes ranges from what is computed, no longer takes them from padding.
+layer's queries and all that follows its attention are computed for first tokens alone, ``[B, E]``. Both are exact.
+
+``compress predict`` of 8,720 sentences by a student of three layers takes 21.8 CPU seconds with this and 29.9 without,
+in int8 10.2 and 13.4 (one thread, medians of three turns; single batches: ``benchmarks/results/token-rows.jsonl``).
 """
 
 import re
