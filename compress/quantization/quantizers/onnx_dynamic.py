@@ -73,8 +73,9 @@ def quantize(
     graph = IntegerGraph(model, per_channel, bits=7 if reduce_range else 8)
     rounded: dict[str, Rounded] = {}  # query, key and value read the same input
     integers: set[str] = set()  # numbers of scaled tables in int8, which are cast where they have to be
+    # Found before nodes read other names.
+    ranged = [[*node.output] for node in model.graph.node if _reads_scaled_table(node, producers)]
     for node in model.graph.node:
-        has_range = node.op_type == "LSTM" and _reads_scaled_table(node, producers)
         if integers.intersection(node.input):
             _read_integers(graph, node, integers, producers)
         if embeddings != "float32" and node.op_type == "Gather" and _is_table(graph, node.input[0]):
@@ -86,7 +87,7 @@ def quantize(
             if read not in rounded:
                 rounded[read] = _round_rows(graph, read, _lowest(read, producers))
             graph.product(node, rounded[read])
-        elif has_range:
+        elif [*node.output] in ranged:
             _write_lstm(graph, node)
         else:
             graph.nodes.append(node)
@@ -125,8 +126,8 @@ def _lowest(name: str, producers: dict[str, onnx.NodeProto]) -> float:
 
 
 def _reads_scaled_table(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto]) -> bool:
-    """Tell whether the inputs of an LSTM are rows of a table whose columns hold its range."""
-    before = producers.get(node.input[0])
+    """Tell whether a node is an LSTM whose inputs are rows of a table whose columns hold their range."""
+    before = producers.get(node.input[0]) if node.op_type == "LSTM" else None
     while before is not None and before.op_type in {"Cast", "Transpose"}:
         before = producers.get(before.input[0])
     return before is not None and before.op_type == "Gather" and before.input[0].startswith(SCALED_TABLE)
