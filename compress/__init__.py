@@ -12,7 +12,6 @@ from compress.errors import CompressError, MissingPackage
 
 if TYPE_CHECKING:
     from compress.data import LabelledData
-    from compress.exporting.export import export
     from compress.gating.check import check
     from compress.inference.predict import Classifier, load
     from compress.labelling.import_labels import LabelValues, import_labels
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from compress.reporting.report import report
     from compress.requests.benchmarking import benchmark, replay
     from compress.requests.calibration import calibrate, cascade
+    from compress.requests.exporting import export
     from compress.requests.training import distill, finetune, pretrain
     from compress.searching.budget import SearchBudget, SearchSettings
     from compress.searching.search import SearchData, search
@@ -72,7 +72,7 @@ _LAZY = {
     "cascade": "compress.requests.calibration",
     "check": "compress.gating.check",
     "distill": "compress.requests.training",
-    "export": "compress.exporting.export",
+    "export": "compress.requests.exporting",
     "finetune": "compress.requests.training",
     "head_importance": "compress.pruning.scoring",
     "head_study": "compress.pruning.head_study",

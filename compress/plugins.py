@@ -22,12 +22,16 @@ from compress.errors import CompressError, MissingPackage, did_you_mean
 
 
 class Kind(NamedTuple):
-    """A kind of plug-in: its folder in the package, its entry function, what else its modules must and may define."""
+    """A kind of plug-in: its folder in the package, its entry function, what else its modules must and may define.
+
+    ``of_networks`` is the module of the kind in the folder of a small network, whose name is that of the plug-in.
+    """
 
     folder: str
     entry: str
     also: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    of_networks: str = ""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -37,11 +41,12 @@ KINDS: Mapping[str, Kind] = {
     "criteria": Kind("pruning/criteria", "importance"),
     "quantizers": Kind("quantization/quantizers", "quantize", ("WRITES",)),
     "runtimes": Kind("inference/runtimes", "start", ("OPENS", "DEVICES")),
-    "architectures": Kind("training/architectures", "build"),
+    "architectures": Kind("training/architectures", "build", of_networks="build"),
     "exporters": Kind("exporting/exporters", "export", ("MODEL_TYPES",)),
     "baselines": Kind("benchmarking/baselines", "fit", ("start", "RUNTIME")),
     "competitors": Kind("benchmarking/competitors", "start", ("DEVICES", "REQUIRES")),
 }
+NETWORKS = "models/networks"  # a folder each
 
 # What the constants of plug-ins may name, where they are literals.
 CONSTANTS: Mapping[str, tuple[str, ...]] = {
@@ -159,10 +164,13 @@ def find(folder: str, name: str, *, also: Iterable[str] = ()) -> Plugin:
 
 @cache
 def _modules(folder: str) -> dict[str, str]:
-    place = KINDS[folder].folder
+    package, kind = Path(__file__).parent, KINDS[folder]
+    files = {file.stem: file for file in package.glob(f"{kind.folder}/[!_]*.py")}
+    if kind.of_networks:
+        files |= {file.parent.name: file for file in package.glob(f"{NETWORKS}/*/{kind.of_networks}.py")}
     found = {
-        file.stem.replace("_", "-"): f"compress.{place.replace('/', '.')}.{file.stem}"
-        for file in Path(__file__).parent.joinpath(place).glob("[!_]*.py")
+        name.replace("_", "-"): ".".join(file.relative_to(package.parent).with_suffix("").parts)
+        for name, file in files.items()
     }
     for entry in entry_points(group=f"compress.{folder}"):
         name = entry.name.replace("_", "-")

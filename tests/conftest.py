@@ -54,6 +54,7 @@ SLOW = frozenset(
     training/test_damaged_work training/test_distill training/test_finetune training/test_learned_vocabulary
     training/test_phases training/test_precision training/test_pretrain training/test_processes
     training/test_distill_inputs training/test_row_adamw training/test_trackers
+    models/networks/test_networks
     """.split()
 )
 

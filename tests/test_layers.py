@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import compress
-from compress.plugins import KINDS
+from compress.plugins import KINDS, NETWORKS
 
 PACKAGE = Path(compress.__file__).parent
 # From the top down. Packages of one line do not import each other; the order is drawn in docs/design.md.
@@ -81,8 +81,10 @@ def _folder(module: str) -> str:
 
 
 def _is_plugin(module: str) -> bool:
-    folders = {f"compress.{folder.replace('/', '.')}" for folder, *_ in KINDS.values()}
-    return _folder(module) in folders and not module.rpartition(".")[2].startswith("_")
+    folder, _, name = module.rpartition(".")
+    if folder.startswith(f"compress.{NETWORKS.replace('/', '.')}."):
+        return name in {kind.of_networks for kind in KINDS.values()}
+    return folder in {f"compress.{place.replace('/', '.')}" for place, *_ in KINDS.values()} and name[:1] != "_"
 
 
 @pytest.mark.parametrize("module", SOURCES)

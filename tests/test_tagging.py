@@ -32,7 +32,6 @@ from compress.evaluation.metrics import (
     sentence_mean_interval,
     sentence_weights,
 )
-from compress.exporting.export import export
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
@@ -47,6 +46,7 @@ from compress.pruning.scoring import scoring_batches
 from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.flips import flips_of
+from compress.requests.exporting import export
 from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks

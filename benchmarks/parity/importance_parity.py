@@ -45,7 +45,7 @@ from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.scoring import head_importance
 from compress.recipes.pruning import units_to_remove
 from compress.studies.data import find_set
-from compress.surgery.remove_units import remove_heads
+from compress.surgery.remove import remove_heads
 from compress.surgery.unit_masks import mask_lowest, normalised
 from compress.training.training_data import Gold
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from compress.benchmarking.results.files import provenance
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
-from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.side_by_side import time_side_by_side
 from compress.labelling.label import label
@@ -32,6 +31,7 @@ from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 from compress.pruning.prune import PRUNING_REPORT_NAME, PruningData, prune
 from compress.recipes import Pruning, Training
+from compress.requests.exporting import export
 
 HELD_OUT, SCORED = 0.05, 512
 BATCH_SIZES = (1, 32)

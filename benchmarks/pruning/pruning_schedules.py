@@ -49,7 +49,7 @@ from compress.progress import quiet_libraries
 from compress.pruning.criteria.gradient import importance
 from compress.pruning.scoring import scoring_batches
 from compress.recipes import Choice, Training
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from compress.tasks import find_task
 from compress.training.batches import collator

@@ -183,8 +183,8 @@ def ask(worker: Any, command: str) -> float:
 
 def client(name: str, teacher: Path, train: str) -> None:
     """Answer each line of standard input, the name of a stage, with the seconds that it took."""
-    from compress.exporting.export import export
     from compress.inference.compute import Compute
+    from compress.requests.exporting import export
 
     compute = Compute("cpu", VARIANTS[name])
     with tempfile.TemporaryDirectory() as folder:

@@ -28,12 +28,12 @@ from script import read_options
 
 from compress.benchmarking.results.files import provenance
 from compress.data import ExampleSource, TextSource, open_source
-from compress.exporting.export import export
 from compress.labelling.label import Engine, Job, Labelled, LabelOptions, Shard, label
 from compress.labelling.shards import SHARD_ROWS
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
 from compress.progress import Advance
+from compress.requests.exporting import export
 
 ENGINES = {
     "one process": [],

@@ -3,9 +3,9 @@
     python benchmarks/speed/token_rows.py --model DIR [--model DIR ...] --data FILE -o RESULTS.jsonl
         [--batch-size 1 --batch-size 32] [--rounds 9] [--texts 256]
 
-Every model is exported twice, with :mod:`compress.exporting.token_rows` and without, and both are quantized to dynamic
-int8 of 7 bits. The graphs take turns within each round, in an order drawn anew, on the same batches of consecutive
-texts, padded to their longest. Times are CPU time on one thread; tokenisation is not timed.
+Every model is exported twice, with :func:`compress.exporting.onnx_graph.compute_only_tokens` and without, and both are
+quantized to dynamic int8 of 7 bits. The graphs take turns within each round, in an order drawn anew, on the same
+batches of consecutive texts, padded to their longest. Times are CPU time on one thread; tokenisation is not timed.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ def _measure(
 
 def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
     """Export a model once, whatever the number of runtimes that need it."""
-    from compress.exporting.export import export
+    from compress.requests.exporting import export
 
     target = scratch / f"onnx-{model.sha256[:16]}"
     return ModelDir.open(target, verify=False) if target.is_dir() else export(model, target)

@@ -64,6 +64,7 @@ REQUESTS = {
     "replay": "compress.requests.benchmarking:Replay",
     "calibrate": "compress.requests.calibration:Calibrate",
     "cascade": "compress.requests.calibration:Cascade",
+    "export": "compress.requests.exporting:Export",
 }
 
 _UTF8 = sys.getfilesystemencoding() == "utf-8"

@@ -82,7 +82,7 @@ def command(
 ) -> None:
     """Find the student that meets a budget of accuracy, speed and size.
 
-    Shapes of n-gram models, CNNs, BiLSTMs, small transformers and the pruned teacher are timed before they are
+    Shapes of small networks, small transformers and the pruned teacher are timed before they are
     trained, in float32 and int8; those that meet the limits are trained by successive halving. DIR/best is the winner,
     DIR/report.html says how it was found. Without any limit it is the knee of the front. Exit code 1: no student met
     the budget, or --test refutes it.

@@ -1,7 +1,6 @@
 """Export stage: write the fused fp32 ONNX graph of a torch model."""
 
-import json
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # 
 
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
-from compress.errors import CompressError, first_line, interruptions, system_fault
+from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.open_runtime import open_runtime
 from compress.models.dummy_inputs import example_inputs
@@ -22,9 +21,10 @@ from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.model_files import CROSS_ENCODER
 from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
-from compress.models.modeling.small import SmallConfig
-from compress.models.saving import describe_architecture, save_tokenizer
-from compress.models.stage import Stage
+from compress.models.networks import NAMES
+from compress.models.networks.small import SmallConfig
+from compress.models.saving import describe_architecture, save_tokenizer, tokenizer_settings
+from compress.requests.exporting import Export
 from compress.tasks import of_config, of_network
 
 PARITY = 1e-4
@@ -53,36 +53,29 @@ def exporter_for(model: ModelDir) -> plugins.Plugin:
     raise NoGraph(
         f"{model.path} is a {model.config.get('model_type')!r} model, which compress cannot turn into ONNX; "
         "it can be run with --runtime torch. "
-        f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students bilstm, cnn and ngram"
+        f"ONNX works for {', '.join(sorted(PRUNABLE))} and for the students {', '.join(NAMES[:-1])} and {NAMES[-1]}"
     )
 
 
 def has_exporter(model: ModelDir) -> bool:
-    try:
-        exporter_for(model)
-    except NoGraph:
-        return False
-    return True
+    with suppress(NoGraph):
+        return bool(exporter_for(model))
+    return False
 
 
-def export(model: ModelDir | str | Path, output: str | Path, *, force: bool = False) -> ModelDir:
+def export(request: Export) -> ModelDir:
     """Write a model's fused fp32 ONNX graph with a stock config, so that other ONNX clients open the directory.
 
     Raises:
         NoGraph: there is no exporter for the model.
         CompressError: the model is ONNX already, or the graph's logits differ from the model's by more than 1e-4.
     """
-    source = ModelDir.open(model)
-    if source.is_onnx:
-        raise CompressError(f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it")
-    with Stage.begin("export", output, parents={"model": source}, settings={}, force=force, keep=False) as stage:
-        stage.finish(
-            name=f"{source.name}-onnx",
-            data=source.manifest.data,
-            seeds=source.manifest.seeds,
-            **write_onnx(source, stage.working),
-        )
-    return ModelDir.open(output)
+    source = ModelDir.open(request.model)
+    refuse((source.is_onnx, f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it"))
+    with request.begin({"model": source}, keep=False) as stage:
+        origin = {"name": f"{source.name}-onnx", "data": source.manifest.data, "seeds": source.manifest.seeds}
+        stage.finish(**origin, **write_onnx(source, stage.working))
+    return ModelDir.open(stage.output)
 
 
 def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
@@ -99,29 +92,26 @@ def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
     if "token_type_ids" not in tokenizer.model_input_names:
         # ALBERT has segments that its tokenizer does not make: the torch model reads zeros, and so must the graph.
         drop_segments(working / ONNX_NAME)
-    write_client_files(model, tokenizer, working)
-    difference = check_parity(model, tokenizer, working)
+    stock_config(model.config).save_pretrained(working)
+    _write_tokenizer(tokenizer, working)
     notes = {
         "precision": "fp32",
-        "largest logit difference from torch": difference,
+        "largest logit difference from torch": check_parity(model, tokenizer, working),
         "operators": operator_counts(working / ONNX_NAME),
     }
     return {"architecture": describe_architecture(model), "recipe": {"exporter": plugin.name}, "notes": notes}
 
 
-def write_client_files(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, working: Path) -> None:
-    """Write a config and a tokenizer that clients of transformers 4 open as well."""
+def _write_tokenizer(tokenizer: PreTrainedTokenizerFast, working: Path) -> None:
+    """Write a tokenizer of the graph's inputs that clients of transformers 4 open as well."""
     graph = onnx.load(str(working / ONNX_NAME), load_external_data=False).graph
-    stock_config(model.config).save_pretrained(working)
     save_tokenizer(tokenizer, working)
-    path = working / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    settings["model_input_names"] = [argument.name for argument in graph.input]
-    if settings.get("tokenizer_class") in {None, "TokenizersBackend"}:
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 has no TokenizersBackend
-    if isinstance(settings.get("extra_special_tokens"), list):
-        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")  # it was a mapping there
-    path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    with tokenizer_settings(working) as settings:
+        settings["model_input_names"] = [argument.name for argument in graph.input]
+        if settings.get("tokenizer_class") in {None, "TokenizersBackend"}:
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 has no TokenizersBackend
+        if isinstance(settings.get("extra_special_tokens"), list):
+            settings["additional_special_tokens"] = settings.pop("extra_special_tokens")  # it was a mapping there
 
 
 def stock_config(config: PretrainedConfig) -> PretrainedConfig:
@@ -131,7 +121,7 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     counterpart, gets that of its teacher's family, with its own labels and vocabulary.
     """
     if isinstance(config, SmallConfig):
-        family = config.base_model_type.removeprefix("compress-pruned-")
+        family = config.base_model_type.removeprefix(PREFIX)
         family = family if family in CONFIG_MAPPING_NAMES else "bert"
         offset = (getattr(config, "pad_token_id", None) or 0) + 1 if family in OFFSET_POSITIONS else 0
         settings: dict[str, Any] = {
@@ -141,9 +131,8 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
         }
     else:
         family = stock_type(config)
-        settings = config.to_dict()
-        for name in ("model_type", "auto_map", *CROSS_ENCODER, *PRUNED_FIELDS, "architectures", "transformers_version"):
-            settings.pop(name, None)
+        ours = {"model_type", "auto_map", *CROSS_ENCODER, *PRUNED_FIELDS, "architectures", "transformers_version"}
+        settings = {name: value for name, value in config.to_dict().items() if name not in ours}
     stock = AutoConfig.for_model(family, **settings)
     task = of_config(config.to_dict())
     stock.problem_type = stock.problem_type or task.problem_type  # type: ignore[assignment]
@@ -168,21 +157,21 @@ def check_parity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, wor
         with torch.no_grad():
             expected = model(**inputs).logits.numpy()
         found = run({name: tensor.numpy() for name, tensor in inputs.items()})
-        if of_network(model).by_word:
-            read = inputs["attention_mask"].numpy() == 1
-            found, expected = found[read], expected[read]
-        difference = float(np.abs(found - expected).max())
-        if not difference <= PARITY * max(1.0, float(np.abs(expected).max())):
-            raise CompressError(
+        read = inputs["attention_mask"].numpy() == 1 if of_network(model).by_word else ...
+        difference = float(np.abs(found[read] - expected[read]).max())
+        refuse(
+            (
+                not difference <= PARITY * max(1.0, float(np.abs(expected).max())),
                 f"the ONNX graph of a {model.config.model_type!r} model gives logits that differ by {difference:.2g} "
                 f"from torch at {rows} x {length} tokens, more than {PARITY:g}; it was not written. "
-                "Please report this with the model's config.json"
+                "Please report this with the model's config.json",
             )
+        )
         worst = max(worst, difference)
     return worst
 
 
-def padded_example(model: PreTrainedModel, rows: int, length: int) -> Mapping[str, Any]:
+def padded_example(model: PreTrainedModel, rows: int, length: int) -> dict[str, Any]:
     """Return token ids and mask ``[rows, length]`` where every second row is half padding."""
     inputs = example_inputs(model, rows, length)
     inputs["attention_mask"][1::2, (length + 1) // 2 :] = 0

@@ -15,6 +15,7 @@ from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import at_words, by_sentence, encode, pad, word_counts
 from compress.errors import CompressError
 from compress.host import memory_bytes
+from compress.models.networks import is_network
 from compress.progress import Advance, logger
 
 BATCH_ROWS = 64
@@ -24,7 +25,6 @@ _WIDTH, _HEADS = 768, 12  # of BERT-base, whose activations tell how many rows f
 _INDIFFERENT = frozenset(
     {"albert", "bert", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet", "roberta", "xlm-roberta"}
 )
-_OWN = frozenset({"compress-bilstm", "compress-cnn", "compress-ngram"})
 # Largest difference of a logit that rounding makes, as a share of the row's largest logit: of float32, of others.
 _ROUNDING, _COARSE_ROUNDING = 1e-3, 5e-2
 
@@ -115,12 +115,12 @@ def exact_batches(run: Run, config: Mapping[str, Any], precision: str = "") -> R
 def may_read_padding(config: Mapping[str, Any]) -> bool:
     """Tell whether a model is to be tried, by its ``config.json``."""
     family = str(config.get("model_type", "")).removeprefix("compress-pruned-")
-    return family not in _INDIFFERENT | _OWN
+    return family not in _INDIFFERENT and not is_network(config)
 
 
 def is_transformer(config: Mapping[str, Any]) -> bool:
     """Tell by its ``config.json`` whether a model is of a family of transformers, and none of this project's own."""
-    return config.get("model_type") not in _OWN
+    return not is_network(config)
 
 
 class EqualLengths:

@@ -20,7 +20,7 @@ from compress.data.tokenization import maximum_length, tokenizer_sha256
 from compress.data.truncation import count_stream, counting
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.escaping.uris import is_uri
-from compress.exporting.export import export, has_exporter
+from compress.exporting.export import has_exporter
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.open_runtime import open_runtime
@@ -38,6 +38,7 @@ from compress.models.stage import Stage
 from compress.progress import Advance, Progress, logger, silent
 from compress.recipes import parse
 from compress.recipes.training import LEAST_MAX_LENGTH
+from compress.requests.exporting import export
 from compress.tasks import Task
 
 PLAN_NAME = "plan.json"

@@ -1,10 +1,11 @@
 """Embeddings, layers and head of a sequence classifier by function, whatever its family calls them.
 
 A student of its teacher's own family is copied or projected name by name
-(:mod:`compress.training.architectures._projection`); one of another family starts from these parts. Shapes: V
+(:mod:`compress.training.architectures._initialization`); one of another family starts from these parts. Shapes: V
 subword tokens, P positions, S segments, E width of the embeddings, D width of the hidden states.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.data.tokenization import OFFSET_POSITIONS
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.models.modeling.families import stock_type
 
 HEAD_DENSE = ("pooler", "pooler.dense", "pre_classifier", "classifier.dense")
@@ -34,16 +35,28 @@ class Embeddings:
     projection: nn.Linear | None
 
 
-def embeddings_of(model: PreTrainedModel) -> Embeddings:
-    """Return the embeddings of a model of one of the families."""
-    base: Any = model.base_model
-    tables: Any = base.embeddings
+def embeddings_of(model: PreTrainedModel, *, narrow: int | None = None) -> Embeddings:
+    """Return the embeddings of a model of one of the families.
+
+    Args:
+        narrow: a width that a student is to have of them.
+
+    Raises:
+        CompressError: they cannot give that width.
+    """
     config: Any = model.config
+    tables: Any = model.base_model.embeddings
     words = tables.word_embeddings.weight.detach()
     positions = tables.position_embeddings.weight.detach()
     if stock_type(config) in OFFSET_POSITIONS:
         positions = positions[config.pad_token_id + 1 :]
-    segments = getattr(tables, "token_type_embeddings", None)
+    segments, width = getattr(tables, "token_type_embeddings", None), words.shape[1]
+    refuse(
+        (
+            narrow is not None and not 2 <= narrow <= width,
+            f"embedding_size = {narrow} is not possible; give 2 to {width}, the teacher's own",
+        )
+    )
     return Embeddings(
         words=words,
         positions=positions,
@@ -55,9 +68,8 @@ def embeddings_of(model: PreTrainedModel) -> Embeddings:
 
 def embeddings_projection(model: PreTrainedModel) -> nn.Linear | None:
     """Return the projection of narrow embeddings to the width of the layers; None where the embeddings have none."""
-    base: Any = model.base_model
-    outside: nn.Linear | None = getattr(base, "embeddings_project", None)  # ELECTRA; ALBERT has it in its encoder
-    return outside or getattr(getattr(base, "encoder", None), "embedding_hidden_mapping_in", None)
+    outside: nn.Linear | None = getattr(model.base_model, "embeddings_project", None)  # ELECTRA's; ALBERT's:
+    return outside or getattr(getattr(model.base_model, "encoder", None), "embedding_hidden_mapping_in", None)
 
 
 def head_of(model: PreTrainedModel) -> tuple[nn.Linear, nn.Linear]:
@@ -78,12 +90,25 @@ def head_of(model: PreTrainedModel) -> tuple[nn.Linear, nn.Linear]:
 
 
 def ffn_width(model: PreTrainedModel) -> int:
-    """Return the inner width of the feed-forward networks, as the model's config has it."""
-    config: Any = model.config
-    return int(config.hidden_dim if hasattr(config, "hidden_dim") else config.intermediate_size)
+    return int(getattr(model.config, "hidden_dim", None) or model.config.intermediate_size)
 
 
 def activation(model: PreTrainedModel) -> str:
-    """Return the name of the nonlinearity of the feed-forward networks."""
-    config: Any = model.config
-    return str(config.activation if stock_type(config) == "distilbert" else config.hidden_act)
+    return str(getattr(model.config, "activation", None) or model.config.hidden_act)  # the first is DistilBERT's
+
+
+def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
+    """Return the input embeddings ``[V, E]``.
+
+    Raises:
+        CompressError: the model has no table of them, as CANINE, which hashes characters.
+    """
+    found = None
+    with suppress(NotImplementedError):
+        found = model.get_input_embeddings()
+    if not isinstance(found, nn.Embedding):
+        raise CompressError(
+            f"{type(model).__name__} has no table of embeddings of its tokens (torch.nn.Embedding), from which this "
+            "student starts; use a teacher of another model type"
+        )
+    return found

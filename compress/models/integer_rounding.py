@@ -72,13 +72,13 @@ class Grid:
 
     def codes(self, rows: Tensor, numbers: Tensor) -> Tensor:
         """Return uint8 codes of ``rows`` ``[..., I]``, which are the rows ``numbers`` ``[...]`` of the matrix."""
-        low, step = self._of(numbers)
-        return ((rows.float() - low) / step).round().clamp(0, 2**self.bits - 1).to(torch.uint8)
+        group = numbers // self.rows_per_group
+        steps = (rows.float() - self.low[group]) / self.step[group]
+        return steps.round().clamp(0, 2**self.bits - 1).to(torch.uint8)
 
     def values(self, codes: Tensor, numbers: Tensor) -> Tensor:
-        """Return the numbers, float32, that codes stand for."""
-        low, step = self._of(numbers)
-        return codes.float() * step + low
+        group = numbers // self.rows_per_group
+        return codes.float() * self.step[group] + self.low[group]
 
     def fake(self, rows: Tensor, numbers: Tensor | None = None) -> Tensor:
         """Return rows ``[..., I]`` of the matrix (all of them by default) rounded to the grid; gradients pass."""
@@ -88,10 +88,6 @@ class Grid:
             rounded = self.values(self.codes(rows, numbers), numbers)
         return straight_through(rows, rounded)
 
-    def _of(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        group = numbers // self.rows_per_group
-        return self.low[group], self.step[group]
-
 
 @torch.no_grad()
 def grid_of(matrix: Tensor, bits: int, groups: int) -> Grid:
@@ -99,12 +95,7 @@ def grid_of(matrix: Tensor, bits: int, groups: int) -> Grid:
 
     A row of a linear layer is an output neuron. The paper has 128 groups of six neurons for the 768 of BERT-base.
     """
-    rows = matrix.shape[0]
-    rows_per_group = math.ceil(rows / groups)
-    count = math.ceil(rows / rows_per_group)
-    missing = count * rows_per_group - rows
-    filled = torch.cat([matrix, matrix[-1:].expand(missing, -1)]) if missing else matrix  # changes no range
-    grouped = filled.float().reshape(count, -1)
-    low, high = grouped.amin(1, keepdim=True), grouped.amax(1, keepdim=True)
-    step = ((high - low) / (2**bits - 1)).clamp(min=_SMALLEST_STEP)
-    return Grid(low, step, bits, rows_per_group)
+    rows_per_group = math.ceil(len(matrix) / groups)
+    parts = matrix.float().split(rows_per_group)
+    low, high = (torch.stack([limit(part) for part in parts])[:, None] for limit in (torch.amin, torch.amax))
+    return Grid(low, ((high - low) / (2**bits - 1)).clamp(min=_SMALLEST_STEP), bits, rows_per_group)

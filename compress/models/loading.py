@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, make_safe
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.files import faults_of, read_json_table
+from compress.models.manifest import PACKED_NAME
 from compress.models.model_files import (
     CONFIG_NAME,
     check_config_size,
@@ -46,18 +47,25 @@ def check_foreign(directory: Path) -> None:
     """
     check_files(directory)
     raw = read_config(directory)
-    if raw.get("auto_map") and not _knows(raw):
-        raise CompressError(
+    refuse(
+        (
+            raw.get("auto_map") and not _knows(raw),
             f"{directory} needs Python code of its own (auto_map in its config.json), which is never run; use a model "
-            "type that transformers has, or an ONNX export"
-        )
-    for key, what in _FOREIGN.items():
-        if raw.get(key):
-            raise CompressError(f"{directory} holds {what} ({key}), which is not read; save it in float32 or bfloat16")
-    if (directory / "adapter_config.json").exists():
-        raise CompressError(f"{directory} holds an adapter (adapter_config.json); merge it into its model and save it")
-    if any("/" in str(raw.get(key)) for key in _ATTENTION):
-        raise CompressError(f"{directory / CONFIG_NAME} names kernels to fetch for its attention; delete that entry")
+            "type that transformers has, or an ONNX export",
+        ),
+        *(
+            (raw.get(key), f"{directory} holds {what} ({key}), which is not read; save it in float32 or bfloat16")
+            for key, what in _FOREIGN.items()
+        ),
+        (
+            (directory / "adapter_config.json").exists(),
+            f"{directory} holds an adapter (adapter_config.json); merge it into its model and save it",
+        ),
+        (
+            any("/" in str(raw.get(key)) for key in _ATTENTION),
+            f"{directory / CONFIG_NAME} names kernels to fetch for its attention; delete that entry",
+        ),
+    )
 
 
 def _knows(raw: Mapping[str, Any]) -> bool:
@@ -101,24 +109,49 @@ def load_network(
         config: what to build, if it is not the config of the directory.
 
     Raises:
-        CompressError: files are damaged, the config asks for more than they hold, or weights are not finite.
+        CompressError: files are damaged, the config asks for more than they hold, weights are not finite, or the
+            network does not run.
     """
-    tensors, weights = count_weights(weight_files(directory))
+    import torch
+
+    from compress.models.dummy_inputs import example_inputs
+    from compress.models.packed_weights import read_packed
+
+    packed = read_packed(directory) if (directory / PACKED_NAME).is_file() else {}
+    tensors, weights = len(packed), sum(weight.numel() for weight in packed.values())
+    if not packed:
+        tensors, weights = count_weights(weight_files(directory))
     check_config_size(read_config(directory), directory, tensors, weights)
     config = load_config(directory) if config is None else config
-    check_size(opener, directory, config, weights)
-    with faults_of(directory, "a model"):
-        model, found = opener.from_pretrained(
-            directory,
-            config=config,
-            dtype="float32",
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # unfit() names them
-            output_loading_info=True,
-            **_TRUSTED,
+    with faults_of(directory, "a model"), torch.device("meta"):
+        asked = sum(parameter.numel() for parameter in opener.from_config(config).parameters())
+    refuse(
+        (
+            asked > _SHARED * weights + _FRESH_WEIGHTS,
+            f"{directory / CONFIG_NAME} asks for {asked:,} weights, and the files hold {weights:,}; copy or make it "
+            "again",
         )
-    check_finite(model, directory)
-    check_runs(model, directory)
+    )
+    with faults_of(directory, "a model"):
+        if packed:
+            model, found = opener.from_config(config).float().eval(), dict[str, Any]()
+            model.load_state_dict(packed)
+        else:
+            model, found = opener.from_pretrained(
+                directory,
+                config=config,
+                dtype="float32",
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # unfit() names them
+                output_loading_info=True,
+                **_TRUSTED,
+            )
+    for name, tensor in model.state_dict().items():
+        odd = f"{directory} has weights that are not finite numbers ({name}); copy or make it again"
+        refuse((tensor.is_floating_point() and not tensor.isfinite().all(), odd))
+    # transformers refuses much that it has built when it runs.
+    with faults_of(directory, "a model", _ODD_CONFIG, verb="run as", own=False), torch.no_grad():
+        model(**example_inputs(model, 1, _SHORT_TEXT))
     return model, found
 
 
@@ -126,40 +159,6 @@ def unfit(found: Mapping[str, Any]) -> list[str]:
     """Return the names of a network's weights that its files lack or have in another shape; these are random."""
     mismatched = [entry if isinstance(entry, str) else entry[0] for entry in found.get("mismatched_keys", ())]
     return sorted({*found.get("missing_keys", ()), *mismatched})
-
-
-def check_size(opener: Any, directory: Path, config: "PretrainedConfig", weights: int) -> None:
-    """Build a network without memory and check that it is about as large as the weights that are there.
-
-    Raises:
-        CompressError: it is much larger, or cannot be built.
-    """
-    import torch
-
-    with faults_of(directory, "a model"), torch.device("meta"):
-        asked = sum(parameter.numel() for parameter in opener.from_config(config).parameters())
-    if asked > _SHARED * weights + _FRESH_WEIGHTS:
-        raise CompressError(
-            f"{directory / CONFIG_NAME} asks for {asked:,} weights, and the files hold {weights:,}; copy or make it "
-            "again"
-        )
-
-
-def check_runs(model: "PreTrainedModel", directory: Path) -> None:
-    """Run a network on a short text, of which transformers refuses much that it has built."""
-    import torch
-
-    from compress.models.dummy_inputs import example_inputs
-
-    with faults_of(directory, "a model", _ODD_CONFIG, verb="run as", own=False), torch.no_grad():
-        model(**example_inputs(model, 1, _SHORT_TEXT))
-
-
-def check_finite(model: "PreTrainedModel", directory: Path) -> None:
-    """Refuse a network with weights that are infinite or no numbers."""
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
-            raise CompressError(f"{directory} has weights that are not finite numbers ({name}); copy or make it again")
 
 
 def load_tokenizer(directory: Path, **options: Any) -> Any:
@@ -172,8 +171,12 @@ def load_tokenizer(directory: Path, **options: Any) -> Any:
 
     definition = directory / TOKENIZER_NAME
     model = read_json_table(definition).get("model") if definition.is_file() else None
-    if isinstance(model, dict) and any(isinstance(model.get(key), str) for key in ("vocab", "merges")):
-        raise CompressError(f"{definition} names a file in place of its vocabulary, which is not read; copy it again")
+    refuse(
+        (
+            isinstance(model, dict) and any(isinstance(model.get(key), str) for key in ("vocab", "merges")),
+            f"{definition} names a file in place of its vocabulary, which is not read; copy it again",
+        )
+    )
     with faults_of(directory, "a tokenizer", "copy the tokenizer's files again"):
         tokenizer = AutoTokenizer.from_pretrained(directory, **options, **_TRUSTED)
         if hasattr(tokenizer, "backend_tokenizer"):
@@ -183,36 +186,39 @@ def load_tokenizer(directory: Path, **options: Any) -> Any:
 
 def check_opened_tokenizer(tokenizer: AnyTokenizer, directory: Path, config: Mapping[str, Any]) -> None:
     """Refuse a tokenizer that batches cannot be made with, or whose ids the model has no embeddings for."""
-    if not hasattr(tokenizer, "backend_tokenizer"):
-        raise CompressError(
+    from compress.data.tokenization import maximum_length
+
+    of, longest = f"the tokenizer of {directory}", tokenizer.model_max_length
+    refuse(
+        (
+            not hasattr(tokenizer, "backend_tokenizer"),
             f"{directory} has a tokenizer in Python alone ({type(tokenizer).__name__}); save it as tokenizer.json, "
-            "which the package tokenizers reads"
-        )
-    if tokenizer.pad_token_id is None:
-        raise CompressError(
-            f"the tokenizer of {directory} has no padding token, so that texts of several lengths make no batch; "
-            "set pad_token in its tokenizer_config.json and pad_token_id in its config.json"
-        )
-    longest = tokenizer.model_max_length
-    if not isinstance(longest, int | float) or not 1 <= longest < math.inf:
-        raise CompressError(
-            f"the tokenizer of {directory} has model_max_length = {str(longest)[:40]!r}; give a number of tokens "
-            "in its tokenizer_config.json"
-        )
+            "which the package tokenizers reads",
+        ),
+        (
+            tokenizer.pad_token_id is None,
+            f"{of} has no padding token, so that texts of several lengths make no batch; set pad_token in its "
+            "tokenizer_config.json and pad_token_id in its config.json",
+        ),
+        (
+            not isinstance(longest, int | float) or not 1 <= longest < math.inf,
+            f"{of} has model_max_length = {str(longest)[:40]!r}; give a number of tokens in its tokenizer_config.json",
+        ),
+    )
     with faults_of(directory, "a tokenizer", "copy the tokenizer's files again"):
         tokenizer.backend_tokenizer.encode("a word \N{CUNEIFORM SIGN A}")  # which hardly any vocabulary has
         added = tokenizer.backend_tokenizer.num_special_tokens_to_add(False)
-    from compress.data.tokenization import maximum_length
-
-    if (longest := maximum_length(tokenizer, config)) <= added:
-        raise CompressError(
-            f"{directory} reads {longest} tokens (model_max_length in its tokenizer_config.json), and {added} are "
-            "special ones, so that none is left for a text; correct that"
-        )
-    ids = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values()
-    embeddings = config.get("tokenizer_size", config.get("vocab_size"))
-    if embeddings is not None and max(ids, default=0) >= embeddings:
-        raise CompressError(
-            f"the tokenizer of {directory} knows the id {max(ids)}, and the model has {embeddings} embeddings; "
-            "copy the tokenizer that belongs to these weights"
-        )
+    read, embeddings = maximum_length(tokenizer, config), config.get("tokenizer_size", config.get("vocab_size"))
+    largest = max(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+    refuse(
+        (
+            read <= added,
+            f"{directory} reads {read} tokens (model_max_length in its tokenizer_config.json), and {added} are "
+            "special ones, so that none is left for a text; correct that",
+        ),
+        (
+            embeddings is not None and largest >= embeddings,
+            f"{of} knows the id {largest}, and the model has {embeddings} embeddings; copy the tokenizer that belongs "
+            "to these weights",
+        ),
+    )

@@ -226,19 +226,14 @@ class ModelDir:
         from compress.progress import quiet_libraries
 
         quiet_libraries()
-        if self.is_packed:
-            from compress.models.packed_weights import load_packed
-
-            model = load_packed(self.path, self.task)
-        else:
-            config = load_config(self.path)
-            if config.is_encoder_decoder:
-                self._check_ends(config)
-            model, found = load_network(self.task.auto_model(), self.path, config)
-            if names := unfit(found):  # transformers would go on with random ones
-                raise CompressError(
-                    f"{self.path} has no weights of its model, or in another shape ({names[0]}); copy or make it again"
-                )
+        config = load_config(self.path)
+        if config.is_encoder_decoder:
+            self._check_ends(config)
+        model, found = load_network(self.task.auto_model(), self.path, config)
+        if names := unfit(found):  # transformers would go on with random ones
+            raise CompressError(
+                f"{self.path} has no weights of its model, or in another shape ({names[0]}); copy or make it again"
+            )
         if sigmoid_of(self.config):
             model.register_forward_hook(_sigmoid_of_logits)
         return cast("PreTrainedModel", model.eval())

@@ -18,21 +18,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.files import faults_of, parse_json
 from compress.models.integer_rounding import Grid, grid_of
-from compress.models.loading import check_finite, check_runs, check_size, load_config
 from compress.models.manifest import PACKED_NAME
-from compress.models.model_files import check_config_size, read_config
-from compress.tasks import Task
 
 _LAYOUT = "layout"
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     """Return uint8 codes below ``2**bits`` as bytes without gaps, the lowest bit first."""
-    unpacked = np.unpackbits(codes.reshape(-1, 1), axis=1, count=bits, bitorder="little")
-    return np.packbits(unpacked, bitorder="little")
+    return np.packbits(np.unpackbits(codes.reshape(-1, 1), axis=1, count=bits, bitorder="little"), bitorder="little")
 
 
 def unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -68,53 +64,28 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
     with faults_of(path, "packed weights"), safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
         stored = (file.metadata() or {}).get(_LAYOUT, "")
-    layout = parse_json(stored, f"the layout of {path}") if stored else None
-    if not isinstance(layout, dict):
-        raise CompressError(f"{path} does not say how its weights are packed; copy or make it again")
+    layout: Any = parse_json(stored, f"the layout of {path}") if stored else None
+    unsaid = f"{path} does not say how its weights are packed; copy or make it again"
+    refuse((not isinstance(layout, dict), unsaid))
     with faults_of(path, "packed weights"):
         for name, how in layout.items():
-            parts = (tensors.pop(f"{name}.{part}") for part in ("codes", "low", "step"))
-            tensors[name] = _unpacked(*parts, **how)
+            codes, low, step = (tensors.pop(f"{name}.{part}") for part in ("codes", "low", "step"))
+            bits, shape, rows, count = how["bits"], how["shape"], how["rows_per_group"], math.prod(how["shape"])
+            if min(bits, rows, *shape) < 1 or codes.numel() != -(-count * bits // 8):
+                raise ValueError(f"{codes.numel():,} bytes do not hold {count:,} codes of {bits} bits")
+            numbers = torch.from_numpy(unpack(codes.numpy(), bits, count).reshape(shape))
+            tensors[name] = Grid(low, step, bits, rows).values(numbers, torch.arange(shape[0]))
     return tensors
-
-
-def load_packed(directory: Path, task: Task) -> PreTrainedModel:
-    """Return the model of a directory with ``packed.safetensors``, float32 and in eval mode.
-
-    Raises:
-        CompressError: files are damaged, or the config asks for another model than they hold.
-    """
-    weights = read_packed(directory)
-    count = sum(weight.numel() for weight in weights.values())
-    check_config_size(read_config(directory), directory, len(weights), count)
-    config = load_config(directory)
-    check_size(task.auto_model(), directory, config, count)
-    with faults_of(directory, "a model"):
-        model: PreTrainedModel = task.auto_model().from_config(config)
-        model.load_state_dict(weights)
-    check_finite(model, directory)
-    model.float().eval()
-    check_runs(model, directory)
-    return model
-
-
-def _unpacked(codes: Tensor, low: Tensor, step: Tensor, bits: int, shape: list[int], rows_per_group: int) -> Tensor:
-    count = math.prod(shape)
-    if min(bits, rows_per_group, *shape) < 1 or codes.numel() != -(-count * bits // 8):
-        raise ValueError(f"{codes.numel():,} bytes do not hold {count:,} codes of {bits} bits")
-    numbers = unpack(codes.numpy(), bits, count).reshape(shape)
-    return Grid(low, step, bits, rows_per_group).values(torch.from_numpy(numbers), torch.arange(shape[0]))
 
 
 # Keys of config.json. Quantizers read them.
 ACTIVATION_RANGES = "activation_ranges"  # linear module -> largest magnitude of its inputs
 WEIGHT_BITS = "weight_bits"  # linear or embedding module -> bits of its weight
 WEIGHT_GROUPS = "weight_groups"  # how many groups of rows a weight has at most
-_KEYS = (ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS)
 
 
 def forget_quantization(config: PretrainedConfig) -> None:
     """Drop what a config says of quantization: weights that are trained or built anew do not have these ranges."""
-    for key in _KEYS:
+    for key in (ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS):
         if hasattr(config, key):
             delattr(config, key)

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.loading import load_config, load_network, unfit
 from compress.models.model_dir import ModelDir
 from compress.tasks import Task
@@ -39,39 +39,43 @@ def load_body(student: PreTrainedModel, encoder: ModelDir) -> None:
         {name: value for name, value in base.state_dict().items() if not set(name.split(".")) & HEAD_PARTS}
         for base in (student.base_model, body)
     )
-    has: dict[str, Any] = {"type": body.config.model_type, **_shapes(theirs)}
-    wants: dict[str, Any] = {"type": student.config.model_type, **_shapes(ours)}
+    has, wants = (
+        {"type": model.config.model_type, **{name: list(value.shape) for name, value in weights.items()}}
+        for model, weights in ((body, theirs), (student, ours))
+    )
     for name in {**has, **wants}:
-        if has.get(name) != wants.get(name):
-            raise CompressError(
-                f"{encoder.path} has another shape than this student ({name} is {has.get(name, 'absent')} and not "
-                f"{wants.get(name, 'absent')}); make it with 'compress pretrain' from the encoder of this teacher, for "
-                "the same student"
+        own, wanted = has.get(name, "absent"), wants.get(name, "absent")
+        refuse(
+            (
+                own != wanted,
+                f"{encoder.path} has another shape than this student ({name} is {own} and not {wanted}); make it with "
+                "'compress pretrain' from the encoder of this teacher, for the same student",
             )
+        )
     student.base_model.load_state_dict(theirs, strict=False)
-
-
-def _shapes(weights: Mapping[str, Any]) -> dict[str, list[int]]:
-    return {name: list(value.shape) for name, value in weights.items()}
 
 
 def check_vocabulary(encoder: ModelDir, tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuse a checkpoint that would take the teacher's token ids for other pieces."""
     own, theirs = encoder.load_tokenizer().get_vocab(), tokenizer.get_vocab()
-    if own != theirs:
-        different = sum(own.get(piece) != index for piece, index in theirs.items())
-        raise CompressError(
+    different = sum(own.get(piece) != index for piece, index in theirs.items())
+    refuse(
+        (
+            own != theirs,
             f"{encoder.path} has another vocabulary than the teacher ({different} of the teacher's {len(theirs)} "
             "pieces are absent or have another number), and a student reads the teacher's token ids; choose a "
-            "checkpoint of the teacher's vocabulary, or fine-tune this one with 'compress finetune --teacher ...'"
+            "checkpoint of the teacher's vocabulary, or fine-tune this one with 'compress finetune --teacher ...'",
         )
+    )
 
 
 def _check_loaded(encoder: ModelDir, loaded: Mapping[str, Any]) -> None:
     """Refuse an encoder of which more than the head would start at random."""
     fresh = [key for key in unfit(loaded) if not set(key.split(".")) & HEAD_PARTS]
-    if fresh:
-        raise CompressError(
-            f"{encoder.path} lacks weights of its own architecture ({len(fresh)}, such as {fresh[0]}), which would "
-            "start at random; save the encoder again with save_pretrained"
+    refuse(
+        (
+            fresh,
+            f"{encoder.path} lacks weights of its own architecture ({len(fresh)}, such as {''.join(fresh[:1])}), which "
+            "would start at random; save the encoder again with save_pretrained",
         )
+    )

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.modeling.families import (
     FAMILIES,
     PRUNABLE,
+    WITHOUT_NEURONS,
     head_size_of,
     layers_of,
     linear_of,
@@ -40,19 +41,16 @@ class Units:
         return self.columns.in_features // self.size
 
     def columns_of(self, chosen: Iterable[int]) -> list[int]:
-        """Return which columns of ``columns`` belong to units."""
         return [unit * self.size + offset for unit in chosen for offset in range(self.size)]
 
     def rows_of(self, chosen: Iterable[int]) -> list[int]:
-        """Return which rows of each linear layer in ``rows`` belong to units."""
         within = self.columns_of(chosen)
         return [block * self.columns.in_features + row for block in range(self.blocks) for row in within]
 
     def sum_over_rows(self, of: Callable[[Tensor], Tensor]) -> Tensor:
         """Return ``[count]``: sums over the units' rows, weights and biases, of what ``of`` makes of a parameter."""
-        parameters = [parameter for linear in self.rows for parameter in linear.parameters()]
-        sums = [of(parameter).reshape(self.blocks, self.count, -1).sum(dim=(0, 2)) for parameter in parameters]
-        return torch.stack(sums).sum(dim=0)
+        parts = (of(parameter) for linear in self.rows for parameter in linear.parameters())
+        return torch.stack([part.reshape(self.blocks, self.count, -1).sum(dim=(0, 2)) for part in parts]).sum(dim=0)
 
     def sum_over_columns(self, of: Callable[[Tensor], Tensor]) -> Tensor:
         """Return ``[count]``: sums over the units' columns of what ``of`` makes of the weights."""
@@ -73,25 +71,17 @@ def units_of(model: PreTrainedModel, part: Part = "heads") -> list[Units]:
     Raises:
         CompressError: for a model of which this project does not know them.
     """
-    if fault := _fault(model, part):
-        raise CompressError(fault)
-    prunable = PRUNABLE[stock_type(model.config)]
-    cut = prunable.heads if part == "heads" else prunable.neurons
-    assert cut is not None
+    fault = _fault(model, part)
+    refuse((fault, fault))
+    cut = getattr(PRUNABLE[stock_type(model.config)], part)
     size = head_size_of(model.config) if part == "heads" else 1
     return [
-        Units(
-            tuple(linear for _, linear in linears_of(layer, cut.rows)),
-            linear_of(layer, cut.columns),
-            size,
-            cut.blocks,
-        )
+        Units(tuple(linears_of(layer, cut.rows).values()), linear_of(layer, cut.columns), size, cut.blocks)
         for layer in layers_of(model)
     ]
 
 
 def _fault(model: PreTrainedModel, part: Part) -> str:
-    """Return why the units of a model cannot be had; nothing where they can."""
     family = stock_type(model.config)
     if part not in get_args(Part):
         return f"part = {part!r} is not known; use {' or '.join(map(repr, get_args(Part)))}"
@@ -106,13 +96,13 @@ def _fault(model: PreTrainedModel, part: Part) -> str:
             f"this ALBERT shares {model.config.num_hidden_groups} groups of {model.config.inner_group_num} layers; "
             "compress knows the heads of one that shares a single layer (num_hidden_groups = inner_group_num = 1)"
         )
-    if part == "neurons" and PRUNABLE[family].neurons is None:
+    if part == "neurons" and family in WITHOUT_NEURONS:
         return f"a layer of a {family} has several feed-forward networks, whose neurons compress does not remove"
     return ""
 
 
 def heads_per_layer(model: PreTrainedModel) -> list[int]:
-    """Return the number of heads of each layer; an empty list for a model without heads, such as a BiLSTM."""
+    """Return the number of heads of each layer; an empty list for a model without heads."""
     return [units.count for units in units_of(model)] if has_units(model) else []
 
 
@@ -120,7 +110,7 @@ def ffn_widths(model: PreTrainedModel) -> list[int]:
     """Return the inner width of each layer's feed-forward network; an empty list for a model without one."""
     if has_units(model, "neurons"):
         return [units.count for units in units_of(model, "neurons")]
-    if stock_type(model.config) == "mobilebert":
+    if stock_type(model.config) in WITHOUT_NEURONS:
         return [linear_of(layer, "intermediate.dense").out_features for layer in layers_of(model)]
     return []
 
@@ -143,9 +133,11 @@ def attention_layers(model: PreTrainedModel) -> list[Units]:
         CompressError: the heads of the model are not known here, or its attention is built otherwise than BERT's.
     """
     family = stock_type(model.config)
-    if family in PRUNABLE and family not in FAMILIES:
-        raise CompressError(
+    refuse(
+        (
+            family in PRUNABLE and family not in FAMILIES,
             f"the attention of a {family!r} is built otherwise than BERT's, and nothing but pruning is made for it; "
-            f"use one of {', '.join(sorted(FAMILIES))}"
+            f"use one of {', '.join(sorted(FAMILIES))}",
         )
+    )
     return units_of(model)

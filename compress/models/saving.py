@@ -1,23 +1,26 @@
 """Write a torch model the same way everywhere: safetensors, config, tokenizer and, for our own types, the code."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.models.dummy_inputs import example_inputs
 from compress.models.model_files import CROSS_ENCODER
 from compress.models.modeling import input_names
 from compress.models.modeling.registration import register_models
+from compress.models.networks import write_code
+from compress.models.networks.small import SmallModel
 from compress.models.prunable_units import ffn_widths, has_units, heads_per_layer, kept_layers
 
 LAST_BITS = 1e-5
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: str | Path) -> None:
     """Write an ordinary Hugging Face directory: ``config.json``, ``model.safetensors`` and the tokenizer's files.
 
     A model of one of our own types also gets its modelling file and an ``auto_map``, so that
@@ -26,27 +29,32 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
     for key in CROSS_ENCODER:  # what is trained answers as it is
         if hasattr(model.config, key):
             delattr(model.config, key)
-    register_models()  # makes save_pretrained copy the modelling file of our own types
+    register_models()  # makes save_pretrained copy the modelling file of pruned types
+    if isinstance(model, SmallModel):
+        write_code(model, Path(directory))
     model.save_pretrained(directory)
     save_tokenizer(tokenizer, directory)
-    _name_inputs(Path(directory), tokenizer, input_names(model))
+    with tokenizer_settings(directory) as settings:  # a DistilBERT of a BERT teacher reads no segments
+        used = [name for name in tokenizer.model_input_names if name in input_names(model)]
+        if used != tokenizer.model_input_names:
+            settings["model_input_names"] = used
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: str | Path) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: str | Path) -> None:
     """Write a tokenizer that neither cuts nor pads by itself, whatever was asked of it last."""
-    if isinstance(tokenizer, PreTrainedTokenizerFast):
-        tokenizer.backend_tokenizer.no_truncation()
-        tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(directory)
 
 
-def _name_inputs(directory: Path, tokenizer: PreTrainedTokenizerBase, used: Sequence[str]) -> None:
-    """Let the tokenizer leave out what the model has no use for: a DistilBERT of a BERT teacher reads no segments."""
-    names = [name for name in tokenizer.model_input_names if name in used]
-    if names != list(tokenizer.model_input_names):
-        path = directory / "tokenizer_config.json"
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        settings["model_input_names"] = names
+@contextmanager
+def tokenizer_settings(directory: str | Path) -> Iterator[dict[str, Any]]:
+    """Read ``tokenizer_config.json``, and write it where the block changed it."""
+    path = Path(directory, "tokenizer_config.json")
+    before = path.read_text(encoding="utf-8")
+    settings = json.loads(before)
+    yield settings
+    if settings != json.loads(before):
         path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -55,13 +63,13 @@ def describe_architecture(model: PreTrainedModel) -> dict[str, Any]:
 
     ``kept_layers`` are the original numbers of the layers, where some are gone.
     """
-    shape: dict[str, Any] = {}
+    config, shape = model.config, dict[str, Any]()
     if has_units(model):  # DistilBERT's config answers to these names too
-        shape = {"layers": model.config.num_hidden_layers, "hidden_size": model.config.hidden_size}
-        if getattr(model.config, "kept_layers", None) is not None:
-            shape["kept_layers"] = kept_layers(model)
+        shape = {"layers": config.num_hidden_layers, "hidden_size": config.hidden_size}
+    if getattr(config, "kept_layers", None) is not None:
+        shape["kept_layers"] = kept_layers(model)
     return {
-        "model_type": model.config.model_type,
+        "model_type": config.model_type,
         **shape,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "heads_per_layer": heads_per_layer(model),

@@ -25,7 +25,7 @@ from compress.models.output_dir import WORK_FOLDER, finish, keep_apart, places_o
 from compress.progress import logger
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _TAKES_LENGTH = ("finetune", "label", "distill")
 _READS_MORE = "--max-length N reads more of them, if the model can"
@@ -108,7 +108,7 @@ class Stage:
         notes = {**fields.get("notes", {}), **self.truncation.notes()}
         return replace(self.manifest, **{**fields, "notes": notes})
 
-    def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", **described: Any) -> None:
+    def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerFast", **described: Any) -> None:
         """Write a torch model, its tokenizer, the manifest and the card; then reopen it and compare outputs."""
         import transformers
 

@@ -22,8 +22,7 @@ from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.scoring import Measure, Values
 from compress.recipes import Pruning
 from compress.recipes.pruning import MOST, units_to_remove
-from compress.surgery.remove_hidden import members, remove_hidden
-from compress.surgery.remove_layers import removable_layers, remove_layers
+from compress.surgery.remove import members, removable_layers, remove_hidden, remove_layers
 from compress.surgery.unit_masks import Masks, mask_lowest, masked, normalised, unmasked
 
 MEASURE: Measure = "loss"

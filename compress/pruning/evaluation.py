@@ -35,9 +35,7 @@ from compress.models.prunable_units import Part, has_units, kept_layers
 from compress.models.resumption import is_whole, seal
 from compress.models.saving import describe_architecture, save_model
 from compress.pruning.scoring import check_rows, scoring_batches
-from compress.surgery.remove_hidden import remove_hidden
-from compress.surgery.remove_layers import remove_layers
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove import remove_heads, remove_hidden, remove_layers, remove_neurons
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
 from compress.surgery.unit_masks import Masks, mask_key, masked, masked_positions
 from compress.tasks import Task

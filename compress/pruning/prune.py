@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 from compress import plugins
 from compress.data import Example, LabelledData, content_sha256
 from compress.errors import CompressError, refuse
-from compress.exporting.export import export, has_exporter
+from compress.exporting.export import has_exporter
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.side_by_side import Speed, time_side_by_side
 from compress.inference.speedup_intervals import Interval
@@ -36,6 +36,7 @@ from compress.recipes import Choice, Phase, Pruning, Training
 from compress.reporting.curves import CURVE_NAME, curve_csv
 from compress.reporting.pruning_page import removed, view
 from compress.reporting.rendering import write_study
+from compress.requests.exporting import export
 from compress.surgery.remove_vocabulary import check_tokenizer
 from compress.surgery.unit_masks import Masks, mask_key, masks_at, masks_from_json
 from compress.training import phases

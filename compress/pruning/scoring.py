@@ -24,8 +24,7 @@ from compress.models.frozen_parameters import fixed_weights
 from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import kept_layers
 from compress.progress import Advance
-from compress.surgery.remove_hidden import members
-from compress.surgery.remove_layers import removable_layers, skipped
+from compress.surgery.remove import members, removable_layers, skipped
 from compress.surgery.unit_masks import Masks, mask_key, masked, normalised
 from compress.tasks import Task, of_network
 

@@ -286,7 +286,7 @@ def _misfit(source: ModelDir, candidate: Quantizing, keep_fp32: int, train: Sequ
 
 
 def _has_int8_weights(path: Path) -> bool:
-    """Tell whether a graph computes with weights of 8 bits; the float32 one of ``cnn`` casts some zeros and ones."""
+    """Tell whether a graph computes with weights of 8 bits; float32 ones of small networks cast some zeros and ones."""
     graph = onnx.load(str(path), load_external_data=False).graph
     weights = {t.name for t in graph.initializer if t.data_type in {TensorProto.INT8, TensorProto.UINT8}}
     return any(not weights.isdisjoint(node.input) for node in graph.node if node.op_type != "Cast")

@@ -11,9 +11,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal
 
 from compress import recipes
+from compress.models import networks
 from compress.recipes import Choice, StudentRecipe, Vocabulary
 from compress.recipes.student import UNPUBLISHED
 
@@ -42,57 +44,33 @@ PRUNED = "pruned"
 FIRST_PRUNED = {"layers": "", "heads": "50%", "ffn": "50%"}
 
 
+# A learned vocabulary makes the file smaller, and texts a little longer.
+_TRANSFORMER = Family(
+    "minilm-3",
+    {VOCABULARY: (0, 8000, 4000)},
+    {
+        "depth": (0.17, 0.33, 0.5, 0.67),
+        "hidden_size": (0.25, 0.5, 0.75, 1.0),
+        "ffn_size": (0.25, 0.5, 0.75, 1.0),
+    },
+)
+# What compress prune removes; the empty text is nothing of a part.
+_PRUNED = Family(
+    "",
+    {
+        "layers": ("", "17%", "33%", "50%"),
+        "heads": ("", "25%", "50%", "75%"),
+        "ffn": ("", "25%", "50%", "75%"),
+    },
+)
+_NETWORKS = {name: networks.part(name) for name in networks.NAMES}
+_RANKED = [
+    (1, "transformer", _TRANSFORMER),
+    *((network.RANK, name, Family(name, network.SPACE)) for name, network in _NETWORKS.items()),
+]
 # In the order in which a search trains their committed recipes.
-FAMILIES: Mapping[str, Family] = {
-    "cnn": Family(
-        "cnn",
-        {
-            "embedding_size": (50, 100, 200, 300),
-            "filters": (25, 50, 100, 200),
-            "widths": ((1, 2), (1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4, 5)),
-            "second_filters": (0, 64, 128),
-            "pooling": ("max", "max-mean"),
-            "minimum_count": (20, 5, 2),
-        },
-    ),
-    # A learned vocabulary makes the file smaller, and texts a little longer.
-    "transformer": Family(
-        "minilm-3",
-        {VOCABULARY: (0, 8000, 4000)},
-        {
-            "depth": (0.17, 0.33, 0.5, 0.67),
-            "hidden_size": (0.25, 0.5, 0.75, 1.0),
-            "ffn_size": (0.25, 0.5, 0.75, 1.0),
-        },
-    ),
-    "ngram": Family(
-        "ngram",
-        {
-            "embedding_size": (16, 32, 64, 128),
-            "longest": (1, 2, 3, 4),
-            "buckets": (10_000, 30_000, 100_000, 200_000),
-            "dense_size": (50, 100, 200),
-            "minimum_count": (20, 5, 2),
-        },
-    ),
-    "bilstm": Family(
-        "bilstm",
-        {
-            "embedding_size": (50, 100, 200, 300),
-            "hidden_size": (32, 64, 150, 300),
-            "dense_size": (50, 200, 400),
-            "minimum_count": (20, 5, 2),
-        },
-    ),
-    # What compress prune removes; the empty text is nothing of a part.
-    PRUNED: Family(
-        "",
-        {
-            "layers": ("", "17%", "33%", "50%"),
-            "heads": ("", "25%", "50%", "75%"),
-            "ffn": ("", "25%", "50%", "75%"),
-        },
-    ),
+FAMILIES: Mapping[str, Family] = {name: family for _, name, family in sorted(_RANKED, key=itemgetter(0))} | {
+    PRUNED: _PRUNED
 }
 
 

@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any
 
 from compress.errors import CompressError
-from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.threads import core_count
 from compress.models.model_dir import ModelDir
@@ -17,6 +16,7 @@ from compress.models.resumption import is_whole, keep, kept
 from compress.models.training_log import read_training
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
+from compress.requests.exporting import export
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationRows, ValidationScore
 from compress.searching.making import Maker, quiet_stages

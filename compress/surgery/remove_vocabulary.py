@@ -27,10 +27,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.data.tokenization import OFFSET_POSITIONS, text_batches, token_counts
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.modeling.families import PRUNABLE, stock_type
-from compress.models.modeling.ngram import NGramConfig
-from compress.models.modeling.small import SmallConfig
+from compress.models.networks import NAMES, model_classes
+from compress.models.networks.small import SmallConfig
 from compress.tasks import of_network
 
 # Kind of tokenizer -> settings with which it is not known that covered text keeps its pieces.
@@ -39,6 +39,8 @@ TOKENIZER_KINDS: Mapping[str, tuple[str, ...]] = {
     "BPE": ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"),
     "Unigram": ("byte_fallback",),
 }
+
+_CUT_NETWORKS = [name for name in NAMES if not model_classes(name)[0].fixed_vocabulary]
 
 
 @dataclass(frozen=True)
@@ -67,25 +69,24 @@ def cut_vocabulary(
     Raises:
         CompressError: a model or tokenizer of a kind whose vocabulary cannot be cut, or a corpus without text.
     """
-    family = stock_type(model.config)
-    if family not in PRUNABLE and not isinstance(model.config, SmallConfig):
-        raise CompressError(
+    family, fixed = stock_type(model.config), getattr(model, "fixed_vocabulary", "")
+    refuse(
+        (
+            family not in PRUNABLE and not isinstance(model.config, SmallConfig),
             f"it is not known where a {family!r} model keeps its vocabulary; it can be cut from "
-            f"{', '.join(sorted(PRUNABLE))} and the students bilstm and cnn"
-        )
-    if isinstance(model.config, NGramConfig):
-        raise CompressError("n-grams are hashes of token ids, which a cut would change; train the student ngram anew")
-    if model.get_output_embeddings() is not None:
-        raise CompressError(
-            f"a {type(model).__name__} gives an output for every piece of its vocabulary; cut that of a classifier"
-        )
+            f"{', '.join(sorted(PRUNABLE))} and the students {' and '.join(_CUT_NETWORKS)}",
+        ),
+        (fixed, fixed),
+    )
     check_tokenizer(tokenizer)
     # A tagger's tokenizer reads words one by one: one of bytes may give them other pieces than within a text.
     read = (Example(word) for row in corpus for word in row.words) if of_network(model).by_word else corpus
     occurring = set(token_counts(tokenizer, read))
-    if not occurring:
-        raise CompressError("the corpus has no text that the tokenizer knows; give text such as the model will read")
-    smaller, kept = cut_tokenizer(tokenizer, occurring | _fixed_pieces(model))
+    refuse((not occurring, "the corpus has no text that the tokenizer knows; give text such as the model will read"))
+    fixed = set(_special_ids(model).values())
+    if family in OFFSET_POSITIONS:  # positions are counted from the id of the padding, which must stay what it is
+        fixed.update(range(model.get_input_embeddings().padding_idx + 1))  # type: ignore[operator]
+    smaller, kept = cut_tokenizer(tokenizer, occurring | fixed)
     removed = _select_rows(model, kept)
     return smaller, VocabularyCut(len(tokenizer), len(kept), len(occurring), parameters=removed)
 
@@ -112,11 +113,13 @@ def cut_tokenizer(
         smaller = type(tokenizer).from_pretrained(folder, **unknown)
     smaller.name_or_path = tokenizer.name_or_path
     made = json.loads(smaller.backend_tokenizer.to_str())
-    if smaller.get_vocab() != expected or made["model"] != definition["model"]:
-        raise CompressError(
+    refuse(
+        (
+            smaller.get_vocab() != expected or made["model"] != definition["model"],
             f"a tokenizer of the class {type(tokenizer).__name__} makes something else of a smaller vocabulary than "
-            "was written, so that its ids would not be the model's; keep the vocabulary of this model"
+            "was written, so that its ids would not be the model's; keep the vocabulary of this model",
         )
+    )
     return smaller, kept
 
 
@@ -144,7 +147,6 @@ def fallbacks(
 
 
 def _words(encoding: Any) -> list[list[str]]:
-    """Return the pieces of each word."""
     tokens = iter(encoding.tokens)
     return [list(itertools.islice(tokens, len(list(word)))) for _, word in itertools.groupby(encoding.word_ids)]
 
@@ -156,18 +158,20 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
         CompressError: it is not known how pieces may be taken from it.
     """
     definition: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    model = definition["model"]
-    if model["type"] not in TOKENIZER_KINDS:
-        raise CompressError(
+    model, kind, keep = definition["model"], definition["model"]["type"], "keep the vocabulary of this model"
+    settings = [f"{name} = {model[name]!r}" for name in TOKENIZER_KINDS.get(kind, ()) if model.get(name)]
+    refuse(
+        (
+            kind not in TOKENIZER_KINDS,
             f"pieces can be taken from tokenizers of the kinds {', '.join(TOKENIZER_KINDS)}; this one is of the kind "
-            f"{model['type']}; keep the vocabulary of this model"
-        )
-    unknown = [name for name in TOKENIZER_KINDS[model["type"]] if model.get(name)]
-    if unknown:
-        raise CompressError(
-            f"this {model['type']} tokenizer has {unknown[0]} = {model[unknown[0]]!r}, with which it is not known that "
-            "text keeps its pieces; keep the vocabulary of this model"
-        )
+            f"{kind}; {keep}",
+        ),
+        (
+            settings,
+            f"this {kind} tokenizer has {''.join(settings[:1])}, with which it is not known that text keeps its "
+            f"pieces; {keep}",
+        ),
+    )
     return definition
 
 
@@ -184,13 +188,8 @@ def _with_needed(definition: Mapping[str, Any], vocabulary: Mapping[str, int], w
         return kept | ({model["unk_id"]} - {None})
     if model.get("unk_token") in vocabulary:
         kept.add(vocabulary[model["unk_token"]])
-    return kept if model["type"] == "WordPiece" else _with_parts(model["merges"], vocabulary, kept)
-
-
-def _with_parts(merges: Iterable[tuple[str, str]], vocabulary: Mapping[str, int], kept: set[int]) -> set[int]:
-    """Return the ids of byte pairs with those of all parts that they can be joined from."""
-    parts: defaultdict[int, set[int]] = defaultdict(set)
-    for left, right in merges:
+    parts: defaultdict[int, set[int]] = defaultdict(set)  # of BPE: all that a token can be joined from
+    for left, right in model.get("merges", ()):
         parts[vocabulary[left + right]] |= {vocabulary[left], vocabulary[right]}
     found, complete = kept, set[int]()
     while found:
@@ -218,7 +217,6 @@ def _renumber(definition: dict[str, Any], new_ids: Mapping[int, int]) -> None:
 
 
 def _renumber_specials(processor: dict[str, Any], new_ids: Mapping[int, int]) -> None:
-    """Write the new ids of the special tokens that are put around a text."""
     for inner in processor.get("processors", ()):  # a sequence of them
         _renumber_specials(inner, new_ids)
     for token in processor.get("special_tokens", {}).values():  # a template
@@ -230,7 +228,6 @@ def _renumber_specials(processor: dict[str, Any], new_ids: Mapping[int, int]) ->
 
 
 def _special_ids(model: PreTrainedModel) -> dict[str, int]:
-    """Return the token ids that the config names, such as ``pad_token_id``."""
     return {
         name: value
         for name, value in model.config.to_dict().items()
@@ -238,25 +235,10 @@ def _special_ids(model: PreTrainedModel) -> dict[str, int]:
     }
 
 
-def _fixed_pieces(model: PreTrainedModel) -> set[int]:
-    """Return the pieces that the model itself refers to."""
-    named = set(_special_ids(model).values())
-    if stock_type(model.config) in OFFSET_POSITIONS:
-        # Positions are counted from the id of the padding, which must stay what it is.
-        named.update(range(model.get_input_embeddings().padding_idx + 1))  # type: ignore[operator]
-    return named
-
-
 def _select_rows(model: PreTrainedModel, kept: list[int]) -> int:
     """Keep the embeddings of some pieces, in place; return how many parameters went."""
     config, embedding = model.config, cast(torch.nn.Embedding, model.get_input_embeddings())
     new_ids = {old: new for new, old in enumerate(kept)}
-    size = len(model.remap) if isinstance(config, SmallConfig) else len(embedding.weight)  # type: ignore[arg-type]
-    if kept[-1] >= size:
-        raise CompressError(
-            f"the tokenizer makes ids up to {kept[-1]} and the model reads ids below {size}, so that they do not "
-            "belong together; copy the model's own tokenizer beside its weights"
-        )
     before = embedding.weight.numel()
     rows = torch.tensor(kept, device=embedding.weight.device)
     if isinstance(config, SmallConfig):  # many of its pieces share a row

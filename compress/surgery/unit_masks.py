@@ -40,10 +40,7 @@ class MaskHooks:
 
     def mask(self, masks: Sequence[Sequence[float] | Tensor] | None) -> None:
         """Simulate removal: one row of U factors (1 keeps, 0 removes) a layer; None takes every mask away."""
-        rows = [torch.as_tensor(row, dtype=torch.float32, device=self.device) for row in masks or ()]
-        if masks is not None and [row.numel() for row in rows] != self.counts:
-            raise ValueError(f"masks of {[row.numel() for row in rows]} do not fit a model of {self.counts}")
-        self.masks = rows
+        self.masks = [torch.as_tensor(row, dtype=torch.float32, device=self.device) for row in masks or ()]
 
     def per_example(self, batch_size: int) -> list[Tensor]:
         """Return fresh masks of ones, ``[B, U]`` a layer.
@@ -74,7 +71,6 @@ def mask_hooks(model: PreTrainedModel, part: Part = "heads") -> Iterator[MaskHoo
     """
     layers = units_of(model, part)
     hooks = MaskHooks([units.count for units in layers], layers[0].columns)
-
     with ExitStack() as handles:
         for index, units in enumerate(layers):
             handles.callback(units.columns.register_forward_pre_hook(partial(hooks._apply, index)).remove)
@@ -85,12 +81,10 @@ Masks = Mapping[Part, Sequence[Tensor]]
 
 
 def unmasked(model: PreTrainedModel, parts: Sequence[Part] = ("heads",)) -> dict[Part, list[Tensor]]:
-    """Return masks of ones."""
     return {part: [torch.ones(units.count) for units in units_of(model, part)] for part in parts}
 
 
 def masks_from_json(rows: Mapping[str, Sequence[Sequence[int]]]) -> Masks:
-    """Return masks from lists of 0 and 1, as JSON holds them."""
     return {part: [torch.tensor(row, dtype=torch.float32) for row in layers] for part, layers in rows.items()}  # type: ignore[misc]
 
 
@@ -104,22 +98,20 @@ def masks_at(model: PreTrainedModel, masked: Mapping[str, Sequence[Sequence[int]
 
 
 def masked_positions(masks: Sequence[Tensor]) -> dict[int, list[int]]:
-    """Return layer -> positions of the masked heads and neurons, as :mod:`compress.surgery.remove_units` removes it."""
+    """Return layer -> positions of the masked heads and neurons, as :mod:`compress.surgery.remove` removes it."""
     return {layer: (mask == 0).nonzero().flatten().tolist() for layer, mask in enumerate(masks)}
 
 
 def mask_key(masks: Masks) -> str:
-    """Return a short name for the masked heads and neurons, by part and layer."""
-    given = b"".join(
-        part.encode() + b":" + b"".join(row.bool().numpy().tobytes() + b"|" for row in rows)
-        for part, rows in sorted(masks.items())
-    )
-    return hashlib.sha256(given).hexdigest()[:16]
+    given = [
+        part.encode() + b":" + b"".join(row.bool().numpy().tobytes() + b"|" for row in masks[part])
+        for part in sorted(masks)
+    ]
+    return hashlib.sha256(b"".join(given)).hexdigest()[:16]
 
 
 @contextmanager
 def masked(model: PreTrainedModel, masks: Masks) -> Iterator[None]:
-    """Mask heads and neurons of a model within the block."""
     with ExitStack() as stack:
         for part, rows in masks.items():
             stack.enter_context(mask_hooks(model, part)).mask(rows)
@@ -158,20 +150,15 @@ def mask_lowest(
     ]
     if by_layer:
         widths = _level(present, count, keep, multiple)
-    else:
-        widths = _rounded(_widths_by_score(ranked, count, keep), present, keep, multiple)
+    else:  # the lowest of all, but for the best of every layer
+        removable = sorted(unit for units in ranked for unit in units[: max(0, len(units) - keep)])
+        removed = Counter(layer for _, layer, _ in removable[:count])
+        widths = _rounded([len(units) - removed[layer] for layer, units in enumerate(ranked)], present, keep, multiple)
     masked = [mask.clone() for mask in masks]
     for mask, units, width in zip(masked, ranked, widths, strict=True):
         for _, _, unit in units[: len(units) - width]:
             mask[unit] = 0
     return masked
-
-
-def _widths_by_score(ranked: Sequence[Sequence[tuple[float, int, int]]], count: int, keep: int) -> list[int]:
-    """Return how many units each layer keeps when the lowest of all go, but for the ``keep`` best of every layer."""
-    removable = sorted(unit for units in ranked for unit in units[: max(0, len(units) - keep)])
-    removed = Counter(layer for _, layer, _ in removable[:count])
-    return [len(units) - removed[layer] for layer, units in enumerate(ranked)]
 
 
 def _level(present: Sequence[int], count: int, keep: int, multiple: int) -> list[int]:

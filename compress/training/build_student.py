@@ -1,6 +1,7 @@
 """Build the untrained student of a recipe, with the tokenizer that it reads."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress import plugins
 from compress.data import Example
 from compress.data.tokenization import maximum_length
-from compress.errors import CompressError
+from compress.errors import refuse
+from compress.models.components import input_embeddings
 from compress.models.modeling import ENDINGS
 from compress.models.modeling.registration import is_known
 from compress.progress import Progress, silent
@@ -21,7 +23,7 @@ from compress.recipes import StudentRecipe, needs_of
 from compress.tasks import Task, of_network
 from compress.training.batches import Masker, batch_of, collator
 from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
-from compress.training.loss_modules import attach_losses, detach_loss_modules, input_embeddings
+from compress.training.loss_modules import attach_losses, detach_loss_modules
 from compress.training.phases import prepared
 from compress.training.step_plan import step_ranges
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher, needs_of_student
@@ -112,10 +114,9 @@ def try_student(
             ours = replace(ours, trained_layers=part.trained_layers)
             theirs = LiveTeacher(teacher, needs_of(losses))(batch, None) if teacher else ours
             for choice, loss in zip(losses, attach_losses(losses, teacher, student), strict=True):
-                if not torch.isfinite(value := loss.function(ours, theirs, batch, *loss.trained)):
-                    raise CompressError(
-                        f"the loss {choice.name} is {float(value)} with its options {dict(choice.options)}; change them"
-                    )
+                value = loss.function(ours, theirs, batch, *loss.trained)
+                told = f"the loss {choice.name} is {float(value)} with its options {dict(choice.options)}; change them"
+                refuse((not torch.isfinite(value), told))
             detach_loss_modules(student)
     return student
 
@@ -123,19 +124,20 @@ def try_student(
 def _check_opens(student: PreTrainedModel, architecture: str) -> None:
     """Refuse a student that could not be opened after its training, as one of another package may be."""
     name, config = type(student).__name__, type(student.config)
-    built = f"{architecture} builds a {name}"
-    if not name.endswith(ENDINGS):
-        raise CompressError(f"{built}; the name of the class must end with {' or '.join(ENDINGS)}")
+    built, embeddings = f"{architecture} builds a {name}", None
     opener = of_network(student).auto_model()
     opened = opener._model_mapping.get(config, None) if is_known(config.model_type) else None
-    if opened is not type(student):
-        raise CompressError(
+    with suppress(NotImplementedError):
+        embeddings = student.get_input_embeddings()
+    refuse(
+        (not name.endswith(ENDINGS), f"{built}; the name of the class must end with {' or '.join(ENDINGS)}"),
+        (
+            opened is not type(student),
             f"{built}, which transformers cannot open again: its module must call AutoConfig.register("
-            f"{config.model_type!r}, {config.__name__}) and {opener.__name__}.register({config.__name__}, {name})"
-        )
-    try:
-        student.get_input_embeddings()
-    except NotImplementedError:
-        raise CompressError(
-            f"{built} without get_input_embeddings(), which must return the nn.Embedding of its tokens"
-        ) from None
+            f"{config.model_type!r}, {config.__name__}) and {opener.__name__}.register({config.__name__}, {name})",
+        ),
+        (
+            embeddings is None,
+            f"{built} without get_input_embeddings(), which must return the nn.Embedding of its tokens",
+        ),
+    )

@@ -16,10 +16,11 @@ from tokenizers import Tokenizer, models, trainers
 from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data.examples import Example, row_key, texts_of
-from compress.errors import CompressError
-from compress.training.loss_modules import input_embeddings
+from compress.errors import refuse
+from compress.models.components import input_embeddings
 
 SPECIALS = ("pad", "unk", "cls", "sep", "mask")
+PLAIN = {"add_special_tokens": False}
 ALPHABET = 1000  # letters; rarer ones are unknown
 
 
@@ -33,11 +34,13 @@ def learn_vocabulary(
     """
     theirs: Any = tokenizer.backend_tokenizer
     kind = json.loads(theirs.to_str())["model"]["type"]
-    if kind != "WordPiece" or any(getattr(tokenizer, f"{name}_token") is None for name in SPECIALS):
-        raise CompressError(
+    refuse(
+        (
+            kind != "WordPiece" or any(getattr(tokenizer, f"{name}_token") is None for name in SPECIALS),
             "[vocabulary] learns subword tokens for teachers with a WordPiece tokenizer, and the tokenizer of this one "
-            f"is of the kind {kind}; use a BERT-like teacher, or a student without [vocabulary]"
+            f"is of the kind {kind}; use a BERT-like teacher, or a student without [vocabulary]",
         )
+    )
     # In the teacher's order: MPNet's embeddings take the id 1 for padding, whatever their config says.
     named = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in SPECIALS}
     specials = sorted(named.values(), key=tokenizer.convert_tokens_to_ids)
@@ -69,7 +72,6 @@ def learn_vocabulary(
 
 
 def _normal(tokenizer: Any, text: str) -> str:
-    """Return a text as the tokenizer's normalizer, if it has one, writes it."""
     return str(tokenizer.normalizer.normalize_str(text)) if tokenizer.normalizer else text
 
 
@@ -95,19 +97,14 @@ def re_embed(
     """
     copied = copy.deepcopy(teacher)
     vectors = input_embeddings(teacher).weight.detach()
-    theirs = tokenizer.get_vocab()
-    rows = torch.empty(len(learned), vectors.shape[1])
+    theirs, rows = tokenizer.get_vocab(), torch.empty(len(learned), vectors.shape[1])
     for piece, index in learned.get_vocab().items():
-        if piece in theirs:
-            rows[index] = vectors[theirs[piece]]
-        else:
-            ids = tokenizer(piece.removeprefix("##"), add_special_tokens=False)["input_ids"]
-            rows[index] = vectors[ids or [tokenizer.unk_token_id]].mean(dim=0)
+        letters = [theirs[piece]] if piece in theirs else tokenizer(piece.removeprefix("##"), **PLAIN)["input_ids"]
+        rows[index] = vectors[letters or [tokenizer.unk_token_id]].mean(dim=0)
     embedding = torch.nn.Embedding(len(learned), vectors.shape[1], padding_idx=learned.pad_token_id)
     embedding.weight.copy_(rows)
     copied.set_input_embeddings(embedding)
-    copied.config.vocab_size = len(learned)
-    copied.config.pad_token_id = learned.pad_token_id
+    copied.config.vocab_size, copied.config.pad_token_id = len(learned), learned.pad_token_id
     return copied
 
 
@@ -131,8 +128,8 @@ class Mixer:
         Raises:
             CompressError: the example is a pair, whose segments a mixture does not carry.
         """
-        if example.text_pair is not None:
-            raise CompressError("the loss mixed-vocabulary reads single texts, and this data has pairs; leave it out")
+        pairs = "the loss mixed-vocabulary reads single texts, and this data has pairs; leave it out"
+        refuse((example.text_pair is not None, pairs))
         generator = random.Random(row_key(example) + self.seed.to_bytes(8, "big"))
         normal = _normal(self._splitter, example.text)
         words = (word for word, _ in self._splitter.pre_tokenizer.pre_tokenize_str(normal))
@@ -140,9 +137,7 @@ class Mixer:
         return [self.tokenizer.cls_token_id, *ids[: max_length - 2], self.tokenizer.sep_token_id]
 
     def _word(self, word: str) -> tuple[list[int], list[int]]:
-        """Return the ids of a word in the teacher's vocabulary and in the learned one."""
         if word not in self.known:
-            theirs = self.tokenizer(word, add_special_tokens=False)["input_ids"]
-            ours = self.learned(word, add_special_tokens=False)["input_ids"]
+            theirs, ours = (tokenizer(word, **PLAIN)["input_ids"] for tokenizer in (self.tokenizer, self.learned))
             self.known[word] = (theirs, [self.teacher_size + piece for piece in ours])
         return self.known[word]

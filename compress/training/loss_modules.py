@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from compress import plugins
-from compress.errors import CompressError
 from compress.models.batch import NO_TARGET, Batch, Outputs
+from compress.models.components import input_embeddings
 from compress.models.modeling.families import stock_type
 from compress.recipes import Choice
 
@@ -75,24 +75,6 @@ def width_projection(student: PreTrainedModel, teacher: PreTrainedModel, *, proj
     """Return a linear map from the student's hidden width to the teacher's; the identity where none is needed."""
     ours, theirs = student.config.hidden_size, teacher.config.hidden_size
     return nn.Linear(ours, theirs) if projected or ours != theirs else nn.Identity()
-
-
-def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
-    """Return the input embeddings ``[V, E]``.
-
-    Raises:
-        CompressError: the model has no table of them, as CANINE, which hashes characters.
-    """
-    try:
-        found = model.get_input_embeddings()
-    except NotImplementedError:
-        found = None
-    if not isinstance(found, nn.Embedding):
-        raise CompressError(
-            f"{type(model).__name__} has no table of embeddings of its tokens (torch.nn.Embedding), from which this "
-            "student starts; use a teacher of another model type"
-        )
-    return found
 
 
 def head_activation(model: PreTrainedModel) -> nn.Module:

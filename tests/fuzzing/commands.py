@@ -42,13 +42,13 @@ import pyarrow.parquet as pq
 from compress.benchmarking import worker
 from compress.cli import COMMANDS, cli, execute
 from compress.cli.printing import close_streams, open_streams
-from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label import LabelOptions, label
 from compress.labelling.shards import Part
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
+from compress.requests.exporting import export
 from compress.searching import space
 from compress.searching.space import Family
 from compress.training import finetune

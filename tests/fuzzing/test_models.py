@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compress.errors import CompressError
-from compress.exporting.export import export
 from compress.inference.predict import load
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
+from compress.requests.exporting import export
 from tests.fuzzing.mutations import change_file
 from tests.support.tiny import classifier, write
 

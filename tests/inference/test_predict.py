@@ -13,7 +13,6 @@ import pytest
 
 from compress.data import Example
 from compress.errors import CompressError
-from compress.exporting.export import export
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
 from compress.inference.predict import load
@@ -21,6 +20,7 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.quantization.quantize import Judge
+from compress.requests.exporting import export
 from tests.support import tiny
 from tests.support.tagging import tagger
 from tests.support.tiny import torch_directory, write

@@ -15,7 +15,7 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.models.batch import Batch
 from compress.pruning.scoring import head_importance, scoring_batches
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks
 from compress.tasks import find_task
 from tests.support.tagging import tagger

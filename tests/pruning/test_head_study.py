@@ -27,7 +27,7 @@ from compress.pruning.head_study import RANDOM_ORDERS, HeadStudy, head_study
 from compress.reporting import heads_page
 from compress.reporting.heads_page import holm, view
 from compress.reporting.svg import Series
-from compress.surgery.remove_units import remove_heads
+from compress.surgery.remove import remove_heads
 from tests.support.tiny import HEADS, LABELS, LAYERS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import train_rows, validation_rows
 

@@ -19,15 +19,17 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from compress import plugins
 from compress.data import LabelledData
 from compress.errors import CompressError
-from compress.exporting.export import export, padded_example
-from compress.exporting.onnx_graph import SCALED_TABLE, ZERO_OR_ONE, layer_of, module_of, operator_counts
+from compress.exporting.export import padded_example
+from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
 from compress.inference.batching import logits_of
 from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import Interval
 from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import ModelDir
+from compress.models.networks.small_graph import SCALED_TABLE, ZERO_OR_ONE
 from compress.quantization.candidates import Quantization, default_method, needs_training_rows, observed_ranges
 from compress.quantization.quantize import Judge, quantize
+from compress.requests.exporting import export
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import sentences, tagger

@@ -9,10 +9,10 @@ import torch
 from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from compress.data.examples import Example, sentence
-from compress.models.modeling.bilstm import BiLSTMForTokenClassification
-from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification
 from compress.models.modeling.pruned import to_pruned
-from compress.surgery.remove_units import remove_heads
+from compress.models.networks.bilstm.model import BiLSTMForTokenClassification
+from compress.models.networks.cnn.model import CNNForSequenceClassification, CNNForTokenClassification
+from compress.surgery.remove import remove_heads
 from tests.support.tiny import BAD, GOOD, PLAIN, classifier, cnn, small, uneven
 
 TAGS = ("BAD", "GOOD", "PLAIN")

@@ -26,14 +26,14 @@ from transformers import (
 
 from compress.data.examples import Example
 from compress.models.model_dir import ModelDir
-from compress.models.modeling.bilstm import BiLSTMForSequenceClassification
-from compress.models.modeling.cnn import CNNForSequenceClassification
-from compress.models.modeling.ngram import NGramForSequenceClassification
 from compress.models.modeling.pruned import to_pruned
-from compress.models.modeling.small import SmallModel
+from compress.models.networks.bilstm.model import BiLSTMForSequenceClassification
+from compress.models.networks.cnn.model import CNNForSequenceClassification
+from compress.models.networks.ngram.model import NGramForSequenceClassification
+from compress.models.networks.small import SmallModel
 from compress.models.prunable_units import has_units
 from compress.models.saving import save_model
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove import remove_heads, remove_neurons
 from tests.support import MODELS_FOLDER
 
 FAMILIES = ("albert", "bert", "distilbert", "electra", "mobilebert", "mpnet", "roberta", "xlm-roberta")
@@ -300,7 +300,7 @@ def torch_directory(kind: str) -> ModelDir:
 @functools.cache
 def onnx_directory(kind: str) -> ModelDir:
     """Return the export of :func:`torch_directory`, made once in a run of tests."""
-    from compress.exporting.export import export
+    from compress.requests.exporting import export
 
     return _made_once(f"{kind}-onnx", lambda directory: export(torch_directory(kind), directory))
 

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from compress.errors import CompressError
-from compress.exporting.export import export, padded_example
+from compress.exporting.export import padded_example
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import PRUNED_FIELDS, head_size_of
@@ -24,9 +24,8 @@ from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
 from compress.models.prunable_units import heads_per_layer
 from compress.models.saving import describe_architecture
 from compress.pruning.scoring import hidden_importance
-from compress.surgery.remove_hidden import Member, remove_hidden
-from compress.surgery.remove_layers import remove_layers
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.requests.exporting import export
+from compress.surgery.remove import Member, remove_heads, remove_hidden, remove_layers, remove_neurons
 from tests.models.modeling.test_pruned import logits_without_compress
 from tests.support.tiny import (
     FAMILIES,
@@ -253,23 +252,6 @@ def test_importance_is_the_slope_of_the_loss_as_a_position_fades(family: str) ->
             slope += sign * nn.functional.cross_entropy(answers, rows.labels).item() / (2 * step)
         assert abs(slope) == pytest.approx(found[position].item(), rel=1e-2, abs=1e-4)
     model.load_state_dict(whole)
-
-
-@pytest.mark.parametrize(
-    ("gone", "message"),
-    [
-        (range(4), "4 of 32 hidden positions cannot be removed: a head is 8 wide, so that a multiple of 8 must go"),
-        (range(32), "32 of 32 hidden positions cannot be removed: .* at most 24"),
-        ([*range(7), 32], "there are no hidden positions 0 to 32; the model's are 0 to 31"),
-        ([*range(7), -1], "there are no hidden positions -1 to 6"),
-    ],
-)
-def test_impossible_removals_change_nothing(gone: list[int], message: str) -> None:
-    model = classifier("bert")
-    before = logits(model)
-    with pytest.raises(CompressError, match=message):
-        remove_hidden(model, gone)
-    assert torch.equal(logits(model), before) and not hasattr(model.config, "kept_heads")
 
 
 def test_a_width_at_which_a_family_has_no_projection_is_refused() -> None:

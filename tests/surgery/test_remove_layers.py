@@ -18,8 +18,7 @@ from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
 from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_layers
 from compress.models.saving import describe_architecture
 from compress.pruning.scoring import choose_removed_layers, value_of
-from compress.surgery.remove_layers import removable_layers, remove_layers, skipped
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove import removable_layers, remove_heads, remove_layers, remove_neurons, skipped
 from compress.surgery.unit_masks import mask_hooks
 from tests.support.tiny import PRUNABLE, bilstm, classifier, examples, load, tokenizer, write
 
@@ -182,25 +181,6 @@ def test_more_layers_than_can_go_are_refused(count: int) -> None:
         choose_removed_layers(classifier("bert", layers=DEPTH), batches(), count)
 
 
-@pytest.mark.parametrize(
-    ("family", "gone", "message"),
-    [
-        ("bert", [2], "there is no layer 2; the model has layers 0 to 1"),
-        ("bert", [-1], "there is no layer -1"),
-        ("bert", [0, 1], "all 2 layers would go; a model keeps at least one"),
-        ("modernbert", [0], "layer 0 of a modernbert is the only one that reads the embeddings without a norm"),
-        ("albert", [0], "an ALBERT has one layer, used 2 times, so that none can go"),
-    ],
-)
-def test_impossible_removals_change_nothing(family: str, gone: list[int], message: str) -> None:
-    model = classifier(family)
-    before = logits(model)
-    for attempt in (remove_layers, lambda model, gone: skipped(model, gone).__enter__()):
-        with pytest.raises(CompressError, match=message):
-            attempt(model, gone)
-    assert torch.equal(logits(model), before) and not hasattr(model.config, "kept_layers")
-
-
 def test_the_first_layer_of_a_modernbert_is_never_chosen() -> None:
     assert removable_layers(classifier("modernbert", layers=3)) == [1, 2]
     assert {step["layer"] for step in choose_removed_layers(classifier("modernbert", layers=3), batches(), 2)} == {1, 2}
@@ -208,7 +188,9 @@ def test_the_first_layer_of_a_modernbert_is_never_chosen() -> None:
 
 def test_layers_of_a_model_that_has_none_are_refused() -> None:
     with pytest.raises(CompressError, match="'compress-bilstm' model are not known to compress; .* from bert, deb"):
-        remove_layers(bilstm(), [0])
+        removable_layers(bilstm())
+    with pytest.raises(CompressError, match="an ALBERT has one layer, used 2 times, so that none can go"):
+        removable_layers(classifier("albert"))
 
 
 def test_the_convolution_of_a_deberta_follows_its_first_layer() -> None:

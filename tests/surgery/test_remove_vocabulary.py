@@ -14,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
     BertTokenizer,
     DebertaV2Tokenizer,
     GPT2Config,
@@ -29,9 +27,9 @@ from transformers import (
 from compress.data.examples import Example
 from compress.data.tokenization import encode
 from compress.errors import CompressError
-from compress.exporting.export import export
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
+from compress.requests.exporting import export
 from compress.surgery.remove_vocabulary import cut_tokenizer, cut_vocabulary, fallbacks
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import BAD, GOOD, PLAIN, PRUNABLE, bilstm, classifier, examples, pruned, tokenizer
@@ -391,9 +389,3 @@ def test_a_model_that_is_not_known_is_refused() -> None:
     config = GPT2Config(vocab_size=40, n_embd=8, n_layer=1, n_head=1)
     message = refused(GPT2ForSequenceClassification(config), tokenizer())
     assert "where a 'gpt2' model keeps its vocabulary" in message and "modernbert" in message and "bilstm" in message
-    small = BertConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
-    assert "BertForMaskedLM gives an output for every piece" in refused(BertForMaskedLM(small), tokenizer())
-    model = classifier()
-    model.resize_token_embeddings(50)
-    message = refused(model, tokenizer())
-    assert "the model reads ids below 50" in message and "copy the model's own tokenizer" in message

@@ -14,7 +14,7 @@ from compress.models.dummy_inputs import example_inputs
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import kept_heads
 from compress.models.prunable_units import attention_layers, ffn_widths, heads_per_layer, units_of
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from tests.support.tiny import (
     FAMILIES,
@@ -143,27 +143,6 @@ def test_masks_are_removed_after_the_block() -> None:
             assert not torch.equal(model(**inputs).logits, before)
             raise RuntimeError
         assert torch.equal(model(**inputs).logits, before)
-
-
-def test_masks_of_another_model_are_refused() -> None:
-    with mask_hooks(classifier("bert")) as hooks, pytest.raises(ValueError, match=r"\[4, 3\]"):
-        hooks.mask([[1.0] * 4, [1.0] * 3])
-
-
-@pytest.mark.parametrize(
-    ("remove", "message"),
-    [
-        ({0: [0, 1, 2, 3]}, "all 4 heads of layer 0 would go; each layer keeps at least one head"),
-        ({1: [4]}, "layer 1 has no head at"),
-        ({0: [-1]}, "layer 0 has no head at"),
-        ({2: [0]}, "there is no layer 2; the model has layers 0 to 1"),
-    ],
-)
-def test_impossible_removals_change_nothing(remove: dict[int, list[int]], message: str) -> None:
-    model = classifier("bert")
-    with pytest.raises(CompressError, match=message):
-        remove_heads(model, remove)
-    assert heads_per_layer(model) == [HEADS, HEADS]
 
 
 @pytest.mark.parametrize("shape", [{"num_hidden_groups": 2}, {"inner_group_num": 2}])

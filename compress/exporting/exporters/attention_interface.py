@@ -19,7 +19,6 @@ MODEL_TYPES = ("albert", "bert", "distilbert", "electra", "mobilebert", "roberta
 
 
 def export(model: PreTrainedModel, path: Path) -> None:
-    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     AttentionInterface.register(ATTENTION, _attention)
     write_fused_graph(model, path, mask=padding_only)
 

@@ -26,20 +26,14 @@ MODEL_TYPES = ("deberta-v2",)
 
 
 def export(model: PreTrainedModel, path: Path) -> None:
-    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
-    write_fused_graph(model, path, methods=_fused_layers(model))
-
-
-@torch.no_grad()
-def _fused_layers(model: PreTrainedModel) -> list[Method]:
     encoder: Any = model.base_model.encoder
-    attentions = [layer.attention.self for layer in encoder.layer]
-    embeddings = encoder.get_rel_embedding()
-    return [
-        (encoder, "get_attention_mask", Tensor.int),  # [B, T]: torch also masks queries of padding, which are not read
-        (encoder, "get_rel_pos", _positions(encoder)),
-        *((attention, "forward", _forward(attention, embeddings)) for attention in attentions),
-    ]
+    with torch.no_grad():
+        embeddings = encoder.get_rel_embedding()
+        attentions = [layer.attention.self for layer in encoder.layer]
+        methods: list[Method] = [(attention, "forward", _forward(attention, embeddings)) for attention in attentions]
+    # [B, T]: torch also masks queries of padding, which are not read
+    methods += [(encoder, "get_attention_mask", Tensor.int), (encoder, "get_rel_pos", _positions(encoder))]
+    write_fused_graph(model, path, methods=methods)
 
 
 def _positions(encoder: Any) -> Callable[..., tuple[Tensor, Tensor] | None]:
@@ -52,10 +46,9 @@ def _positions(encoder: Any) -> Callable[..., tuple[Tensor, Tensor] | None]:
     if not encoder.relative_attention:
         return lambda *_: None
     largest, buckets = encoder.max_relative_positions, encoder.position_buckets
-    distances = torch.arange(-largest, largest + 1)
+    distances, half = torch.arange(-largest, largest + 1), largest
     if buckets > 0:
-        distances = make_log_bucket_position(distances, buckets, largest).long()
-    half = buckets if buckets > 0 else largest
+        distances, half = make_log_bucket_position(distances, buckets, largest).long(), buckets
     rows = (distances + half).clamp(0, 2 * half - 1)
 
     def rows_of(hidden_states: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -79,14 +72,20 @@ def _forward(attention: Any, positions: Tensor | None) -> Callable[..., tuple[Te
         return torch.unflatten(states, -1, (-1, size)).transpose(-3, -2)
 
     def term(states: Tensor, table: Tensor, rows: Tensor) -> Tensor:
-        """Return ``[B, H, T, T]``: what queries (keys) and positions add to the scores, a query (key) in every row."""
-        return _aligned(by_head(states) @ by_head(table.index_select(0, rows)).transpose(1, 2))
+        """Return ``[B, H, T, T]``: what queries (keys) and positions add to the scores, a query (key) in every row.
+
+        Of row i of the products ``[B, H, T, 2 T]`` these are the columns from ``T - i`` on.
+        """
+        products = by_head(states) @ by_head(table.index_select(0, rows)).transpose(1, 2)
+        length = products.shape[2]
+        shifted = torch.unflatten(products.flatten(2)[..., length:], 2, (length, 2 * length - 1))
+        return shifted[..., :length]
 
     def forward(
         hidden_states: Tensor, attention_mask: Tensor, *_: Any, relative_pos: Any, **__: Any
     ) -> tuple[Tensor, None]:
-        query, key = attention.query_proj(hidden_states), attention.key_proj(hidden_states)
-        value = attention.value_proj(hidden_states)
+        linears = (attention.query_proj, attention.key_proj, attention.value_proj)
+        query, key, value = (linear(hidden_states) for linear in linears)
         terms = []
         if keys is not None:
             terms.append(term(query, keys, relative_pos[0]))
@@ -97,10 +96,3 @@ def _forward(attention: Any, positions: Tensor | None) -> Callable[..., tuple[Te
         return flat_attention(query, key, value, attention_mask, bias, heads=heads, scale=scale), None
 
     return forward
-
-
-def _aligned(products: Tensor) -> Tensor:
-    """Return ``[B, H, T, T]`` of ``[B, H, T, 2 T]``: of row i the columns from ``T - i`` on."""
-    length = products.shape[2]
-    rows = torch.unflatten(products.flatten(2)[..., length:], 2, (length, 2 * length - 1))
-    return rows[..., :length]

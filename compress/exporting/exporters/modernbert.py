@@ -25,16 +25,12 @@ MODEL_TYPES = ("modernbert",)
 def refusal(config: PretrainedConfig) -> str:
     """Say why a model of this config has no graph, or nothing: the angles may depend on how long a batch is."""
     types = {config.rope_parameters[kind]["rope_type"] for kind in config.layer_types}
-    if found := sorted(_LENGTH_DEPENDENT & types):
-        return (
-            f"its rope_type {found[0]!r} turns queries and keys by other angles in longer batches, "
-            "which a graph of one formula cannot"
-        )
-    return ""
+    found = sorted(_LENGTH_DEPENDENT & types)
+    reason = "turns queries and keys by other angles in longer batches, which a graph of one formula cannot"
+    return f"its rope_type {found[0]!r} {reason}" if found else ""
 
 
 def export(model: PreTrainedModel, path: Path) -> None:
-    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     rotary: Any = model.base_model.rotary_emb
     layers: Any = layers_of(model)
     angles = (rotary, "forward", _angles(rotary.forward))

@@ -18,22 +18,19 @@ MODEL_TYPES = ("mpnet",)
 
 
 def export(model: PreTrainedModel, path: Path) -> None:
-    """Write the graph. Inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]`` or ``[batch, length, C]``."""
     encoder: Any = model.base_model.encoder
-    bias = (encoder, "compute_position_bias", _position_bias(encoder))
-    attentions = [layer.attention.attn for layer in encoder.layer]
-    forwards = ((attention, "forward", _forward(attention)) for attention in attentions)
-    write_fused_graph(model, path, mask=padding_only, methods=(bias, *forwards))
 
-
-def _position_bias(encoder: Any) -> Any:
-    def compute(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
+    def position_bias(hidden_states: Tensor, *_: Any, **__: Any) -> Any:
         """Return ``[1, H, T, T]``, once for the batch instead of once for each of its rows."""
         positions = torch.arange(hidden_states.size(1), device=hidden_states.device)
         buckets = encoder.relative_position_bucket(positions[None, :] - positions[:, None])
         return encoder.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
 
-    return compute
+    attentions = [layer.attention.attn for layer in encoder.layer]
+    methods = [(attention, "forward", _forward(attention)) for attention in attentions]
+    write_fused_graph(
+        model, path, mask=padding_only, methods=[(encoder, "compute_position_bias", position_bias), *methods]
+    )
 
 
 def _forward(attention: Any) -> Any:

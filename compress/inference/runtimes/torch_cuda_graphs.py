@@ -9,7 +9,7 @@ multiple of 8 tokens, or to the model's longest, whichever is less. The padding 
 were; it costs at most seven tokens a row. A graph is recorded when its shape is first met, or beforehand by
 ``prepare_shapes``.
 
-A model that looks at its data on the CPU in between, as a BiLSTM does to pack rows by length, has no graph.
+A model that looks at its data on the CPU in between, as an LSTM does to pack rows by length, has no graph.
 
 Source: PyTorch, "CUDA semantics", section CUDA Graphs: warm-up on a side stream, static inputs, one memory pool.
 """

@@ -4,7 +4,7 @@ This file imports only torch and transformers: it travels in model directories w
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
@@ -12,81 +12,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 PREFIX = "compress-pruned-"
 # What a config says of pruning beside the fields of its stock class; modeling/pruned.py says what each means.
 PRUNED_FIELDS = ("kept_heads", "original_heads", "ffn_per_layer", "kept_layers")
-
-
-class LayerNames(NamedTuple):
-    """Where things are: the list of layers below the base model, and module names below one layer.
-
-    ``attended_norm`` follows the attention's residual, ``norm`` the feed-forward network's.
-    """
-
-    layers: str
-    query: str
-    key: str
-    value: str
-    output: str
-    attended_norm: str
-    widened: str
-    narrowed: str
-    norm: str
-
-
-_BERT = LayerNames(
-    layers="encoder.layer",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
-    output="attention.output.dense",
-    attended_norm="attention.output.LayerNorm",
-    widened="intermediate.dense",
-    narrowed="output.dense",
-    norm="output.LayerNorm",
-)
-# One layer is all there is: it is used ``num_hidden_layers`` times.
-_ALBERT = LayerNames(
-    layers="encoder.albert_layer_groups.0.albert_layers",
-    query="attention.query",
-    key="attention.key",
-    value="attention.value",
-    output="attention.dense",
-    attended_norm="attention.LayerNorm",
-    widened="ffn",
-    narrowed="ffn_output",
-    norm="full_layer_layer_norm",
-)
-_DISTILBERT = LayerNames(
-    layers="transformer.layer",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    output="attention.out_lin",
-    attended_norm="sa_layer_norm",
-    widened="ffn.lin1",
-    narrowed="ffn.lin2",
-    norm="output_layer_norm",
-)
-_MPNET = LayerNames(
-    layers="encoder.layer",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
-    output="attention.attn.o",
-    attended_norm="attention.LayerNorm",
-    widened="intermediate.dense",
-    narrowed="output.dense",
-    norm="output.LayerNorm",
-)
-FAMILIES: dict[str, LayerNames] = {
-    "albert": _ALBERT,
-    "bert": _BERT,
-    "distilbert": _DISTILBERT,
-    "electra": _BERT,
-    # The widened and narrowed layers, and the last norm, are those of the last of a layer's feed-forward networks.
-    "mobilebert": _BERT,
-    "mpnet": _MPNET,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-}
 
 
 class Cut(NamedTuple):
@@ -101,26 +26,43 @@ class Cut(NamedTuple):
     blocks: int = 1
 
 
-class Prunable(NamedTuple):
-    """Where the layers of a family lie, and what their heads and neurons are cut from.
+class FamilyLayers(NamedTuple):
+    """Where the layers of a family lie below the base model, and what their heads and neurons are cut from.
 
-    ``neurons`` is None where a layer has several feed-forward networks (MobileBERT).
+    ``attended_norm`` follows the attention's residual, ``norm`` the feed-forward network's. Both are empty where
+    attention is built otherwise than BERT's, so that nothing but pruning is made for the family.
     """
 
     layers: str
     heads: Cut
-    neurons: Cut | None
+    neurons: Cut
+    attended_norm: str = ""
+    norm: str = ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All modules of a layer that have weights; the same order in every family."""
+        return (*self.heads.rows, self.heads.columns, *self.neurons.rows, self.neurons.columns, *self[-2:])
 
 
-PRUNABLE: dict[str, Prunable] = {
-    family: Prunable(
-        names.layers,
-        Cut((names.query, names.key, names.value), names.output),
-        None if family == "mobilebert" else Cut((names.widened,), names.narrowed),
-    )
-    for family, names in FAMILIES.items()
-} | {
-    "deberta-v2": Prunable(
+_BERT = FamilyLayers(
+    "encoder.layer",
+    Cut(("attention.self.query", "attention.self.key", "attention.self.value"), "attention.output.dense"),
+    Cut(("intermediate.dense",), "output.dense"),
+    "attention.output.LayerNorm",
+    "output.LayerNorm",
+)
+PRUNABLE: dict[str, FamilyLayers] = {
+    # One layer is all there is: it is used ``num_hidden_layers`` times.
+    "albert": FamilyLayers(
+        "encoder.albert_layer_groups.0.albert_layers",
+        Cut(("attention.query", "attention.key", "attention.value"), "attention.dense"),
+        Cut(("ffn",), "ffn_output"),
+        "attention.LayerNorm",
+        "full_layer_layer_norm",
+    ),
+    "bert": _BERT,
+    "deberta-v2": FamilyLayers(
         "encoder.layer",
         # The last two are there only where positions do not share the projections of the content.
         Cut(
@@ -129,8 +71,29 @@ PRUNABLE: dict[str, Prunable] = {
         ),
         Cut(("intermediate.dense",), "output.dense"),
     ),
-    "modernbert": Prunable("layers", Cut(("attn.Wqkv",), "attn.Wo", 3), Cut(("mlp.Wi",), "mlp.Wo", 2)),
+    "distilbert": FamilyLayers(
+        "transformer.layer",
+        Cut(("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.out_lin"),
+        Cut(("ffn.lin1",), "ffn.lin2"),
+        "sa_layer_norm",
+        "output_layer_norm",
+    ),
+    "electra": _BERT,
+    "mobilebert": _BERT,  # neurons and norm are those of the last of a layer's feed-forward networks
+    "modernbert": FamilyLayers("layers", Cut(("attn.Wqkv",), "attn.Wo", 3), Cut(("mlp.Wi",), "mlp.Wo", 2)),
+    "mpnet": FamilyLayers(
+        "encoder.layer",
+        Cut(("attention.attn.q", "attention.attn.k", "attention.attn.v"), "attention.attn.o"),
+        Cut(("intermediate.dense",), "output.dense"),
+        "attention.LayerNorm",
+        "output.LayerNorm",
+    ),
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
 }
+FAMILIES = {name: family for name, family in PRUNABLE.items() if family.norm}
+# Families whose layers have several feed-forward networks, of which no neurons are removed.
+WITHOUT_NEURONS = ("mobilebert",)
 
 
 def stock_type(config: PretrainedConfig) -> str:
@@ -140,16 +103,12 @@ def stock_type(config: PretrainedConfig) -> str:
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
     """Return the transformer layers of a model of one of the :data:`PRUNABLE`; a shared one comes once."""
-    layers = model.base_model.get_submodule(PRUNABLE[stock_type(model.config)].layers)
-    assert isinstance(layers, nn.ModuleList)
-    return layers
+    return cast(nn.ModuleList, model.base_model.get_submodule(PRUNABLE[stock_type(model.config)].layers))
 
 
 def linear_of(layer: nn.Module, name: str) -> nn.Linear:
-    """Return the linear layer of that name, one of :class:`LayerNames`, of a transformer layer."""
-    module = layer.get_submodule(name)
-    assert isinstance(module, nn.Linear)
-    return module
+    """Return the linear layer of that name, of a transformer layer."""
+    return cast(nn.Linear, layer.get_submodule(name))
 
 
 def head_size_of(config: PretrainedConfig) -> int:
@@ -158,7 +117,7 @@ def head_size_of(config: PretrainedConfig) -> int:
     return width // int(config.num_attention_heads)
 
 
-def linears_of(layer: nn.Module, names: Sequence[str]) -> list[tuple[str, nn.Linear]]:
-    """Return those of the linear layers that the transformer layer has, with their names."""
+def linears_of(layer: nn.Module, names: Sequence[str]) -> dict[str, nn.Linear]:
+    """Return those of the linear layers that the transformer layer has, by name."""
     there = dict(layer.named_modules())
-    return [(name, linear_of(layer, name)) for name in names if name in there]
+    return {name: cast(nn.Linear, there[name]) for name in names if name in there}

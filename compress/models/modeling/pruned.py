@@ -7,7 +7,7 @@ every family has a config and two model classes of its own here, such as ``Prune
 before weights load. A model that was pruned to shapes that a stock class holds stays of that class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from .families import (
     PREFIX,
     PRUNABLE,
     PRUNED_FIELDS,
+    WITHOUT_NEURONS,
     Cut,
     head_size_of,
     layers_of,
@@ -28,6 +29,8 @@ from .families import (
     linears_of,
     stock_type,
 )
+
+MPNET_BIAS = "encoder.relative_attention_bias"
 
 
 class PrunedMPNetSelfAttention(MPNetSelfAttention):
@@ -51,12 +54,9 @@ class PrunedMPNetSelfAttention(MPNetSelfAttention):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
-        if position_bias is not None:
-            position_bias = position_bias[:, self.kept_heads]
-        outputs: tuple[Tensor, ...] = super().forward(  # type: ignore[no-untyped-call]
-            hidden_states, attention_mask, position_bias, output_attentions, **kwargs
-        )
-        return outputs
+        bias = None if position_bias is None else position_bias[:, self.kept_heads]
+        forward: Callable[..., tuple[Tensor, ...]] = super().forward
+        return forward(hidden_states, attention_mask, bias, output_attentions, **kwargs)
 
 
 def tell_heads(model: PreTrainedModel, kept: Sequence[Sequence[int]]) -> None:
@@ -84,8 +84,7 @@ def kept_heads(model: PreTrainedModel) -> list[list[int]]:
     config, layers = model.config, len(layers_of(model))
     heads = getattr(config, "original_heads", None) or config.num_attention_heads
     kept: list[list[int]] | None = getattr(config, "kept_heads", None)
-    if kept is None:
-        return [list(range(heads)) for _ in range(layers)]
+    kept = [list(range(heads)) for _ in range(layers)] if kept is None else kept
     if len(kept) != layers or not all(
         numbers and list(numbers) == sorted(set(numbers)) and 0 <= numbers[0] and numbers[-1] < heads
         for numbers in kept
@@ -98,7 +97,6 @@ def kept_heads(model: PreTrainedModel) -> list[list[int]]:
 
 
 def _resize(model: PreTrainedModel) -> None:
-    """Give every layer the shapes of ``config.kept_heads`` and ``ffn_per_layer``, with weights that loading fills."""
     config, family = model.config, stock_type(model.config)
     layers, names = layers_of(model), PRUNABLE[family]
     config.kept_heads = kept = kept_heads(model)
@@ -106,22 +104,17 @@ def _resize(model: PreTrainedModel) -> None:
         _resize_cut(layer, names.heads, len(heads) * head_size_of(config))
     tell_heads(model, kept)
     if family == "mpnet" and config.original_heads is not None:
-        encoder: Any = model.base_model.encoder
-        buckets = encoder.relative_attention_bias.num_embeddings
-        encoder.relative_attention_bias = nn.Embedding(buckets, config.original_heads)
+        table = cast(nn.Embedding, model.base_model.get_submodule(MPNET_BIAS))
+        model.base_model.set_submodule(MPNET_BIAS, nn.Embedding(table.num_embeddings, config.original_heads))
     widths = config.ffn_per_layer
-    if widths is None:
-        return
-    if names.neurons is None:
-        raise ValueError(f"ffn_per_layer = {widths}, but the feed-forward networks of {family} are not cut")
-    if len(widths) != len(layers) or min(widths) < 1:
+    if widths and (family in WITHOUT_NEURONS or len(widths) != len(layers) or min(widths) < 1):
         raise ValueError(f"ffn_per_layer = {widths} does not fit {len(layers)} layers; each needs at least one neuron")
-    for layer, width in zip(layers, widths, strict=True):
+    for layer, width in zip(layers, widths or (), strict=bool(widths)):
         _resize_cut(layer, names.neurons, width)
 
 
 def _resize_cut(layer: nn.Module, cut: Cut, width: int) -> None:
-    for name, old in linears_of(layer, cut.rows):
+    for name, old in linears_of(layer, cut.rows).items():
         layer.set_submodule(name, nn.Linear(old.in_features, cut.blocks * width, bias=old.bias is not None))
     old = linear_of(layer, cut.columns)
     layer.set_submodule(cut.columns, nn.Linear(width, old.out_features, bias=old.bias is not None))
@@ -143,8 +136,6 @@ class _Kept:
 
 
 class _Pruned:
-    """Resize before weights are loaded."""
-
     def __init__(self, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(*inputs, **kwargs)
         _resize(cast(PreTrainedModel, self))
@@ -157,7 +148,6 @@ def _define(name: str, *bases: type[Any], **attributes: Any) -> type[Any]:
 
 
 def _define_all(task: str) -> dict[str, type[Any]]:
-    """Define the model class of every family for a task, such as ``PrunedBertForTokenClassification``."""
     return {
         family: _define(
             f"Pruned{stock}For{task}",
@@ -199,16 +189,15 @@ def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
 
     Args:
         model: a sequence classifier, or a tagger, of one of the :data:`PRUNABLE` families, whose config says how it was
-            sliced, as :mod:`compress.surgery.remove_units`, :mod:`compress.surgery.remove_layers` and
-            :mod:`compress.surgery.remove_hidden` keep it up to date.
+            sliced, as :mod:`compress.surgery.remove`, :mod:`compress.surgery.remove` and
+            :mod:`compress.surgery.remove` keep it up to date.
     """
     tags = type(model).__name__.endswith("ForTokenClassification")
     model_class = (TAGGER_CLASSES if tags else MODEL_CLASSES)[stock_type(model.config)]
     of_class = {"model_type", "architectures", "auto_map", "transformers_version"}
     settings = {name: value for name, value in model.config.to_dict().items() if name not in of_class}
     if _fits_stock_class(model):
-        model_class = model_class.__bases__[-1]
-        settings = _stock_settings(settings)
+        model_class, settings = model_class.__bases__[-1], _stock_settings(settings)
     config = model_class.config_class(**settings)
     config.architectures = [model_class.__name__]
     pruned: PreTrainedModel = model_class(config)
@@ -220,16 +209,14 @@ def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
 
 def _fits_stock_class(model: PreTrainedModel) -> bool:
     """Tell whether all layers have as many heads as the width of the model makes, and equally many neurons."""
-    config = model.config
-    heads, original = config.num_attention_heads, getattr(config, "original_heads", None) or config.num_attention_heads
-    if stock_type(config) == "mpnet" and original != heads:
-        return False  # its position bias has a row for every original head
-    widths = getattr(config, "ffn_per_layer", None) or [0] * len(layers_of(model))
-    return (
-        all(len(numbers) == heads for numbers in kept_heads(model))
-        and len(widths) == len(layers_of(model))
-        and len(set(widths)) == 1
-    )
+    config, heads = model.config, model.config.num_attention_heads
+    # MPNet's position bias has a row for every original head.
+    if stock_type(config) == "mpnet" and getattr(config, "original_heads", None) not in {None, heads}:
+        return False
+    layers = layers_of(model)
+    widths = getattr(config, "ffn_per_layer", None) or [0] * len(layers)
+    alike = all(len(numbers) == heads for numbers in kept_heads(model)) and len(set(widths)) == 1
+    return alike and len(widths) == len(layers)
 
 
 def _stock_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Register the model types of this project with transformers: ``compress.register_models()``.
 
 ``AutoModelForSequenceClassification.from_pretrained``, or that for token classification, then opens every directory
-that ``compress`` writes, and ``save_pretrained`` puts the modelling file into the directory. How stock models load is
-not touched.
+that ``compress`` writes. How stock models load is not touched.
 """
 
 from functools import cache
@@ -12,9 +11,7 @@ from transformers import CONFIG_MAPPING, AutoConfig
 
 from compress import plugins, tasks
 from compress.errors import CompressError
-from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
-from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification
-from compress.models.modeling.ngram import NGramForSequenceClassification
+from compress.models import networks
 from compress.models.modeling.pruned import MODEL_CLASSES, TAGGER_CLASSES
 from compress.progress import logger
 
@@ -22,20 +19,16 @@ from compress.progress import logger
 @cache
 def register_models() -> None:
     """Let the Auto classes of transformers open the model types of this project."""
-    own: list[type[Any]] = [
-        BiLSTMForSequenceClassification,
-        BiLSTMForTokenClassification,
-        CNNForSequenceClassification,
-        CNNForTokenClassification,
-        NGramForSequenceClassification,
-    ]
-    for model_class in (*own, *MODEL_CLASSES.values(), *TAGGER_CLASSES.values()):
+    small: list[type[Any]] = [one for name in networks.NAMES for one in networks.model_classes(name)]
+    pruned = [*MODEL_CLASSES.values(), *TAGGER_CLASSES.values()]
+    for model_class in small + pruned:
         config_class = model_class.config_class
         opener = tasks.of_network(model_class).auto_model()
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
         opener.register(config_class, model_class, exist_ok=True)
-        config_class.register_for_auto_class()
-        model_class.register_for_auto_class(opener.__name__)
+        if model_class in pruned:  # save_pretrained then copies pruned.py and families.py
+            config_class.register_for_auto_class()
+            model_class.register_for_auto_class(opener.__name__)
 
 
 def is_known(model_type: object) -> bool:

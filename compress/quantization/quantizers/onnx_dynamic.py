@@ -2,9 +2,9 @@
 
 Zafrir et al. 2019, "Q8BERT" (arXiv:1910.06188), without its training. Matrix products and the LSTM compute in int8.
 Embeddings are stored as int8 with one scale a row and become float32 where they are read: that makes the file smaller,
-not the model faster. The tables of ``bilstm``, ``cnn`` and ``ngram`` are scaled by feature when they are written and
-rounded here; the rows of the last two are added up as integers. Attention, layer norms and the last layer stay in
-float32. No calibration data is needed.
+not the model faster. The tables of small networks are scaled by feature when they are written and rounded here; where
+rows are only added up, that is done with integers. Attention, layer norms and the last layer stay in float32. No
+calibration data is needed.
 
 The logits of a text do not depend on the other texts of its batch. ONNX Runtime's ``quantize_dynamic`` takes one range
 for all numbers of a batch: of 872 sentences, 17 had another label alone than in batches of 32. Here
@@ -22,15 +22,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from compress.errors import refuse
-from compress.exporting.onnx_graph import (
-    SCALED_TABLE,
-    SMALL_PRODUCT,
-    ZERO_OR_ONE,
-    layer_of,
-    layers_to_keep,
-    write_graph,
-)
+from compress.exporting.onnx_graph import layer_of, layers_to_keep, write_graph
 from compress.models.integer_rounding import symmetric_int8
+from compress.models.networks.small_graph import SCALED_TABLE, SMALL_PRODUCT, ZERO_OR_ONE
 from compress.quantization.quantizers._products import CONTRIBUTED, IntegerGraph, Rounded
 
 WRITES = "onnx"

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from compress.errors import refuse
 from compress.exporting.onnx_graph import layer_of, layers_to_keep, module_of, write_graph
 from compress.models.integer_rounding import symmetric_int8
+from compress.models.networks import NAMES
 from compress.quantization.quantizers._products import IntegerGraph, Rounded
 
 WRITES = "onnx"
@@ -81,7 +82,7 @@ def _step(node: onnx.NodeProto, ranges: Mapping[str, float]) -> np.float32:
         (
             not module,
             "onnx-qdq needs a graph whose nodes are named after torch modules, and this one is of a small student "
-            "(bilstm, cnn, ngram), or was exported elsewhere or by an older version; use --method onnx-dynamic, or "
+            f"({', '.join(NAMES)}), or was exported elsewhere or by an older version; use --method onnx-dynamic, or "
             "export the transformer again",
         ),
         (

@@ -14,16 +14,18 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrain
 
 from compress.data import Example
 from compress.models.components import Embeddings, activation, embeddings_of, ffn_width
-from compress.progress import logger
 from compress.training.architectures._initialization import (
+    centred_basis,
     fill_head,
     fill_layer,
     free_depth,
     label_settings,
+    leading_directions,
     own_layers,
-    require_plain_layers,
+    require_layers,
+    say_lost,
+    token_vectors,
 )
-from compress.training.architectures._projection import centred_basis, check_rank, leading_directions, token_vectors
 
 
 def build(
@@ -48,9 +50,8 @@ def build(
     Raises:
         CompressError: a shape that this teacher cannot give.
     """
-    require_plain_layers(teacher, "albert")
-    embeddings = embeddings_of(teacher)
-    check_rank(embeddings, embedding_size)
+    require_layers(teacher, "albert")
+    embeddings = embeddings_of(teacher, narrow=embedding_size)
     config = AlbertConfig(
         vocab_size=len(embeddings.words),
         embedding_size=embedding_size,
@@ -72,12 +73,7 @@ def build(
     fill_head(teacher, student)
     error = _fill_embeddings(student, embeddings, token_vectors(embeddings, tokenizer, examples))
     student.config.embedding_error = round(error, 6)
-    logger.info(
-        "embeddings of width %d in place of %d leave out %.1f%% of their energy",
-        embedding_size,
-        embeddings.words.shape[1],
-        100 * error,
-    )
+    say_lost("embeddings", embedding_size, embeddings, error)
     return student
 
 
@@ -109,7 +105,6 @@ def _fill_embeddings(student: Any, embeddings: Embeddings, vectors: Iterable[tor
     if projection is not None:
         up = projection.weight.double() @ up
         bias = projection.weight.double() @ bias + projection.bias.double()
-    widen = student.albert.encoder.embedding_hidden_mapping_in
-    widen.weight.copy_(up)
-    widen.bias.copy_(bias)
+    student.albert.encoder.embedding_hidden_mapping_in.weight.copy_(up)
+    student.albert.encoder.embedding_hidden_mapping_in.bias.copy_(bias)
     return kept.error

@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.model_dir import ModelDir
 from compress.models.pretrained import check_vocabulary, load_classifier
 from compress.tasks import of_network
@@ -33,8 +33,7 @@ def build(
         CompressError: no such model, an ONNX one, another vocabulary, or weights missing beside the head.
     """
     encoder = ModelDir.open(model, classifier=False)
-    if encoder.is_onnx:
-        raise CompressError(f"{model} is an ONNX model, which cannot be trained; give the one it was exported from")
+    refuse((encoder.is_onnx, f"{model} is an ONNX model, which cannot be trained; give the one it was exported from"))
     check_vocabulary(encoder, tokenizer)
     config: Any = teacher.config
     labels = [str(config.id2label[index]) for index in sorted(config.id2label)]

@@ -11,14 +11,14 @@ import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.components import activation, embeddings_of, ffn_width
 from compress.training.architectures._initialization import (
     choose_layers,
     fill_head,
     fill_layer,
     label_settings,
-    require_plain_layers,
+    require_layers,
 )
 
 
@@ -44,15 +44,17 @@ def build(
     Raises:
         CompressError: a depth or a layer that the teacher does not have, or embeddings that are widened by a matrix.
     """
-    require_plain_layers(teacher, "distilbert")
+    require_layers(teacher, "distilbert")
     chosen = choose_layers(int(teacher.config.num_hidden_layers), depth, start)
     embeddings = embeddings_of(teacher)
-    if embeddings.projection is not None:
-        raise CompressError(
+    refuse(
+        (
+            embeddings.projection,
             f"a distilbert student cannot start from this {teacher.config.model_type!r} teacher, whose embeddings of "
             f"width {embeddings.words.shape[1]} are widened by a matrix that DistilBERT does not have; use the student "
-            "transformer or albert"
+            "transformer or albert",
         )
+    )
     config = DistilBertConfig(
         vocab_size=len(embeddings.words),
         dim=teacher.config.hidden_size,

@@ -16,11 +16,18 @@ import torch
 from transformers import MobileBertConfig, MobileBertForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.components import Embeddings, embeddings_of
-from compress.progress import logger
-from compress.training.architectures._initialization import fill_head, free_depth, label_settings, require_plain_layers
-from compress.training.architectures._projection import COUNTED_EXAMPLES, check_rank, leading_directions, token_vectors
+from compress.training.architectures._initialization import (
+    COUNTED_EXAMPLES,
+    fill_head,
+    free_depth,
+    label_settings,
+    leading_directions,
+    require_layers,
+    say_lost,
+    token_vectors,
+)
 
 # Of the published shape: a bottleneck of 128 in a width of 512, and feed-forward networks four times as wide as that.
 BOTTLENECK_SHARE = 4
@@ -48,16 +55,17 @@ def build(
     Raises:
         CompressError: a shape that this teacher cannot give.
     """
-    require_plain_layers(teacher, "mobilebert")
+    require_layers(teacher, "mobilebert")
     heads, width = int(teacher.config.num_attention_heads), int(teacher.config.hidden_size)
     if intra_bottleneck is None:
         intra_bottleneck = heads * max(1, round(width / BOTTLENECK_SHARE / heads))
-    if intra_bottleneck < 1 or intra_bottleneck % heads:
-        raise CompressError(
-            f"intra_bottleneck = {intra_bottleneck} is not possible; give a multiple of the teacher's {heads} heads"
+    refuse(
+        (
+            intra_bottleneck < 1 or intra_bottleneck % heads,
+            f"intra_bottleneck = {intra_bottleneck} is not possible; give a multiple of the teacher's {heads} heads",
         )
-    embeddings = embeddings_of(teacher)
-    check_rank(embeddings, embedding_size)
+    )
+    embeddings = embeddings_of(teacher, narrow=embedding_size)
     config = MobileBertConfig(
         vocab_size=len(embeddings.words),
         embedding_size=embedding_size,
@@ -73,18 +81,9 @@ def build(
     student = MobileBertForSequenceClassification(config)
     fill_head(teacher, student)
     texts = list(itertools.islice(examples, COUNTED_EXAMPLES))
-    error = _fill_embeddings(
-        student,
-        embeddings,
-        words=token_vectors(embeddings, tokenizer, texts, words_only=True),
-        sums=token_vectors(embeddings, tokenizer, texts),
-    )
-    logger.info(
-        "word vectors of width %d in place of %d leave out %.1f%% of their energy",
-        embedding_size,
-        embeddings.words.shape[1],
-        100 * error,
-    )
+    words, sums = (token_vectors(embeddings, tokenizer, texts, words_only=only) for only in (True, False))
+    error = _fill_embeddings(student, embeddings, words=words, sums=sums)
+    say_lost("word vectors", embedding_size, embeddings, error)
     return student
 
 
@@ -105,8 +104,8 @@ def _fill_embeddings(
     bias = norm.bias
     if projection is not None:
         up, bias = projection.weight @ up, projection(bias)
-    kept = leading_directions(map(_centred, words), student.config.embedding_size)
     size = student.config.embedding_size
+    kept = leading_directions(map(_centred, words), size)
     tables = student.mobilebert.embeddings
     tables.word_embeddings.weight.copy_(_centred(embeddings.words) @ kept.basis)
     tables.word_embeddings.weight[student.config.pad_token_id] = 0

@@ -15,12 +15,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.data.tokenization import encode, pad
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.components import ffn_width
 from compress.models.modeling.families import PRUNED_FIELDS, stock_type
 from compress.tasks import of_network
-from compress.training.architectures._initialization import choose_layers, free_depth, own_layers, require_whole
-from compress.training.architectures._projection import copy_model, hidden_states, leading_directions, project_model
+from compress.training.architectures._initialization import (
+    choose_layers,
+    copy_model,
+    free_depth,
+    hidden_states,
+    leading_directions,
+    own_layers,
+    project_model,
+    require_layers,
+)
 
 BASIS_EXAMPLES = 512
 BASIS_LENGTH = 64
@@ -53,19 +61,23 @@ def build(
     Raises:
         CompressError: a shape that this teacher cannot give.
     """
-    require_whole(teacher, "transformer")
+    require_layers(teacher, "transformer", plain=False)
     width = int(teacher.config.hidden_size)
     hidden_size = width if hidden_size is None else hidden_size
     inner = ffn_width(teacher) * hidden_size // width if ffn_size is None else ffn_size
     if start == "random":
-        return _random_student(teacher, depth, hidden_size, inner, heads)
-    if heads is not None:
-        raise CompressError(
-            f"heads = {heads} is for start = 'random'; a student that starts from its teacher has the teacher's "
-            f"{teacher.config.num_attention_heads}"
+        heads = int(teacher.config.num_attention_heads) if heads is None else heads
+        bottleneck = getattr(teacher.config, "intra_bottleneck_size", heads)  # where MobileBERT attends
+        refuse(
+            (
+                heads < 1 or hidden_size < 1 or hidden_size % heads or bottleneck % heads,
+                f"hidden_size = {hidden_size} is not a multiple of {heads} heads; change one of them",
+            ),
+            (inner < 1, f"ffn_size = {inner} is not possible; give 1 or more"),
         )
+        return _empty_student(teacher, free_depth(teacher, depth), hidden_size, inner, heads)
+    _check_widths(teacher, hidden_size, inner, heads)
     chosen = choose_layers(int(teacher.config.num_hidden_layers), depth, start)
-    _check_widths(teacher, hidden_size, inner)
     student = _empty_student(teacher, len(chosen), hidden_size, inner)
     sources = own_layers(teacher, chosen)
     if stock_type(teacher.config) == "mobilebert":
@@ -82,43 +94,32 @@ def build(
     return student
 
 
-def _check_widths(teacher: PreTrainedModel, hidden_size: int, ffn_size: int) -> None:
+def _check_widths(teacher: PreTrainedModel, hidden_size: int, ffn_size: int, heads: int | None) -> None:
     """Refuse widths that cannot be projected from the teacher's."""
-    config = teacher.config
-    width, heads, inner, family = config.hidden_size, config.num_attention_heads, ffn_width(teacher), stock_type(config)
-    if not 0 < hidden_size <= width or hidden_size % heads:
-        raise CompressError(
-            f"hidden_size = {hidden_size} is not possible: it must be a multiple of the teacher's {heads} heads and at "
-            f"most its width {width}"
-        )
-    if family == "electra" and hidden_size == config.embedding_size != width:
-        raise CompressError(
+    config: Any = teacher.config
+    width, own, inner, family = config.hidden_size, config.num_attention_heads, ffn_width(teacher), stock_type(config)
+    refuse(
+        (
+            heads is not None,
+            f"heads = {heads} is for start = 'random'; a student that starts from its teacher has the teacher's {own}",
+        ),
+        (
+            not 0 < hidden_size <= width or hidden_size % own,
+            f"hidden_size = {hidden_size} is not possible: it must be a multiple of the teacher's {own} heads and at "
+            f"most its width {width}",
+        ),
+        (
+            family == "electra" and hidden_size == config.embedding_size != width,
             f"hidden_size = {hidden_size} is not possible: it is the width of this teacher's embeddings, where its "
-            "family has no projection to start from; choose another"
-        )
-    if not 0 < ffn_size <= inner:
-        raise CompressError(f"ffn_size = {ffn_size} is not possible: the teacher's is {inner}")
-    if family == "mobilebert" and (hidden_size, ffn_size) != (width, inner):
-        raise CompressError(
+            "family has no projection to start from; choose another",
+        ),
+        (not 0 < ffn_size <= inner, f"ffn_size = {ffn_size} is not possible: the teacher's is {inner}"),
+        (
+            family == "mobilebert" and (hidden_size, ffn_size) != (width, inner),
             f"hidden_size = {hidden_size} with ffn_size = {ffn_size} is not possible: a MobileBERT teacher, whose "
-            f"width lies in its bottlenecks, gives its own {width} and {inner} only; choose fewer layers with depth"
-        )
-
-
-def _random_student(
-    teacher: PreTrainedModel,
-    depth: int | float,
-    hidden_size: int,
-    ffn_size: int,
-    heads: int | None,
-) -> PreTrainedModel:
-    heads = int(teacher.config.num_attention_heads) if heads is None else heads
-    bottleneck = getattr(teacher.config, "intra_bottleneck_size", heads)  # where MobileBERT attends
-    if heads < 1 or hidden_size < 1 or hidden_size % heads or bottleneck % heads:
-        raise CompressError(f"hidden_size = {hidden_size} is not a multiple of {heads} heads; change one of them")
-    if ffn_size < 1:
-        raise CompressError(f"ffn_size = {ffn_size} is not possible; give 1 or more")
-    return _empty_student(teacher, free_depth(teacher, depth), hidden_size, ffn_size, heads)
+            f"width lies in its bottlenecks, gives its own {width} and {inner} only; choose fewer layers with depth",
+        ),
+    )
 
 
 def _empty_student(
@@ -129,10 +130,8 @@ def _empty_student(
     )
     if config.model_type == "electra" and config.embedding_size == config.hidden_size:
         config.embedding_size = hidden_size  # ELECTRA has a projection only where the two differ
-    config.num_hidden_layers = depth
-    config.hidden_size = hidden_size
-    if heads is not None:
-        config.num_attention_heads = heads
+    config.num_hidden_layers, config.hidden_size = depth, hidden_size
+    config.num_attention_heads = config.num_attention_heads if heads is None else heads
     # DistilBERT calls the same width hidden_dim.
     setattr(config, "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size", ffn_size)
     student = of_network(teacher).auto_model().from_config(config)

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.errors import CompressError, refuse
 from compress.files import faults_of, regular_file
+from compress.models.components import input_embeddings
 from compress.training.augmentation import check_share
-from compress.training.loss_modules import input_embeddings
 
 # A word -> words like it.
 Neighbours = Callable[[str], tuple[str, ...]]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
-from compress.training.loss_modules import input_embeddings
+from compress.models.components import input_embeddings
 from compress.training.losses._common import soft_divergence
 
 NEEDS = frozenset({"logits", "classes", "mixed"})

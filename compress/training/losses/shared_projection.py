@@ -81,9 +81,9 @@ learned = SharedProjections
 def weights(model: PreTrainedModel, layer: int) -> dict[str, list[Tensor]]:
     """Return the weight matrices of a layer counted from 0, by the name of their shape."""
     attention, module = attention_layers(model)[layer], layers_of(model)[layer]
-    names = FAMILIES[stock_type(model.config)]
+    neurons = FAMILIES[stock_type(model.config)].neurons
     return {
         "attention": [projection.weight for projection in (*attention.rows, attention.columns)],
-        "widened": [module.get_parameter(f"{names.widened}.weight")],
-        "narrowed": [module.get_parameter(f"{names.narrowed}.weight")],
+        "widened": [module.get_parameter(f"{neurons.rows[0]}.weight")],
+        "narrowed": [module.get_parameter(f"{neurons.columns}.weight")],
     }

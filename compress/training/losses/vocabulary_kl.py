@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from compress.errors import CompressError
 from compress.models.batch import Batch, Outputs
-from compress.training.loss_modules import VocabularyHead, input_embeddings, masked_tokens
+from compress.models.components import input_embeddings
+from compress.training.loss_modules import VocabularyHead, masked_tokens
 from compress.training.losses._common import require_outputs, soft_divergence, zero
 
 NEEDS = frozenset({"hidden", "targets"})

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from compress.errors import refuse
 from compress.inference import processes
+from compress.models.components import input_embeddings
 from compress.models.integer_rounding import grid_of
 from compress.models.modeling.families import layers_of
 from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
@@ -28,7 +29,6 @@ from compress.quantization.hessian_sensitivity import (
     assign_bits,
     layer_sensitivities,
 )
-from compress.training.loss_modules import input_embeddings
 
 LAYER_BITS = "layer_bits"  # a buffer, so that a checkpoint holds what was decided; 0 is undecided
 

@@ -24,7 +24,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers, heads_per_layer
-from compress.training.architectures._projection import Directions, centred_basis, leading_directions, token_vectors
+from compress.training.architectures._initialization import Directions, centred_basis, leading_directions, token_vectors
 from tests.support.tiny import LABELS, LAYERS, classifier, examples, onnx_directory, pruned, tokenizer, write
 from tests.training.architectures.test_initialization import build, logits
 

@@ -15,16 +15,16 @@ from compress import plugins
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.modeling.families import layers_of
+from compress.models.networks.build_small import kept_pieces, project
 from compress.models.prunable_units import attention_layers
-from compress.training.architectures._initialization import choose_layers
-from compress.training.architectures._projection import (
+from compress.training.architectures._initialization import (
     PASS_ROWS,
     Directions,
+    choose_layers,
     hidden_states,
     leading_directions,
     project_model,
 )
-from compress.training.architectures._small import kept_pieces, project
 from tests.support.tiny import (
     FAMILIES,
     HEADS,

@@ -21,7 +21,7 @@ from compress.models.prunable_units import Part, has_units, units_of
 from compress.pruning.criteria.gradient import importance
 from compress.recipes import Choice, Phase
 from compress.surgery import unit_masks
-from compress.surgery.remove_units import remove_heads, remove_neurons
+from compress.surgery.remove import remove_heads, remove_neurons
 from compress.surgery.unit_masks import masked_positions
 from compress.tasks import default
 from compress.training import phases

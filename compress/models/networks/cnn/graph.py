@@ -11,22 +11,26 @@ weights undo it, so that rounding the table is all that makes it int8
 (:mod:`compress.quantization.quantizers.onnx_dynamic`).
 """
 
-from pathlib import Path
-
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
-from compress.errors import CompressError
-from compress.exporting.exporters._small import array, text_ids, undo_scales, write_small_graph
-from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT, ZERO_OR_ONE
-from compress.models.modeling.cnn import CNNConfig, CNNForSequenceClassification, offsets_of
+from compress.errors import refuse
+from compress.models.networks.cnn.model import CNNForSequenceClassification, offsets_of
+from compress.models.networks.small_graph import (
+    SCALED_TABLE,
+    TABLE_LIMIT,
+    ZERO_OR_ONE,
+    array,
+    small_graph,
+    text_ids,
+    undo_scales,
+)
 
-MODEL_TYPES = (CNNConfig.model_type,)
 _EXACT = 2**24  # float32 has every whole number below
 
 
-def export(model: CNNForSequenceClassification, path: Path) -> None:
-    """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`).
+def graph(model: CNNForSequenceClassification) -> ModelProto:
+    """Return the model's graph (:func:`compress.models.networks.small_graph.small_graph`).
 
     Raises:
         CompressError: the vocabulary is too large for exact places in float32.
@@ -35,8 +39,8 @@ def export(model: CNNForSequenceClassification, path: Path) -> None:
     tables, scales = folded_tables(model)
     offsets = list(tables)
     table = np.stack(list(tables.values()), axis=1).reshape(-1, len(scales))  # [vocabulary * offsets, features]
-    if len(table) >= _EXACT:
-        raise CompressError(f"{config.vocab_size:,} tokens at {len(offsets)} places are more rows than {_EXACT:,}")
+    too_many = f"{config.vocab_size:,} tokens at {len(offsets)} places are more rows than {_EXACT:,}"
+    refuse((len(table) >= _EXACT, too_many))
     kernel = np.zeros((len(offsets), 1, offsets[-1] - offsets[0] + 1), dtype=np.float32)
     for place, offset in enumerate(offsets):
         kernel[place, 0, offset - offsets[0]] = len(offsets)
@@ -117,7 +121,7 @@ def export(model: CNNForSequenceClassification, path: Path) -> None:
             ]
             scales = np.tile(scales, 2)
     undo_scales(model, scales, weights, nodes)
-    write_small_graph(model, path, weights, nodes)
+    return small_graph(model, weights, nodes)
 
 
 def folded_tables(model: CNNForSequenceClassification) -> tuple[dict[int, np.ndarray], np.ndarray]:

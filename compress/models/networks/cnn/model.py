@@ -2,17 +2,15 @@
 
 Its first layer is linear in the embeddings, so that an export multiplies both into a table with a row for each token
 and place (the pre-computation of Devlin et al. 2014, "Fast and Robust Neural Network Joint Models for Statistical
-Machine Translation"): :mod:`compress.exporting.exporters.cnn`. This file and the one that it imports travel in the
-model directory (:mod:`compress.models.modeling.small`).
+Machine Translation"): ``graph.py`` beside this file.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .small import SmallConfig, SmallModel
+from ..small import SmallConfig, SmallModel
 
 POOLING = ("max", "max-mean")
 
@@ -27,21 +25,11 @@ class CNNConfig(SmallConfig):
 
     model_type = "compress-cnn"
 
-    def __init__(
-        self,
-        widths: Sequence[int] = (1, 2, 3, 4),
-        filters: int = 100,
-        second_filters: int = 0,
-        second_width: int = 3,
-        pooling: str = "max",
-        **kwargs: Any,
-    ) -> None:
-        self.widths = list(widths)
-        self.filters = filters
-        self.second_filters = second_filters
-        self.second_width = second_width
-        self.pooling = pooling
-        super().__init__(**kwargs)
+    widths: Sequence[int] = (1, 2, 3, 4)
+    filters: int = 100
+    second_filters: int = 0
+    second_width: int = 3
+    pooling: str = "max"
 
 
 class CNNForSequenceClassification(SmallModel):
@@ -54,6 +42,7 @@ class CNNForSequenceClassification(SmallModel):
 
     config_class = CNNConfig
     base_model_prefix = "cnn"
+    sparse = True
 
     def add_layers(self, config: CNNConfig) -> int:
         features = len(config.widths) * config.filters
@@ -102,8 +91,7 @@ class CNNForSequenceClassification(SmallModel):
         numbers = numbers.masked_fill(~is_text, nothing)
         offsets = [offset for width in config.widths for offset in offsets_of(width)]
         around = torch.cat([shifted(numbers[..., None], offset, nothing) for offset in offsets], dim=-1)
-        rows = around * len(offsets) + torch.arange(len(offsets), device=around.device)
-        padding = nothing * len(offsets)
+        rows, padding = around * len(offsets) + torch.arange(len(offsets), device=around.device), nothing * len(offsets)
         rows = rows.clamp(max=padding).masked_fill(~is_text[..., None], padding).flatten(0, 1)
         sums = [
             nn.functional.embedding_bag(window, products, mode="sum", padding_idx=padding)
@@ -120,7 +108,6 @@ class CNNForSequenceClassification(SmallModel):
 
 
 def in_text(input_ids: Tensor, lengths: Tensor) -> Tensor:
-    """Return which places ``[B, T]`` have a token of the text."""
     return torch.arange(input_ids.shape[1], device=input_ids.device) < lengths[:, None]
 
 

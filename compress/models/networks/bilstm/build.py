@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.models.modeling.bilstm import BiLSTMForSequenceClassification, BiLSTMForTokenClassification
-from compress.models.modeling.small import SmallModel
-from compress.training.architectures._small import Common, build_small
+from compress.models.networks.build_small import build_small
+from compress.models.networks.small import SmallModel
 
 
 def build(
@@ -27,13 +26,13 @@ def build(
     minimum_count: int = 2,
     pairs: str = "joined",
 ) -> SmallModel:
-    """Return an untrained student (:func:`compress.training.architectures._small.build_small`)."""
-    return build_small(
-        BiLSTMForSequenceClassification,
-        BiLSTMForTokenClassification,
-        teacher,
-        tokenizer,
-        examples,
-        Common(embedding_size, dense_size, dropout, minimum_count, pairs),
-        sizes={"hidden_size": hidden_size},
-    )
+    """Return an untrained student (:func:`compress.models.networks.build_small.build_small`)."""
+    options = {
+        "embedding_size": embedding_size,
+        "dense_size": dense_size,
+        "dropout": dropout,
+        "minimum_count": minimum_count,
+        "pairs": pairs,
+        "hidden_size": hidden_size,
+    }
+    return build_small("bilstm", teacher, tokenizer, examples, options, {"hidden_size": 1})

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.errors import CompressError
-from compress.models.modeling.ngram import POOLING, NGramForSequenceClassification, multipliers
-from compress.models.modeling.small import SmallModel
+from compress.errors import CompressError, refuse
+from compress.models.networks.build_small import build_small, tokenizer_size
+from compress.models.networks.ngram.model import POOLING, multipliers
+from compress.models.networks.small import SmallModel
 from compress.tasks import of_network
-from compress.training.architectures._small import Common, build_small, tokenizer_size
 
 
 def build(
@@ -30,28 +30,31 @@ def build(
     minimum_count: int = 2,
     pairs: str = "joined",
 ) -> SmallModel:
-    """Return an untrained student (:func:`compress.training.architectures._small.build_small`).
+    """Return an untrained student (:func:`compress.models.networks.build_small.build_small`).
 
     Args:
         longest: tokens of the longest n-gram; 1 for a bag of tokens.
         buckets: vectors that the n-grams of each length share.
         pooling: ``mean`` or ``sum`` over the text.
     """
-    if of_network(teacher).by_word:
-        raise CompressError("this teacher tags words, and a bag of n-grams has no words; use the student bilstm-tagger")
-    if pooling not in POOLING:
-        raise CompressError(f"pooling = {pooling!r} is not known; use {' or '.join(map(repr, POOLING))}")
+    refuse(
+        (
+            of_network(teacher).by_word,
+            "this teacher tags words, and a bag of n-grams has no words; use the student bilstm-tagger",
+        )
+    )
     try:
         multipliers(tokenizer_size(tokenizer, teacher), longest)
     except ValueError as error:
         raise CompressError(f"longest = {longest} is not possible: {error}; give less") from None
-    return build_small(
-        NGramForSequenceClassification,
-        NGramForSequenceClassification,
-        teacher,
-        tokenizer,
-        examples,
-        Common(embedding_size, dense_size, dropout, minimum_count, pairs),
-        sizes={"longest": longest, "buckets": buckets},
-        others={"pooling": pooling},
-    )
+    options = {
+        "embedding_size": embedding_size,
+        "dense_size": dense_size,
+        "dropout": dropout,
+        "minimum_count": minimum_count,
+        "pairs": pairs,
+        "longest": longest,
+        "buckets": buckets,
+        "pooling": pooling,
+    }
+    return build_small("ngram", teacher, tokenizer, examples, options, {"longest": 1, "buckets": 1, "pooling": POOLING})

@@ -1,14 +1,9 @@
-"""The bidirectional LSTM classifier of Tang et al. 2019 (arXiv:1903.12136), as a transformers model.
-
-This file and the one that it imports travel in the model directory (:mod:`compress.models.modeling.small`).
-"""
-
-from typing import Any
+"""The bidirectional LSTM classifier of Tang et al. 2019 (arXiv:1903.12136), as a transformers model."""
 
 import torch
 from torch import Tensor, nn
 
-from .small import SmallConfig, SmallModel
+from ..small import SmallConfig, SmallModel
 
 
 class BiLSTMConfig(SmallConfig):
@@ -16,9 +11,7 @@ class BiLSTMConfig(SmallConfig):
 
     model_type = "compress-bilstm"
 
-    def __init__(self, hidden_size: int = 150, **kwargs: Any) -> None:
-        self.hidden_size = hidden_size
-        super().__init__(**kwargs)
+    hidden_size: int = 150
 
 
 class BiLSTMForSequenceClassification(SmallModel):

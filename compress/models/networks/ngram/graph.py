@@ -5,20 +5,23 @@ The state is linear in the vectors, so that every column is scaled to the range 
 undo it (:mod:`compress.quantization.quantizers.onnx_dynamic`).
 """
 
-from pathlib import Path
-
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
-from compress.exporting.exporters._small import array, text_ids, undo_scales, write_small_graph
-from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT, ZERO_OR_ONE
-from compress.models.modeling.ngram import NGramConfig, NGramForSequenceClassification, multipliers
+from compress.models.networks.ngram.model import NGramForSequenceClassification, multipliers
+from compress.models.networks.small_graph import (
+    SCALED_TABLE,
+    TABLE_LIMIT,
+    ZERO_OR_ONE,
+    array,
+    small_graph,
+    text_ids,
+    undo_scales,
+)
 
-MODEL_TYPES = (NGramConfig.model_type,)
 
-
-def export(model: NGramForSequenceClassification, path: Path) -> None:
-    """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`).
+def graph(model: NGramForSequenceClassification) -> ModelProto:
+    """Return the model's graph (:func:`compress.models.networks.small_graph.small_graph`).
 
     ``rows`` ``[B, N * T]`` are what a text reads of the table, for n-grams of 1 to N tokens from each of T. Those that
     begin beyond the text are read too, and count 0 times.
@@ -69,4 +72,4 @@ def export(model: NGramForSequenceClassification, path: Path) -> None:
             helper.make_node("Div", ["total", "sizes.column"], ["encoded"]),
         ]
     undo_scales(model, scales, weights, nodes)
-    write_small_graph(model, path, weights, nodes)
+    return small_graph(model, weights, nodes)

@@ -5,7 +5,7 @@ model opens with ``trust_remote_code=True`` where ``compress`` is not installed.
 state, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,29 +23,15 @@ class SmallConfig(PretrainedConfig):
     text, and ``special_tokens`` says how many special tokens stand before, between and after the texts of a pair.
     """
 
-    def __init__(
-        self,
-        tokenizer_size: int = 30522,
-        vocab_size: int = 30522,
-        embedding_size: int = 300,
-        dense_size: int = 200,
-        dropout: float = 0.1,
-        base_model_type: str = "bert",
-        pairs: str = "joined",
-        separator_token_id: int = 0,
-        special_tokens: Sequence[int] = (1, 1, 1),
-        **kwargs: Any,
-    ) -> None:
-        self.tokenizer_size = tokenizer_size
-        self.vocab_size = vocab_size
-        self.embedding_size = embedding_size
-        self.dense_size = dense_size
-        self.dropout = dropout
-        self.base_model_type = base_model_type
-        self.pairs = pairs
-        self.separator_token_id = separator_token_id
-        self.special_tokens = list(special_tokens)
-        super().__init__(**kwargs)
+    tokenizer_size: int = 30522
+    vocab_size: int = 30522
+    embedding_size: int = 300
+    dense_size: int = 200
+    dropout: float = 0.1
+    base_model_type: str = "bert"
+    pairs: str = "joined"
+    separator_token_id: int = 0
+    special_tokens: Sequence[int] = (1, 1, 1)
 
 
 class SmallModel(PreTrainedModel):
@@ -58,13 +44,21 @@ class SmallModel(PreTrainedModel):
     sees ``[h1; h2; h1 * h2; |h1 - h2|]`` (Tang et al. 2019, arXiv:1903.12136, section 3.1). A single text is a pair
     whose second text is empty.
 
-    A class that derives from this one defines ``add_layers``, ``encode`` and ``encode_tokens``; where ``tags`` is true
-    it answers every token.
+    A class that derives from this one defines ``add_layers``, which makes the layers between embedding and state and
+    returns the width S of the state, and ``encode``, which returns the states ``[B, S]`` of texts for token ids
+    ``[B, T]`` and their lengths ``[B]``, which may be 0; or ``encode_tokens`` those of tokens ``[B, T, S]``. Where
+    ``tags`` is true it answers every token; where ``sparse`` is true its embeddings may be trained row by row.
+    ``fixed_vocabulary`` says why tokens cannot be removed from a trained model, if they cannot.
     """
 
     config_class: type[Any] = SmallConfig
+    add_layers: Callable[[Any], int]
+    encode: Callable[[Tensor, Tensor], Tensor]
+    encode_tokens: Callable[[Tensor, Tensor], Tensor]
     remap: Tensor
     tags = False
+    sparse = False
+    fixed_vocabulary = ""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -75,18 +69,6 @@ class SmallModel(PreTrainedModel):
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.dense_size, int(config.num_labels or 2))
         self.post_init()  # type: ignore[no-untyped-call]
-
-    def add_layers(self, config: Any) -> int:
-        """Make the layers between embedding and state, and return the width of the state."""
-        raise NotImplementedError
-
-    def encode(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return states of texts ``[B, S]`` for token ids ``[B, T]`` and their lengths ``[B]``, which may be 0."""
-        raise NotImplementedError
-
-    def encode_tokens(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return states of tokens ``[B, T, S]``."""
-        raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
         """Keep torch's own initialisation, which suits these layers better than a transformer's normal(0, 0.02)."""
@@ -106,9 +88,7 @@ class SmallModel(PreTrainedModel):
 
         Segments are not used.
         """
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        lengths = attention_mask.sum(dim=1)
+        lengths = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).sum(dim=1)
         if self.tags:
             state = self.encode_tokens(input_ids, lengths)
         elif self.config.pairs == "siamese":
@@ -130,8 +110,7 @@ class SmallModel(PreTrainedModel):
         The first separator ends the first text; without one the row is a first text alone.
         """
         before, between, after = self.config.special_tokens
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)
-        lengths = lengths[:, None]
+        positions, lengths = torch.arange(input_ids.shape[1], device=input_ids.device), lengths[:, None]
         is_separator = input_ids == self.config.separator_token_id
         ends = torch.where(is_separator, positions, lengths).amin(dim=1, keepdim=True)
         starts = torch.cat((torch.full_like(ends, before), ends + between))

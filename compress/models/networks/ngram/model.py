@@ -2,16 +2,13 @@
 
 Ye et al. 2022, "Sparse Distillation: Speeding Up Text Classification by Using Bigger Student Models"
 (arXiv:2110.08536): the vectors of all n-grams of a text, averaged. Here n-grams are of the teacher's tokens, and those
-of two and more share a table by a hash. This file and the one that it imports travel in the model directory
-(:mod:`compress.models.modeling.small`).
+of two and more share a table by a hash.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .small import SmallConfig, SmallModel
+from ..small import SmallConfig, SmallModel
 
 POOLING = ("mean", "sum")
 
@@ -25,11 +22,9 @@ class NGramConfig(SmallConfig):
 
     model_type = "compress-ngram"
 
-    def __init__(self, longest: int = 3, buckets: int = 100_000, pooling: str = "mean", **kwargs: Any) -> None:
-        self.longest = longest
-        self.buckets = buckets
-        self.pooling = pooling
-        super().__init__(**kwargs)
+    longest: int = 3
+    buckets: int = 100_000
+    pooling: str = "mean"
 
 
 class NGramForSequenceClassification(SmallModel):
@@ -41,6 +36,8 @@ class NGramForSequenceClassification(SmallModel):
 
     config_class = NGramConfig
     base_model_prefix = "ngram"
+    sparse = True
+    fixed_vocabulary = "n-grams are hashes of token ids, which a cut would change; train the student ngram anew"
 
     def add_layers(self, config: NGramConfig) -> int:
         self.ngrams = nn.Embedding((config.longest - 1) * config.buckets, config.embedding_size)

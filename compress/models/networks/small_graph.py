@@ -5,7 +5,6 @@ all second ones) are rows of the embedding, ``sizes`` ``[B]`` the tokens of each
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,22 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from compress.exporting.onnx_graph import OPSET, SMALL_PRODUCT, write_graph
-from compress.models.modeling.small import SmallModel
+from compress.models.networks.small import SmallModel
 
+OPSET = 20
+# How the name of a table begins whose columns are within its limit on either side, so that int8 needs no scales.
+SCALED_TABLE, TABLE_LIMIT = "scaled_table.", 127
+# How the name of a cast begins that makes float32 of zeros and ones, of which int8 makes integers.
+ZERO_OR_ONE = "zero_or_one."
+# How the name of a matrix product begins that is so small that int8 would make it slower.
+SMALL_PRODUCT = "small_product."
 # The newest file format that the ONNX Runtime of three years ago reads.
 _IR_VERSION = 9
 _INPUTS = ("input_ids", "attention_mask")
 
 
-def write_small_graph(
-    model: SmallModel,
-    path: Path,
-    weights: Mapping[str, np.ndarray],
-    layers: Sequence[NodeProto],
-) -> None:
-    """Write a graph: inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``.
-
-    That of a tagger is ``[batch, length, C]``.
+def small_graph(model: SmallModel, weights: Mapping[str, np.ndarray], layers: Sequence[NodeProto]) -> onnx.ModelProto:
+    """Return a graph: inputs int64 ``[batch, length]``, output ``logits`` ``[batch, C]``, or ``[batch, length, C]``.
 
     Args:
         weights: of ``layers``, which make ``encoded`` (states of texts, or of a tagger's tokens) from ``kept_ids`` and
@@ -45,30 +43,37 @@ def write_small_graph(
         "classifier.bias": array(model.classifier.bias),
         "one": np.array([1], dtype=np.int64),
         **weights,
-        **(_split_constants(config) if siamese else {}),
     }
-    state = "state" if siamese else "encoded"
-    used = {name for node in layers for name in node.input}
-    counting = [helper.make_node("ReduceSum", ["attention_mask", "one"], ["row_sums"], keepdims=0)]
-    at_least_one = helper.make_node("Max", ["text_sizes" if siamese else "row_sums", "one"], ["sizes"])
-    remapping = helper.make_node("Gather", ["remap", text_ids(config)], ["kept_ids"])
+    if siamese:
+        numbers = {"zero": 0, "step": 1, "rows_only": [0], "separator": config.separator_token_id}
+        numbers |= zip(("before", "between", "after"), config.special_tokens, strict=True)
+        numbers["padding"] = getattr(config, "pad_token_id", None) or 0
+        every |= {name: np.array(number, dtype=np.int64) for name, number in numbers.items()}
     nodes = [
-        *(counting if siamese or "sizes" in used else ()),
+        helper.make_node("ReduceSum", ["attention_mask", "one"], ["row_sums"], keepdims=0),
         *(_split_nodes() if siamese else ()),
-        *([at_least_one] if "sizes" in used else ()),
-        *([remapping] if "kept_ids" in used else ()),
+        helper.make_node("Max", ["text_sizes" if siamese else "row_sums", "one"], ["sizes"]),
+        helper.make_node("Gather", ["remap", text_ids(config)], ["kept_ids"]),
         *layers,
         *(_comparison_nodes() if siamese else ()),
-        helper.make_node("MatMul", [state, "dense.weight"], ["dense.product"], name=f"{SMALL_PRODUCT}dense"),
+        helper.make_node(
+            "MatMul",
+            ["state" if siamese else "encoded", "dense.weight"],
+            ["dense.product"],
+            name=f"{SMALL_PRODUCT}dense",
+        ),
         helper.make_node("Add", ["dense.product", "dense.bias"], ["dense.sum"]),
         helper.make_node("Relu", ["dense.sum"], ["dense"]),
         helper.make_node("MatMul", ["dense", "classifier.weight"], ["classifier.product"]),
         helper.make_node("Add", ["classifier.product", "classifier.bias"], ["logits"]),
     ]
+    read = {"logits"}
+    for node in reversed(nodes):  # the first ones are made for all networks, whatever they read
+        read.update(node.input if read.intersection(node.output) else ())
+    nodes = [node for node in nodes if read.intersection(node.output)]
     tokens = [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "length"]) for n in _INPUTS]
-    shape = ["batch", "length", config.num_labels] if model.tags else ["batch", config.num_labels]
+    shape = ["batch", *(["length"] if model.tags else []), config.num_labels]
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)
-    read = {name for node in nodes for name in node.input}
     initializers = [
         numpy_helper.from_array(np.ascontiguousarray(one), name) for name, one in every.items() if name in read
     ]
@@ -77,7 +82,7 @@ def write_small_graph(
         graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="compress", ir_version=_IR_VERSION
     )
     onnx.checker.check_model(proto)
-    write_graph(proto, path)
+    return proto
 
 
 def text_ids(config: Any) -> str:
@@ -100,18 +105,6 @@ def undo_scales(model: SmallModel, scales: np.ndarray, weights: dict[str, np.nda
 
 def array(tensor: Tensor) -> np.ndarray:
     return np.asarray(tensor.detach().cpu())
-
-
-def _split_constants(config: Any) -> dict[str, np.ndarray]:
-    numbers = {
-        "zero": 0,
-        "step": 1,
-        "rows_only": [0],
-        "separator": config.separator_token_id,
-        "padding": getattr(config, "pad_token_id", None) or 0,
-        **dict(zip(("before", "between", "after"), config.special_tokens, strict=True)),
-    }
-    return {name: np.array(number, dtype=np.int64) for name, number in numbers.items()}
 
 
 def _split_nodes() -> list[NodeProto]:

@@ -10,8 +10,8 @@ from torch import nn
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.models.modeling.cnn import CNNForSequenceClassification, CNNForTokenClassification, offsets_of
-from compress.models.modeling.ngram import multipliers
+from compress.models.networks.cnn.model import CNNForSequenceClassification, CNNForTokenClassification, offsets_of
+from compress.models.networks.ngram.model import multipliers
 from compress.surgery.remove_vocabulary import cut_vocabulary
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, cnn, examples, ngram, tokenizer

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.errors import CompressError
-from compress.models.modeling.cnn import POOLING, CNNForSequenceClassification, CNNForTokenClassification
-from compress.models.modeling.small import SmallModel
-from compress.training.architectures._small import Common, build_small
+from compress.errors import refuse
+from compress.models.networks.build_small import build_small
+from compress.models.networks.cnn.model import POOLING
+from compress.models.networks.small import SmallModel
+
+LIMITS = {"filters": 1, "second_filters": 0, "second_width": 1, "pooling": POOLING}
 
 
 def build(
@@ -32,26 +34,29 @@ def build(
     minimum_count: int = 2,
     pairs: str = "joined",
 ) -> SmallModel:
-    """Return an untrained student (:func:`compress.training.architectures._small.build_small`).
+    """Return an untrained student (:func:`compress.models.networks.build_small.build_small`).
 
     Args:
         widths: how many tokens the windows of the first layer have, with ``filters`` of each.
         second_filters: filters of a second layer, over ``second_width`` places of the first; 0 for none.
         pooling: over the tokens of a text: ``max``, or ``max-mean`` for both side by side.
     """
-    if not widths or min(widths) < 1 or len(set(widths)) < len(widths):
-        raise CompressError(f"widths = {list(widths)} is not possible; give different ones, each 1 or more")
-    if second_filters < 0:
-        raise CompressError(f"second_filters = {second_filters} is not possible; give 0 or more")
-    if pooling not in POOLING:
-        raise CompressError(f"pooling = {pooling!r} is not known; use {' or '.join(map(repr, POOLING))}")
-    return build_small(
-        CNNForSequenceClassification,
-        CNNForTokenClassification,
-        teacher,
-        tokenizer,
-        examples,
-        Common(embedding_size, dense_size, dropout, minimum_count, pairs),
-        sizes={"filters": filters, "second_width": second_width},
-        others={"widths": list(widths), "second_filters": second_filters, "pooling": pooling},
+    refuse(
+        (
+            not widths or min(widths) < 1 or len(set(widths)) < len(widths),
+            f"widths = {list(widths)} is not possible; give different ones, each 1 or more",
+        )
     )
+    options = {
+        "embedding_size": embedding_size,
+        "dense_size": dense_size,
+        "dropout": dropout,
+        "minimum_count": minimum_count,
+        "pairs": pairs,
+        "widths": list(widths),
+        "filters": filters,
+        "second_filters": second_filters,
+        "second_width": second_width,
+        "pooling": pooling,
+    }
+    return build_small("cnn", teacher, tokenizer, examples, options, LIMITS)

@@ -1,19 +1,14 @@
 """The graph of the BiLSTM student, node by node: torch's exporters unroll or refuse a packed sequence."""
 
-from pathlib import Path
-
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
-from compress.exporting.exporters._small import array, write_small_graph
-from compress.exporting.onnx_graph import SCALED_TABLE, TABLE_LIMIT
-from compress.models.modeling.bilstm import BiLSTMConfig, BiLSTMForSequenceClassification
-
-MODEL_TYPES = (BiLSTMConfig.model_type,)
+from compress.models.networks.bilstm.model import BiLSTMForSequenceClassification
+from compress.models.networks.small_graph import SCALED_TABLE, TABLE_LIMIT, array, small_graph
 
 
-def export(model: BiLSTMForSequenceClassification, path: Path) -> None:
-    """Write the model's graph (:func:`compress.exporting.exporters._small.write_small_graph`).
+def graph(model: BiLSTMForSequenceClassification) -> ModelProto:
+    """Return the model's graph (:func:`compress.models.networks.small_graph.small_graph`).
 
     That of a tagger reads the states of all tokens instead of the final ones.
     """
@@ -46,7 +41,7 @@ def export(model: BiLSTMForSequenceClassification, path: Path) -> None:
         helper.make_node("Transpose", ["states"], ["by_row"], perm=[2, 0, 1, 3] if model.tags else [1, 0, 2]),
         helper.make_node("Reshape", ["by_row", "joined"], ["encoded"]),
     ]
-    write_small_graph(model, path, weights, layers)
+    return small_graph(model, weights, layers)
 
 
 def _both_directions(model: BiLSTMForSequenceClassification, name: str) -> np.ndarray:
