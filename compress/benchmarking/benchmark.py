@@ -6,6 +6,7 @@ precise as wanted or the time is over. Quality is compared row by row. More mode
 groups, each with the teacher among them.
 """
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -100,7 +101,8 @@ class BenchmarkOutput:
     @classmethod
     def for_request(cls, request: Any) -> Self:
         """Return the output of a request, which overlaps nothing that the request names to be read."""
-        path, command = Path(request.output) if request.output else None, without_home(request.command)
+        path = None if request.output is None else os.fspath(request.output)  # a slash at its end says something
+        command = without_home(request.command)
         output = cls(path, request.force, command=command, progress=request.progress)
         keep_apart(output.files, local_inputs(request))
         return output
