@@ -37,8 +37,9 @@ FIRST_STATES_LIMIT_BYTES = 2 * 1024**3
 # gradients to all parameters, a token is multiplied by the linear layers. Measured were 9 to 27 in float32 for one to
 # twelve layers of width 128 to 768 and vocabularies of 30,000 to 250,000, and 40 and 72 for six layers of width 48; in
 # bfloat16 a token takes half as long.
-# Without parts, steps of fine-tuning six layers of 384 on 500 and 1,000 rows take 1.6 times the CPU seconds
-# (benchmarks/results/batch-parts.jsonl), and the training of 'compress distill' with minilm-3 on 800 short rows 1.05.
+# Without parts, 'compress finetune' of six layers of 384 for 40 steps on 1,000 rows takes 1.3 times the CPU
+# seconds (one turn; its steps alone 1.6, benchmarks/results/batch-parts.jsonl), the training of 'compress distill' with
+# minilm-3 on 800 short rows 1.05.
 PART_TOKENS = 40
 # A batch and its cached logits, where there are some -> the teacher's outputs, cached or computed online.
 TeacherSignal = Callable[[Batch, Tensor | None], Outputs]
