@@ -47,7 +47,8 @@ SLOW = frozenset(
     pruning/test_prune_recovery pruning/test_prune_report pruning/test_prune_resume pruning/test_prune_targets
     quantization/test_hessian_sensitivity quantization/test_quantize quantization/test_quantizers reporting/test_page
     searching/test_exploration searching/test_joining searching/test_search studies/test_docstring_corpus
-    studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary test_docs
+    studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary
+    tasks/test_tasks test_docs
     test_labels_page test_nothing_is_sent test_orphans test_packaging test_progress test_shared test_tagging
     training/architectures/test_families training/architectures/test_initialization training/losses/test_losses_train
     training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation
