@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from compress.quantization.candidates import Quantization
     from compress.quantization.quantize import quantize
     from compress.recipes import Pruning
-    from compress.reporting.report import report
     from compress.requests.benchmarking import benchmark, replay
     from compress.requests.calibration import calibrate, cascade
     from compress.requests.exporting import export
+    from compress.requests.reporting import report
     from compress.requests.training import distill, finetune, pretrain
     from compress.searching.budget import SearchBudget, SearchSettings
     from compress.searching.search import SearchData, search
@@ -85,7 +85,7 @@ _LAZY = {
     "quantize": "compress.quantization.quantize",
     "register_models": "compress.models.modeling.registration",
     "replay": "compress.requests.benchmarking",
-    "report": "compress.reporting.report",
+    "report": "compress.requests.reporting",
     "run": "compress.studies.run",
     "search": "compress.searching.search",
 }

@@ -563,7 +563,7 @@ def test_int8_is_checked_on_words(student: ModelDir, tmp_path: Path) -> None:
 
 
 def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelDir, tmp_path: Path) -> None:
-    from compress.reporting.report import report
+    from compress.requests.reporting import report
 
     rows = [*TEST, LONG]
     exported = export(student, tmp_path / "onnx")

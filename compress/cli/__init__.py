@@ -62,6 +62,7 @@ REQUESTS = {
     "distill": "compress.requests.training:Distill",
     "benchmark": "compress.requests.benchmarking:Benchmark",
     "replay": "compress.requests.benchmarking:Replay",
+    "report": "compress.requests.reporting:Report",
     "calibrate": "compress.requests.calibration:Calibrate",
     "cascade": "compress.requests.calibration:Cascade",
     "export": "compress.requests.exporting:Export",

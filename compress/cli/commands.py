@@ -88,6 +88,7 @@ def _show_cascade(asked: Any, made: Any) -> None:
 SHOW: Mapping[str, Callable[[Any, Any], None]] = {
     "Benchmark": _show_results,
     "Replay": _show_replay,
+    "Report": lambda asked, page: tell(str(page)),
     "Calibrate": _show_calibration,
     "Cascade": _show_cascade,
 }
@@ -108,7 +109,8 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
     default = None if field.default is PydanticUndefined else field.default
     required = field.is_required() or declared.required
     if declared.argument:
-        yield click.Argument([name], metavar=declared.metavar)
+        several = typing.get_origin(type_) is tuple
+        yield click.Argument([name], nargs=-1 if several else 1, required=True, metavar=declared.metavar)
         return
     if declared.flags:
         for (flag, value), said in zip(declared.flags.items(), (help or "").split("|"), strict=True):

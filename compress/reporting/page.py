@@ -95,7 +95,8 @@ def view(
     Raises:
         CompressError: a price is for a machine that was not measured.
     """
-    measured, prices = gather(lines, budget_points), prices or PriceList()
+    measured = gather(lines, budget_points)
+    prices = prices or PriceList()
     best = [line for part in measured for line in part.leaders.models]
     studies = sorted({line.study for line in lines if line.study})
     left_out = [(str(one["name"]), str(one["reason"])) for line in lines for one in line.left_out]

@@ -30,7 +30,7 @@ from compress.recipes import (
 )
 from compress.recipes.controls import control_key
 from compress.reporting.curves import CURVE_NAME
-from compress.reporting.report import report
+from compress.requests.reporting import report
 from compress.requests.training import Distill, Finetune
 from compress.studies.data import StudyRows, open_study_rows
 from compress.studies.journal import Stages

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from compress.reporting.cost import PriceList
 from compress.reporting.rendering import HTML_NAME
-from compress.reporting.report import report
+from compress.requests.reporting import report
 from tests.support.report_study import study
 from tests.support.results import write_lines
 
@@ -65,7 +64,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     curves = [folder / "pruning_curve.csv", *trained]
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-        report([results], folder / "out", curves=curves, prices=PriceList(["cpu=0.36"], "EUR"))
+        report([results], folder / "out", curves=curves, prices=["cpu=0.36"], currency="EUR")
     return (folder / "out" / HTML_NAME).as_uri()
 
 

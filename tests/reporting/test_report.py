@@ -34,10 +34,10 @@ from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.models.output_dir import alone
 from compress.recipes import BenchmarkSettings
-from compress.reporting.cost import PriceList
 from compress.reporting.rendering import HTML_NAME, MARKDOWN_NAME
-from compress.reporting.report import JSON_NAME, report
+from compress.reporting.report import JSON_NAME
 from compress.reporting.terminal import results_table
+from compress.requests.reporting import report
 from tests.support.report_study import study
 from tests.support.results import line, write_lines
 from tests.support.tiny import examples, torch_directory
@@ -319,7 +319,7 @@ def test_the_table_has_every_kind_and_marks_wide_intervals(made: Any) -> None:
 
 
 def test_the_twins_say_the_same(made: Any, tmp_path: Path) -> None:
-    html, markdown = made(study(), prices=PriceList(["cpu=0.5"]))
+    html, markdown = made(study(), prices=["cpu=0.5"])
     data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
     first = data["sections"][0]
     assert first["verdict"][0] in html and first["verdict"][0] in markdown
@@ -338,7 +338,7 @@ def test_the_twins_say_the_same(made: Any, tmp_path: Path) -> None:
 def test_the_machine_file_keeps_its_names(made: Any, tmp_path: Path) -> None:
     curve = tmp_path / "pruning_curve.csv"
     curve.write_text(CURVE)
-    made(study(), curves=[curve], prices=PriceList(["cpu=0.5"]))
+    made(study(), curves=[curve], prices=["cpu=0.5"])
     data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
     assert data["format"] == 1
     assert " ".join(sorted(data)) == (
@@ -417,9 +417,9 @@ def test_reading_results_needs_no_torch() -> None:
 def test_columns_without_texts_are_refused(tmp_path: Path) -> None:
     from click.testing import CliRunner
 
-    from compress.cli.report import command
+    from compress.cli import cli
 
     results = write_lines(tmp_path / "r.jsonl", usual())
-    found = CliRunner().invoke(command, [str(results), "-o", str(tmp_path / "out"), "--text-column", "sentence"])
+    found = CliRunner().invoke(cli, ["report", str(results), "-o", str(tmp_path / "out"), "--text-column", "sentence"])
     assert isinstance(found.exception, CompressError) and "--texts" in str(found.exception)
     assert not (tmp_path / "out").exists()

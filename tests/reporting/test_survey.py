@@ -12,11 +12,11 @@ import pytest
 from compress import recipes
 from compress.benchmarking.results.schema import Measurement
 from compress.recipes import Choice, Phase, StudentRecipe, Survey, catalogue
-from compress.reporting.report import report
 from compress.reporting.sections import gather
 from compress.reporting.survey import HEADINGS, NOT_MEASURED, VALIDATION, survey
 from compress.reporting.tables import EMPTY, Cell
 from compress.reporting.terminal import COLUMNS, sparkline
+from compress.requests.reporting import report
 from docs.study_tables import published_in_short
 from tests.support.results import line, write_lines
 

@@ -1,0 +1,66 @@
+"""What a report is asked for."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pydantic
+
+from compress.requests import Holds, Output, Request, function, option, request
+from compress.requests.groups import LabelColumns
+
+if TYPE_CHECKING:
+    Paths = Sequence[Any]
+    Tests = Sequence[Any]
+    Texts = Sequence[str]
+else:
+    Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
+    Tests = Annotated[tuple[Any, ...], Holds("rows"), pydantic.Strict(False)]
+    Texts = Annotated[tuple[str, ...], pydantic.Strict(False)]
+
+
+@request
+class Report(Request[Path], LabelColumns):
+    """Write results as an HTML page, Markdown and JSON."""
+
+    stage = "compress.reporting.report:report"
+
+    results: Paths = option(
+        help="Files of 'compress benchmark'; hosts may differ, but are never compared.",
+        metavar="RESULTS...",
+        argument=True,
+        has_option=False,
+    )
+    output: Output = option(help="Directory to write the pages to; no model.", metavar="DIR", required=True)
+    _: KW_ONLY
+    curves: Paths = option(
+        default=(),
+        metavar="FILE",
+        flag="--curve",
+        help="A model's directory, for the curves of its training and of its pruning; or one of these files.",
+    )
+    title: str = option(default="", metavar="TEXT", help="Heading; default the study's name.")
+    max_accuracy_drop: float = option(
+        default=1.0, ge=0, metavar="POINTS", help="Budget that verdicts are about, in points.", allow_inf_nan=False
+    )
+    prices: Texts = option(
+        default=(),
+        metavar="MACHINE=AMOUNT",
+        flag="--price",
+        help="What an hour of a whole machine costs: cpu=0.34, cpu:8=0.34 (with 8 threads), cuda=2.5; may be repeated.",
+    )
+    currency: str = option(default="", metavar="TEXT", needs=("prices",), help="Currency written after amounts.")
+    texts: Tests = option(
+        default=(),
+        metavar="FILE",
+        help="The test data, to show the texts of flipped rows in the page; may be repeated.",
+    )
+    force: bool = option(
+        default=False,
+        decides=False,
+        help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
+    )
+
+
+report = function(Report)
