@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from compress.requests.calibration import calibrate, cascade
     from compress.requests.exporting import export
     from compress.requests.reporting import report
+    from compress.requests.searching import search
     from compress.requests.training import distill, finetune, pretrain
-    from compress.searching.budget import SearchBudget, SearchSettings
-    from compress.searching.search import SearchData, search
     from compress.studies.run import run
 
 __version__ = "0.1.0"
@@ -64,9 +63,6 @@ _LAZY = {
     "Pruning": "compress.recipes",
     "PruningData": "compress.pruning.prune",
     "Quantization": "compress.quantization.candidates",
-    "SearchBudget": "compress.searching.budget",
-    "SearchData": "compress.searching.search",
-    "SearchSettings": "compress.searching.budget",
     "benchmark": "compress.requests.benchmarking",
     "calibrate": "compress.requests.calibration",
     "cascade": "compress.requests.calibration",
@@ -87,7 +83,7 @@ _LAZY = {
     "replay": "compress.requests.benchmarking",
     "report": "compress.requests.reporting",
     "run": "compress.studies.run",
-    "search": "compress.searching.search",
+    "search": "compress.requests.searching",
 }
 
 __all__ = [
@@ -102,9 +98,6 @@ __all__ = [
     "Pruning",
     "PruningData",
     "Quantization",
-    "SearchBudget",
-    "SearchData",
-    "SearchSettings",
     "__version__",
     "benchmark",
     "calibrate",

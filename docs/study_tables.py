@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from compress.benchmarking.results.aggregate import RowPredictions
 from compress.benchmarking.results.files import Result, read_results, results_of
 from compress.benchmarking.results.formatting import (
     kind_text,
@@ -23,7 +22,6 @@ from compress.benchmarking.results.formatting import (
 )
 from compress.benchmarking.results.schema import Measurement, groups
 from compress.escaping.markdown import Markdown, code_span, markdown_text
-from compress.evaluation.metrics import difference_interval
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting import tables
 from compress.reporting.pareto import marks, pareto_chart
@@ -163,23 +161,6 @@ def students_table() -> str:
     return made + f"\n\n{BELOW_CONTROL}\n\n{below}"
 
 
-def survey_tables(names: str) -> str:
-    """Return every student recipe with what was published and what the committed results of studies say of it."""
-    parts = [part for study in names.split(",") for part in committed(study)]
-    anywhere = [line for study in SURVEY_STUDIES for part in committed(study) for line in part.small_batches]
-    measured = {line.recipe for line in anywhere if line.kind == "model"}
-    waiting = [student for student in students() if student.name not in measured]
-    found = []
-    lines = [part.small_batches[0] for part in parts]
-    sets = [line.data for line in lines]
-    for number, (part, line) in enumerate(zip(parts, lines, strict=True)):
-        made = survey(part.small_batches, part.lines, () if number else waiting, unlisted=True)
-        where = f", on {line.host['cpu']}, {line.created[:10]}" if sets.count(line.data) > 1 else ""
-        title = f"**{line.data}{where}**\n\n" if len(parts) > 1 else ""
-        found += [title + made.markdown] if made else []
-    return "\n".join(found)
-
-
 def survey_figures(studies: Sequence[str]) -> dict[str, list[dict[str, str]]]:
     """Return what was measured of every student recipe, one entry a data set and machine."""
     figures: dict[str, list[dict[str, str]]] = {}
@@ -252,54 +233,6 @@ def _gain_cell(gain: str, seeds: str) -> str:
     return Markdown(text if seeds == "1" else f"{text}, {seeds} seeds")
 
 
-def repeats_table(said: str) -> str:
-    """Return what one or several seeds of each student of a study say, the best first.
-
-    Args:
-        said: the study, and after a comma the recipe that the others are compared with seed by seed, if any.
-    """
-    study, _, base = said.partition(",")
-    path = RESULTS / f"{study}.jsonl"
-    lines = read_results([path])
-    teacher = next(line for line in lines if line.is_reference)
-    rows = sorted(tables.recipe_table(lines).rows, key=lambda row: -float(row[METRIC].value or 0))
-    kept = [
-        index
-        for index, heading in enumerate(tables.SEEDS_HEADINGS)
-        if heading not in {"Data sets", "Notes"} and any(str(row[index]) != NO_FIGURE for row in rows)
-    ]
-    headings = [tables.SEEDS_HEADINGS[index] for index in kept]
-    text = [[str(row[index]) for index in kept] for row in rows]
-    if base:
-        headings.append(f"Points to {base}")
-        above = _points_above(lines, base)
-        for row, written in zip(rows, text, strict=True):
-            is_control = row[0].small.startswith("control")  # it has its student's name
-            written.append(NO_FIGURE if is_control else above.get(row[0].text, NO_FIGURE))
-    about = f"{teacher.data}, n = {teacher.metric_rows:,}; the teacher: {shown_metric(teacher)}."
-    notes = [f" {row[0].text}: {row[NOTES].text}." for row in rows if row[NOTES].text != NO_FIGURE]
-    return table(headings, text) + f"\n\n{about} Made by `{teacher.command}`.{''.join(notes)}\n"
-
-
-def _points_above(lines: Sequence[Measurement], base: str) -> dict[str, str]:
-    """Return by recipe how many points its students are above those of ``base`` with the same seeds."""
-    students: dict[str, dict[int | None, Measurement]] = {}
-    for line in lines:
-        if line.kind == "model" and line.recipe and line.predictions:
-            students.setdefault(line.recipe, {})[line.training_seed] = line
-    predictions, found = RowPredictions.read(lines), {}
-    assert len({line.data_sha256 for line in lines}) == 1
-    for recipe in students.keys() - {base}:
-        pairs = [(line, students[base][seed]) for seed, line in students[recipe].items()]
-        missing: list[str] = []
-        columns = predictions.columns(pairs, missing)
-        assert columns, missing
-        mean = sum(line.points_above(other) for line, other in pairs) / len(pairs)
-        found[recipe] = str(tables.number(mean, points, difference_interval([columns])))
-    return found
-
-
-@cache
 def committed(study: str) -> list[Measured]:
     """Return a study's committed results, none where there are none yet."""
     path = RESULTS / f"{study}.jsonl"
@@ -385,10 +318,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "fields": field_table,
     "gains": gains_table,
     "gpu": gpu_table,
-    "repeats": repeats_table,
     "results": results_table,
     "runtimes": runtimes_sentence,
     "students": students_table,
-    "survey": survey_tables,
     "tail": tail_table,
 }

@@ -66,6 +66,7 @@ REQUESTS = {
     "calibrate": "compress.requests.calibration:Calibrate",
     "cascade": "compress.requests.calibration:Cascade",
     "export": "compress.requests.exporting:Export",
+    "search": "compress.requests.searching:Search",
 }
 
 _UTF8 = sys.getfilesystemencoding() == "utf-8"

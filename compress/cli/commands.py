@@ -2,10 +2,12 @@
 
 import importlib
 import inspect
+import json
 import logging
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import annotated_types
@@ -16,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from compress.cli import Command, options
 from compress.cli.printing import show, tell
 from compress.cli.values import Duration, Numbers, Percent, Real, Whole
+from compress.errors import ExitCode
 from compress.progress import for_terminal
 from compress.requests import FileList, Request, declared_of, fields_of, kind_of
 
@@ -84,6 +87,16 @@ def _show_cascade(asked: Any, made: Any) -> None:
     tell("\n".join([*cascade_verdict(made), f"Page: {made.path / PAGE}"]))
 
 
+def _show_search(asked: Any, made: Path) -> None:
+    from compress.reporting.search_page import verdict
+    from compress.searching.search import CONTENT_NAME
+
+    found = json.loads((made / CONTENT_NAME).read_text(encoding="utf-8"))
+    tell("\n".join(verdict(found)))
+    tell(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if (made / "best").is_dir() else ""))
+    click.get_current_context().exit(ExitCode.DONE if found["met"] else ExitCode.BROKEN)
+
+
 # What is printed of the result of a request, by its class; by default that of a model directory.
 SHOW: Mapping[str, Callable[[Any, Any], None]] = {
     "Benchmark": _show_results,
@@ -91,6 +104,7 @@ SHOW: Mapping[str, Callable[[Any, Any], None]] = {
     "Report": lambda asked, page: tell(str(page)),
     "Calibrate": _show_calibration,
     "Cascade": _show_cascade,
+    "Search": _show_search,
 }
 
 

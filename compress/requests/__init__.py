@@ -25,7 +25,8 @@ import importlib
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar, cast, dataclass_transform
 
@@ -36,13 +37,14 @@ from pydantic.fields import FieldInfo
 from compress.data import Example, TextSource, content_sha256
 from compress.errors import CompressError, MissingPackage, did_you_mean
 from compress.escaping.uris import text_without_secrets
+from compress.host import without_home
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, silent
 from compress.recipes import deciding
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
-_CONFIG = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True, extra="forbid")
+_CONFIG = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ _ALLOWED = {
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be true or false",
+    "finite_number": "must be a finite number",
     "string_type": "must be text",
     "tuple_type": "must be a list",
     "literal_error": "must be one of {expected}",
@@ -211,8 +214,9 @@ def declared_of(field: FieldInfo) -> Declared:
 
 
 def kind_of(field: FieldInfo) -> str:
-    """Return what a field holds, by its :class:`Holds`; empty where its type tells."""
-    return next((one.name for one in field.metadata if isinstance(one, Holds)), "")
+    """Return what a field holds, by its :class:`Holds`, also where it may be None; empty where its type tells."""
+    parts = [getattr(one, "__metadata__", ()) for one in typing.get_args(field.annotation)]
+    return next((one.name for part in (field.metadata, *parts) for one in part if isinstance(one, Holds)), "")
 
 
 def option_of(name: str, field: FieldInfo) -> str:
@@ -277,21 +281,29 @@ class Request(Generic[Result]):
 
     @property
     def command(self) -> str:
-        """The command line of this request, without secrets of URIs."""
-        words = ["compress", _function_name(type(self))]
-        for name, field in fields_of(self).items():
-            value, declared = getattr(self, name), declared_of(field)
-            if not declared.has_option or value == field.default:
-                continue
-            if declared.flags:
-                words += [flag for flag, means in declared.flags.items() if means == value]
-                continue
-            flag = option_of(name, field).split(" ")[0]
+        """The command line of this request, without home directories and secrets of URIs."""
+        words = [word for name, value in self.options().items() for word in self._words(name, value)]
+        return without_home(shlex.join(["compress", _function_name(type(self)), *words]))
+
+    def options(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Return the fields that have an option and are not at their default, or those of some names."""
+        known = {name: field for name, field in fields_of(self).items() if declared_of(field).has_option}
+        chosen = known if names is None else [name for name in names if name in known]
+        return {name: value for name in chosen if (value := getattr(self, name)) != known[name].default}
+
+    def _words(self, name: str, value: Any) -> Iterator[str]:
+        """Yield the option of a field with its value; data in memory is called by its metavar."""
+        field = fields_of(self)[name]
+        declared, flag = declared_of(field), option_of(name, field).split(" ")[0]
+        if declared.flags:
+            yield from (flag for flag, means in declared.flags.items() if means == value)
+        elif isinstance(value, bool):
+            yield flag if value else f"--no-{flag.removeprefix('--')}"
+        else:
             for one in value if isinstance(value, tuple) else [value]:
-                given = text_without_secrets(f"{one:.6g}" if isinstance(one, float) else str(one))
-                no = f"--no-{flag.removeprefix('--')}"
-                words += [flag] if one is True else [no] if one is False else [flag, given]
-        return shlex.join(words)
+                named = isinstance(one, str | int | float | os.PathLike | ModelDir)
+                shown = f"{one:.6g}" if isinstance(one, float) else str(getattr(one, "path", one))
+                yield from (flag, text_without_secrets(shown) if named else declared.metavar)
 
     def run(self) -> Result:
         """Run the stage.

@@ -1,50 +1,35 @@
-"""What is asked of a student, and how long a search may take."""
+"""Search budget: limits of accuracy, latency, speed and size, and what of them a student meets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compress.benchmarking.results.formatting import in_points, megabytes, milliseconds, points, times, with_span
-from compress.errors import CompressError
+from compress.requests import request
+from compress.requests.searching import DEFAULT_TIME_LIMIT_S, SearchLimits
 
 if TYPE_CHECKING:  # both import torch
     from compress.searching.judging import ValidationScore
     from compress.searching.shapes import ShapeTiming
 
-DEFAULT_TIME_LIMIT_S = 7200.0
+LIMITS = ("max_accuracy_drop", "max_latency_ms", "min_speedup", "max_size_mb")
 
 
-@dataclass(frozen=True)
-class SearchBudget:
-    """What a student must meet; what is None is not asked for.
+@request
+class SearchBudget(SearchLimits):
+    """What a student must meet, and when a search ends.
 
-    Args:
-        max_accuracy_drop: points of the metric below the teacher on validation rows (0.90 to 0.89 is one point).
-        max_latency_ms: median time of a row by itself.
-        min_speedup: how many times as fast as the teacher in torch, a row at a time.
-        max_size_mb: weights on disk, in millions of bytes.
+    Points are of the metric, below the teacher on validation rows (0.90 to 0.89 is one point); the latency is the
+    median time of a row by itself; the speed-up is over the teacher in torch, a row at a time; the size is that of the
+    weights on disk, in millions of bytes.
     """
-
-    max_accuracy_drop: float | None = None
-    max_latency_ms: float | None = None
-    min_speedup: float | None = None
-    max_size_mb: float | None = None
-
-    def check(self) -> None:
-        """Refuse values that no student meets, or that are no numbers."""
-        for name, value in asdict(self).items():
-            zero = name == "max_accuracy_drop"
-            if value is not None and not (0 < value < math.inf or zero and value == 0):
-                option, allowed = f"--{name.replace('_', '-')}", "0 or more" if zero else "above 0"
-                raise CompressError(f"{option} {value:g} is not possible; give a number {allowed}, or leave it out")
 
     @property
     def asked(self) -> dict[str, float]:
         """What is asked for, by its name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
     @property
     def metric_wins(self) -> bool:
@@ -105,7 +90,7 @@ class SearchBudget:
 
     def describe(self) -> str:
         """Return what is asked for in words."""
-        drop, latency, speedup, size = asdict(self).values()
+        drop, latency, speedup, size = (getattr(self, name) for name in LIMITS)
         said = [
             "" if drop is None else f"at most {in_points(drop)} below the teacher",
             "" if latency is None else f"at most {latency:g} ms a row",
@@ -116,33 +101,6 @@ class SearchBudget:
         ]
         return ", ".join(filter(None, said)) or "nothing"
 
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """When a search ends, and what its report repeats.
-
-    Args:
-        trials: train so many shapes at most; those that do not meet the limits of speed and size do not count.
-        time_limit_s: seconds of timing and training, after the teacher has labelled the text; None for no limit with
-            ``trials``, else two hours.
-        command: what was typed.
-        typed: the options that name its data and how it computes, for the commands that make the winner again.
-    """
-
-    trials: int | None = None
-    time_limit_s: float | None = None
-    command: str = ""
-    typed: Mapping[str, Any] = field(
-        default_factory=lambda: {"teacher": "DIR", "unlabeled": "FILE", "train": "FILE", "validation": "FILE"}
-    )
-
-    def check(self) -> None:
-        """Refuse limits that allow nothing."""
-        if self.trials is not None and self.trials < 1:
-            raise CompressError(f"--trials {self.trials} trains nothing; give 1 or more")
-        if self.time_limit_s is not None and not 0 < self.time_limit_s < math.inf:
-            raise CompressError(f"--time-limit {self.time_limit_s:g} s leaves no time; give one such as 2h or 30m")
-
     @property
     def seconds(self) -> float:
         """The time limit, infinite where only trials count."""
@@ -151,5 +109,6 @@ class SearchSettings:
         return DEFAULT_TIME_LIMIT_S if self.trials is None else math.inf
 
     @property
-    def request(self) -> dict[str, Any]:
+    def ends(self) -> dict[str, float | None]:
+        """When the search ends, as asked for."""
         return {"trials": self.trials, "time_limit_s": self.time_limit_s}

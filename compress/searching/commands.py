@@ -25,14 +25,20 @@ _OF_LABELS = {"train", "validation", "metric", "drop_overlap", "refuse_overlap",
 
 
 def making_again(
-    explored: Exploration, chosen: Sequence[Trial], joined: Joined | None, working: Path, output: Path
+    explored: Exploration,
+    chosen: Sequence[Trial],
+    joined: Joined | None,
+    working: Path,
+    output: Path,
+    typed: Mapping[str, Any],
 ) -> str:
     """Write the recipes of the students that were chosen, and return the commands that make ``best`` of them again.
 
     Args:
         working: the folder that becomes ``output``.
+        typed: the options of the search that name its data and how it computes.
     """
-    typed, commands, members = explored.settings.typed, [], []
+    commands, members = [], []
     for number, trial in enumerate(chosen, 1):
         one = f"-{number}" if joined else ""
         student, model = f"student{one}", f"model{one}" if joined else BEST

@@ -15,7 +15,7 @@ from functools import cached_property
 from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
 from compress.errors import CompressError
 from compress.progress import duration, logger
-from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.budget import SearchBudget
 from compress.searching.clock import SearchClock
 from compress.searching.halving import LAST, RUNGS, floor, in_reach, promoted, promotion_order
 from compress.searching.sampler import ShapeSampler
@@ -36,7 +36,6 @@ class Exploration:
     """A search under way. ``trials`` are the shapes that were tried, in order."""
 
     budget: SearchBudget
-    settings: SearchSettings
     sampler: ShapeSampler
     timer: ShapeTimer
     trainer: Trainer
@@ -132,7 +131,7 @@ class Exploration:
 
     @property
     def _wanted(self) -> int:
-        return self.settings.trials or 2**31
+        return self.budget.trials or 2**31
 
     def _known(self, shape: Shape) -> Trial | None:
         return next((trial for trial in self.trials if trial.shape.key == shape.key), None)

@@ -27,7 +27,7 @@ MEASURING_S = 60.0
 
 
 def content_of(
-    explored: Exploration, winner: Trial | None, joined: Joined | None, rows: Mapping[str, int]
+    explored: Exploration, winner: Trial | None, joined: Joined | None, rows: Mapping[str, int], command: str
 ) -> dict[str, Any]:
     """Return what was found, as JSON values that the page is made of; ``rows`` are counts by role."""
     budget, judged, trials, trainer = explored.budget, explored.judged, explored.trials, explored.trainer
@@ -42,8 +42,8 @@ def content_of(
         "seed": trainer.compute.seed,
         "budget": budget.asked,
         "asked": budget.describe(),
-        "limits": explored.settings.request,
-        "command": explored.settings.command,
+        "limits": budget.ends,
+        "command": command,
         "seconds": round(explored.clock.spent_s, 1),
         "trials": [trial.row for trial in trials],
         "front": [trial.number for trial in front_of(judged)],
@@ -76,7 +76,7 @@ def deploy_cascade(joined: Joined, best: Path) -> None:
     finish(best, replace(joined.model.manifest, name=BEST))
 
 
-def measure(explored: Exploration, best: Path, rows: Sequence[Example], results: Path) -> dict[str, Any]:
+def measure(explored: Exploration, best: Path, rows: Sequence[Example], results: Path, command: str) -> dict[str, Any]:
     """Measure teacher and winner on test rows, and return what is said of the winner; ``results`` gets all figures."""
     trainer, validation = explored.trainer, explored.trainer.validation
     settings = BenchmarkSettings(
@@ -87,7 +87,7 @@ def measure(explored: Exploration, best: Path, rows: Sequence[Example], results:
         time_limit=MEASURING_S,
         metric=validation.metric.name,
     )
-    output = BenchmarkOutput(results, force=True, data_name="test", command=explored.settings.command)
+    output = BenchmarkOutput(results, force=True, data_name="test", command=command)
     for file in output.files:  # of an earlier start
         file.unlink(missing_ok=True)
     logger.info("measuring the winner on %d test rows ...", len(rows))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from compress.data import (
     Example,
@@ -31,11 +31,12 @@ from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_uns
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_atomically
 from compress.models.resumption import is_whole
-from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.reporting.rendering import write_page
 from compress.reporting.search_page import view
-from compress.searching.budget import SearchBudget, SearchSettings
+from compress.requests import FileList, fields_of
+from compress.requests.searching import Search, SearchLimits
+from compress.searching.budget import SearchBudget
 from compress.searching.clock import SearchClock
 from compress.searching.commands import BEST, making_again
 from compress.searching.exploration import Exploration
@@ -55,77 +56,50 @@ TEST_NAME, SAMPLER_NAME = "results.jsonl", "sampler.json"
 SHAPE_TEXTS = 50_000  # whose vocabulary small students are timed with
 
 
-@dataclass(frozen=True)
-class SearchData:
-    """Text and labels of a search.
-
-    Args:
-        unlabeled: text that the teacher labels once, for all students.
-        labelled: ``train`` is learned from too; ``validation`` selects checkpoints, students and the winner.
-        test: rows that only the winner is measured on, at the end; without any there is no unbiased figure.
-    """
-
-    unlabeled: TextSource
-    labelled: LabelledData
-    test: Sequence[Example] = ()
+# Fields of the search that its winner is made with again.
+_AGAIN = (
+    *("teacher", "unlabeled", "train", "validation", "metric", "overlap", "seed", "device", "threads", "precision"),
+    *("text_column", "text_pair_column", "label_column", "label_map", "format"),
+)
 
 
-def search(
-    teacher: ModelDir | str | Path,
-    output: str | Path,
-    data: SearchData,
-    *,
-    budget: SearchBudget = SearchBudget(),
-    settings: SearchSettings = SearchSettings(),
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> Path:
+def search(request: Search) -> Path:
     """Search for the student that meets a budget, and return the directory of what was found.
 
     ``best`` in it is the winner, a model or a cascade, where one met the budget on validation rows. ``search.json``
-    says whether that is so and test rows do not refute it.
-
-    Args:
-        teacher: a torch classifier or regression; it is what speed-ups are against.
-        compute: device, threads and seed of trainings; timing takes as many threads, by default one.
+    says whether that is so and test rows do not refute it. Timing takes as many threads as trainings, by default one.
 
     Raises:
         CompressError: for anything about the request that the user can put right.
     """
     import_optuna()
-    budget.check()
-    settings.check()
-    model = ModelDir.open(teacher)
-    rows = check_data(model, data)
-    compute = replace(compute, device=resolve_device(compute.device))
-    with Stage.begin(
-        "search",
-        output,
-        parents={"teacher": model},
-        settings={
-            "budget": budget.asked,
-            "limits": settings.request,
-            "metric": rows.metric.name,
-            "unlabeled": sorted(map(str, data.unlabeled.identity)),
-            "dropped": rows.left_out,
-            "threads": compute.threads,
-            **compute.asked,
-        },
+    budget = SearchBudget(**{name: getattr(request, name) for name in fields_of(SearchLimits)})
+    model, progress = ModelDir.open(request.teacher), request.progress
+    rows = check_data(model, request)
+    compute = replace(request.compute, device=resolve_device(request.device))
+    with request.begin(
+        {"teacher": model},
         data=rows.described,
-        seed=compute.seed,
-        force=force,
+        unlabeled=rows.unlabeled,
+        train=rows.train,
+        validation=rows.validation,
+        test=rows.test,
+        metric=rows.metric.name,
+        dropped=rows.left_out,
+        threads=compute.threads,
     ) as stage:
         check_gold(model, rows.validation, "validation", compute)
         labels = label_rows(model, stage.scratch, rows, compute, progress)
         timer, trainer = timer_and_trainer(model, stage.scratch, rows, labels, compute, progress)
         sampler = ShapeSampler(stage.scratch / SAMPLER_NAME, space_for(model.config), compute.seed)
-        with SearchClock(stage.scratch / "clock.json", settings.seconds) as clock:
-            explored = Exploration(budget, settings, sampler, timer, trainer, clock)
+        with SearchClock(stage.scratch / "clock.json", budget.seconds) as clock:
+            explored = Exploration(budget, sampler, timer, trainer, clock)
             explored.run()
         trial = choose(explored.judged, budget)
         joined = join(explored, stage.scratch, trial)
-        content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
+        content = content_of(
+            explored, trial, joined, {role: len(own) for role, own in rows.named.items()}, request.command
+        )
         best = stage.working / BEST
         shutil.rmtree(best, ignore_errors=True)  # of a start that was killed here
         for file in stage.working.glob(f"{BEST}*.toml"):
@@ -135,9 +109,9 @@ def search(
         elif trial is not None:
             deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
         if chosen := joined.students if joined else [trial] if trial else []:
-            content["again"] = making_again(explored, chosen, joined, stage.working, Path(output))
+            content["again"] = making_again(explored, chosen, joined, stage.working, stage.output, _typed(request))
             if rows.test:
-                test = measure(explored, best, rows.test, stage.working / TEST_NAME)
+                test = measure(explored, best, rows.test, stage.working / TEST_NAME, request.command)
                 refuted = budget.is_refuted(test["high"], test["speedup"]["high"], test["latency_ms"]["low"])
                 left_out = [found["left_out"]["rows"] for role, found in rows.left_out.items() if role in FITTING_ROLES]
                 content |= {"test": test, "met": not refuted, "left_out": sum(left_out)}
@@ -147,9 +121,20 @@ def search(
         for name, written in lines.items():
             write_atomically(stage.working / name, "".join(f"{line}\n" for line in written))
         write_page(view(content), stage.working)
-        asked = {"budget": budget.asked, **settings.request}
-        stage.finish(kind="search", recipe=asked, notes={"met": content["met"]})
-    return Path(output)
+        stage.finish(kind="search", recipe={"budget": budget.asked, **budget.ends}, notes={"met": content["met"]})
+    return stage.output
+
+
+def _typed(request: Search) -> dict[str, Any]:
+    """Return the options that the winner is made with again; data in memory is called FILE."""
+    typed = request.options(_AGAIN)
+    if overlap := typed.pop("overlap", None):
+        typed[f"{overlap}_overlap"] = True
+    named = (str, int, float, FileList)
+    return {
+        name: value if isinstance(value, named) else str(value.path) if isinstance(value, ModelDir) else "FILE"
+        for name, value in typed.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -169,7 +154,7 @@ class SearchRows:
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
 
-def check_data(model: ModelDir, data: SearchData) -> SearchRows:
+def check_data(model: ModelDir, request: Search) -> SearchRows:
     """Check everything about the request that can be known before the work.
 
     Raises:
@@ -179,13 +164,14 @@ def check_data(model: ModelDir, data: SearchData) -> SearchRows:
         raise CompressError(f"{model.path} is an ONNX model, from which no student starts; give its torch directory")
     if model.task.no_search:
         raise CompressError(f"{model.path} {model.task.no_search}")
-    labelled = data.labelled
+    labelled, unlabeled = request.labelled, cast(TextSource, request.open_text())
+    test = request.read("test")
     for role, rows in (("train", labelled.train), ("validation", labelled.validation)):
         if not rows:
             raise CompressError(f"a search needs labelled rows of {role}; give --{role} FILE")
     metric = model.task.metric(labelled.metric, len(model.labels))
-    roles: dict[str, Any] = {"train": labelled.train, "unlabeled": data.unlabeled, "validation": labelled.validation}
-    checked = check_roles({**roles, **({"test": data.test} if data.test else {})}, labelled.overlap)
+    roles: dict[str, Any] = {"train": labelled.train, "unlabeled": unlabeled, "validation": labelled.validation}
+    checked = check_roles({**roles, **({"test": test} if test else {})}, labelled.overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = checked.sets
     for role in ("train", "validation", "test"):
@@ -196,7 +182,7 @@ def check_data(model: ModelDir, data: SearchData) -> SearchRows:
     pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
     if next(iter(pool), None) is None:
         raise CompressError(
-            f"all rows of {data.unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
+            f"all rows of {unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
         )
     own = (sets["train"], sets["validation"], sets.get("test", ()))
     return SearchRows(pool, *own, metric, checked.left_out, checked.described())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
-from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.budget import SearchBudget
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.judging import ValidationScore
@@ -116,7 +116,7 @@ def explored(folder: Path, desk: Desk, budget: SearchBudget, trials: int | None 
     timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
     sampler = ShapeSampler(folder / "sampler.json", space_for(MINILM), 0)
     clock: Any = desk
-    found = Exploration(budget, SearchSettings(trials), sampler, timer, desk, clock)  # type: ignore[arg-type]
+    found = Exploration(replace(budget, trials=trials), sampler, timer, desk, clock)  # type: ignore[arg-type]
     found.run()
     return found
 
@@ -194,7 +194,7 @@ def test_ten_answers_that_take_too_long_with_no_training_between_end_the_first_r
         SimpleNamespace(time=desk.time, known=desk.known_timing),
         SimpleNamespace(ask=ask, tell=lambda *_: None),
     )
-    found = Exploration(SearchBudget(), SearchSettings(), sampler, timer, desk, desk)  # type: ignore[arg-type]
+    found = Exploration(SearchBudget(), sampler, timer, desk, desk)  # type: ignore[arg-type]
     train = found._train
     # What is trained, and no further for want of time, is asked for again: that says nothing of new shapes.
     found._train = lambda trial, *more: (train(trial, *more), setattr(trial, "refused", "more"))[0]  # type: ignore
@@ -339,7 +339,7 @@ def test_the_other_precision_of_a_committed_student_is_as_whole(tmp_path: Path) 
     asked = [(None, twin)]
     found.sampler.ask = asked.pop  # type: ignore[assignment, method-assign]
     found.sampler.tell = lambda *_: None  # type: ignore[assignment, method-assign]
-    found.settings = SearchSettings(5)
+    found.budget = replace(found.budget, trials=5)
     found._first_rung(0.0)
     assert [one.rung for one in found.trials[-1].rungs] == [0, LAST] and found.trials[-1] in found.whole
 

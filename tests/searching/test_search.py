@@ -17,9 +17,8 @@ import pytest
 import compress
 from compress.cascades import cascade as cascade_stage
 from compress.cli import execute
-from compress.data import Example, LabelledData, describe_rows
+from compress.data import Example, describe_rows
 from compress.errors import CompressError
-from compress.inference.compute import Compute
 from compress.inference.side_by_side import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
@@ -29,13 +28,12 @@ from compress.pruning.prune import RECOVERY
 from compress.requests.calibration import cascade
 from compress.searching import findings, making, space
 from compress.searching import search as search_module
-from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.budget import SearchBudget
 from compress.searching.commands import making_again
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST, RUNGS
 from compress.searching.joining import Joined
 from compress.searching.judging import ValidationScore
-from compress.searching.search import SearchData, search
 from compress.searching.shapes import ShapeTiming
 from compress.searching.space import Family, Shape
 from compress.searching.trials import TrainedRung, Trial
@@ -116,16 +114,14 @@ def stopping(original: Any, name: str, counted: Counter[str], nth: int) -> Any:
     return call
 
 
-def data(folder: Path, **changes: Any) -> SearchData:
-    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "test": (), **changes}
-    test = given.pop("test")
-    pool = given.pop("unlabeled", None) or pool_file(folder / "pool.txt")
-    return SearchData(pool, LabelledData(**given), test)
+def data(folder: Path, **changes: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), **changes}
+    return {"unlabeled": given.pop("unlabeled", None) or pool_file(folder / "pool.txt"), **given}
 
 
-def searched(teacher: Any, output: Path, rows: SearchData, *, trials: int = 3, **options: Any) -> dict[str, Any]:
-    settings = options.pop("settings", SearchSettings(trials=trials))
-    made = search(teacher, output, rows, settings=settings, compute=Compute("cpu", 1), **options)
+def searched(teacher: Any, output: Path, rows: dict[str, Any], **options: Any) -> dict[str, Any]:
+    options = {"trials": None if "time_limit_s" in options else 3, "device": "cpu", "threads": 1, **options}
+    made = compress.search(teacher, output, **rows, **options)
     found: dict[str, Any] = json.loads((made / "search.json").read_text())
     return found
 
@@ -133,7 +129,7 @@ def searched(teacher: Any, output: Path, rows: SearchData, *, trials: int = 3, *
 @pytest.fixture(scope="module")
 def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("search")
-    searched(teacher, folder / "found", data(folder, test=test_rows()), budget=SearchBudget(min_speedup=1e-3))
+    searched(teacher, folder / "found", data(folder, test=test_rows()), min_speedup=1e-3)
     return folder / "found"
 
 
@@ -225,8 +221,7 @@ def test_a_cascade_that_is_faster_is_the_result(teacher: Path, tmp_path: Path, m
         return Joined(made, explored.judged[:1], timing, ValidationScore(0.9, 1.0, 0.5, 1.5))
 
     monkeypatch.setattr(search_module, "join", join)
-    budget = SearchBudget(max_accuracy_drop=100.0)
-    found = searched(teacher, tmp_path / "found", data(tmp_path, test=test_rows()), trials=1, budget=budget)
+    found = searched(teacher, tmp_path / "found", data(tmp_path, test=test_rows()), trials=1, max_accuracy_drop=100.0)
     best = open_model(tmp_path / "found" / "best")
     assert best.name == "best" and isinstance(best, CascadeDir) and best.thresholds == made.thresholds
     assert found["met"] and found["cascade"]["members"] == list(made.member_names)
@@ -253,11 +248,9 @@ def test_a_cascade_is_made_again_beside_the_teacher_it_was_chosen_against(tmp_pa
         "validation": "v",
         "device": "cuda",
     }
-    explored: Any = SimpleNamespace(
-        trainer=trainer, settings=SearchSettings(typed=typed), budget=SearchBudget(max_accuracy_drop=0.0)
-    )
+    explored: Any = SimpleNamespace(trainer=trainer, budget=SearchBudget(max_accuracy_drop=0.0))
     joined: Any = SimpleNamespace(model=SimpleNamespace(member_names=["one", "two"]))
-    said = making_again(explored, trials, joined, tmp_path, Path("found")).split(" && ")
+    said = making_again(explored, trials, joined, tmp_path, Path("found"), typed).split(" && ")
     assert [command.split()[1] for command in said] == ["distill", "quantize"] * 2 + ["quantize", "cascade"]
     assert "secret" not in said[0] and "--student found/best-1.toml" in said[0]
     assert said[-1] == (
@@ -295,10 +288,9 @@ def test_a_shape_that_misses_the_budget_is_never_trained(
 
 
 def test_a_budget_that_no_student_meets_names_the_closest(teacher: Path, tmp_path: Path) -> None:
-    budget = SearchBudget(max_accuracy_drop=0.0)
     rows = data(tmp_path, validation=[replace(row, label=LABELS[1]) for row in validation_rows()[:7]])
     with fixed_predictions():
-        found = searched(teacher, tmp_path / "found", rows, trials=1, budget=budget)
+        found = searched(teacher, tmp_path / "found", rows, trials=1, max_accuracy_drop=0.0)
     assert found["winner"] is None and found["closest"] == 1 and found["front"] == [1]
     assert not (tmp_path / "found" / "best.toml").exists()
     said = (tmp_path / "found" / "report.md").read_text()
@@ -340,7 +332,7 @@ def test_stopped_again_and_again_a_search_goes_on_and_repeats_nothing(
 
 
 def test_a_time_limit_ends_it(teacher: Path, tmp_path: Path) -> None:
-    found = searched(teacher, tmp_path / "found", data(tmp_path), settings=SearchSettings(time_limit_s=4.0))
+    found = searched(teacher, tmp_path / "found", data(tmp_path), time_limit_s=4.0)
     assert 0 < len(found["trials"]) < 12 and found["seconds"] < 30
     assert found["winner"] is not None
 
@@ -410,8 +402,7 @@ def test_the_command_prints_the_verdict_and_the_command_again(
         ({"test": validation_rows()}, {}, "also occur in test"),
         ({"test": [Example("new text", None, "great")]}, {}, "which the model does not know"),
         ({"metric": "pearson"}, {}, "metric 'pearson' does not fit classification"),
-        ({}, {"budget": SearchBudget(min_speedup=-1)}, "--min-speedup -1 is not possible"),
-        ({}, {"settings": SearchSettings(trials=0)}, "--trials 0 trains nothing"),
+        ({}, {"min_speedup": -1.0, "trials": 0}, "min_speedup = -1.0 must be above 0; trials = 0 must be at least 1"),
     ],
 )
 def test_what_cannot_be_searched(
