@@ -36,7 +36,6 @@ from compress.models.output_dir import PREPARED, write_atomically
 from compress.models.resumption import cached_json, is_whole, keep
 from compress.models.stage import Stage
 from compress.progress import Advance, Progress, logger, silent
-from compress.recipes import parse
 from compress.recipes.training import LEAST_MAX_LENGTH
 from compress.requests.exporting import export
 from compress.tasks import Task
@@ -209,8 +208,7 @@ def label(
             earlier = Manifest.read(stage.working / MANIFEST_NAME)
             keep(prepared / PLAN_NAME, {name: earlier.notes.get(name) for name in Plan.__dataclass_fields__})
             take_up(stage.working)
-        kept = cached_json(prepared / PLAN_NAME, lambda: asdict(make_plan()))
-        plan = parse(Plan, kept, source=str(prepared / PLAN_NAME))
+        plan = Plan(**cached_json(prepared / PLAN_NAME, lambda: asdict(make_plan())))
         record = {
             "teacher_sha256": model.sha256,
             "tokenizer_sha256": tokenizer_sha256(tokenizer),

@@ -106,7 +106,6 @@ def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: f
     trainer = explored.trainer
     members = [_named(trainer.deployed(one.shape, one.last.rung), one.shape.name) for one in students]
     last = place.with_name("teacher-int8")
-    is_whole(place)  # a damaged one of an earlier start would not be replaced
     if not is_whole(last):
         quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
     return cascade(
