@@ -39,11 +39,11 @@ from compress.evaluation.metrics import SeedSample, difference_interval
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.labelling.import_labels import LabelValues, import_labels
-from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.recipes import load_recipe
+from compress.requests.labelling import label
 from compress.requests.training import distill
 from compress.tasks import find_task
 
@@ -148,7 +148,7 @@ def main() -> None:
     compute = Compute("cpu", options.threads)
     labels = options.work / "labels"
     if not labels.is_dir():
-        label(options.teacher, open_source(options.pool, role="unlabeled", labelled=False), labels, compute=compute)
+        label(options.teacher, options.pool, labels, device=compute.device, threads=compute.threads)
     opened = LabelDir.open(labels)
     if opened.teacher_sha256 != ModelDir.open(options.teacher).sha256:
         raise SystemExit(f"{labels} are of another teacher ({opened.teacher_name}); give another --work")

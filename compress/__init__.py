@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from compress.gating.check import check
     from compress.inference.predict import Classifier, load
     from compress.labelling.import_labels import LabelValues, import_labels
-    from compress.labelling.label import LabelOptions, label
     from compress.labelling.parts import merge_labels
     from compress.models.compute import Compute
     from compress.models.model_dir import ModelDir
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from compress.requests.benchmarking import benchmark, replay
     from compress.requests.calibration import calibrate, cascade
     from compress.requests.exporting import export
+    from compress.requests.labelling import label
     from compress.requests.reporting import report
     from compress.requests.searching import search
     from compress.requests.training import distill, finetune, pretrain
@@ -56,7 +56,6 @@ _LAZY = {
     "Classifier": "compress.inference.predict",
     "Compute": "compress.models.compute",
     "HeadStudy": "compress.pruning.head_study",
-    "LabelOptions": "compress.labelling.label",
     "LabelValues": "compress.labelling.import_labels",
     "LabelledData": "compress.data",
     "ModelDir": "compress.models.model_dir",
@@ -73,7 +72,7 @@ _LAZY = {
     "head_importance": "compress.pruning.scoring",
     "head_study": "compress.pruning.head_study",
     "import_labels": "compress.labelling.import_labels",
-    "label": "compress.labelling.label",
+    "label": "compress.requests.labelling",
     "load": "compress.inference.predict",
     "merge_labels": "compress.labelling.parts",
     "pretrain": "compress.requests.training",
@@ -91,7 +90,6 @@ __all__ = [
     "CompressError",
     "Compute",
     "HeadStudy",
-    "LabelOptions",
     "LabelValues",
     "LabelledData",
     "ModelDir",

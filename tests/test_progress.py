@@ -22,6 +22,7 @@ from compress.labelling import label as label_module
 from compress.progress import Advance, Progress, ProgressLine, each
 from compress.quantization.quantize import quantize
 from compress.training.trainer import DistillationTrainer
+from tests.support.labelling import label
 from tests.support.pruning import pruned
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TRAINING, finetuned, pool_rows, train_rows, validation_rows
@@ -183,9 +184,9 @@ def test_labelling_counts_the_rows_that_are_left(
 
     monkeypatch.setattr(label_module, "write_shard", stopping)
     with pytest.raises(KeyboardInterrupt):
-        label_module.label(teacher, source, tmp_path / "labels")
+        label(teacher, source, tmp_path / "labels")
     monkeypatch.setattr(label_module, "write_shard", written)
-    label_module.label(teacher, source, tmp_path / "labels", progress=noting)
+    label(teacher, source, tmp_path / "labels", progress=noting)
     assert seen == {"Labelling": [38, 38]}
 
 

@@ -37,7 +37,6 @@ from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
 from compress.inference.runners import LoadedModel
 from compress.inference.torch_run import TorchRun
-from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.pruning.head_study import HeadStudy, head_study
@@ -53,6 +52,7 @@ from compress.surgery.unit_masks import mask_hooks
 from compress.tasks import find_task, metrics_by_name, of_rows
 from compress.training.batches import collator
 from compress.training.training_data import LabelledPool, TrainingRow, agreement_rows, tokenized
+from tests.support.labelling import label
 from tests.support.results import line as made_up
 from tests.support.tagging import TAGS, bilstm_tagger, cnn_tagger, conllu, pruned_tagger, sentences, tagger
 from tests.support.tiny import FAMILIES, PRUNABLE, classifier, load, tokenizer, write

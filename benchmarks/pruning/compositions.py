@@ -24,7 +24,6 @@ from compress.benchmarking.results.files import provenance
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
 from compress.inference.compute import Compute
 from compress.inference.side_by_side import time_side_by_side
-from compress.labelling.label import label
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
@@ -32,6 +31,7 @@ from compress.progress import quiet_libraries
 from compress.pruning.prune import PRUNING_REPORT_NAME, PruningData, prune
 from compress.recipes import Pruning, Training
 from compress.requests.exporting import export
+from compress.requests.labelling import label
 
 HELD_OUT, SCORED = 0.05, 512
 BATCH_SIZES = (1, 32)

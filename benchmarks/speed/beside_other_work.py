@@ -216,9 +216,9 @@ class Work:
 
 def run_label(work: Work, compute: Any, output: Path) -> None:
     from compress.data import ExampleSource
-    from compress.labelling.label import label
+    from compress.requests.labelling import label
 
-    label(work.onnx, ExampleSource(work.pool, "pool"), output, compute=compute)
+    label(work.onnx, ExampleSource(work.pool, "pool"), output, device=compute.device, threads=compute.threads)
 
 
 def run_finetune(work: Work, compute: Any, output: Path) -> None:
@@ -231,11 +231,11 @@ def run_finetune(work: Work, compute: Any, output: Path) -> None:
 def run_distill(work: Work, compute: Any, output: Path) -> None:
     from compress import recipes
     from compress.data import ExampleSource
-    from compress.labelling.label import label
+    from compress.requests.labelling import label
     from compress.requests.training import distill
 
     if not work.labels.is_dir():
-        label(work.teacher, ExampleSource(work.pool, "pool"), work.labels, compute=replace(compute, threads=1))
+        label(work.teacher, ExampleSource(work.pool, "pool"), work.labels, device=compute.device, threads=1)
     recipe = replace(recipes.load_recipe("students", "minilm-3"), training=bounded())
     placed = {"device": compute.device, "threads": compute.threads}
     distill(work.teacher, recipe, output, labels=(work.labels,), validation=work.validation, **placed)

@@ -28,12 +28,13 @@ from script import read_options
 
 from compress.benchmarking.results.files import provenance
 from compress.data import ExampleSource, TextSource, open_source
-from compress.labelling.label import Engine, Job, Labelled, LabelOptions, Shard, label
+from compress.labelling.label import Engine, Job, Labelled, Shard
 from compress.labelling.shards import SHARD_ROWS
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import write_json_lines
 from compress.progress import Advance
 from compress.requests.exporting import export
+from compress.requests.labelling import label
 
 ENGINES = {
     "one process": [],
@@ -116,12 +117,11 @@ class Workers(Engine):
 def _drive(teacher: Path, source: TextSource, folder: Path) -> float:
     """Return the rows a second that the driver reads, sends and writes."""
     begun = time.perf_counter()
-    options = LabelOptions(engine=Workers())
     made = label(
         teacher,
         ExampleSource([*itertools.islice(source, DRIVEN_ROWS)], source.name),
         folder / "driven",
-        options=options,
+        engine=Workers(),
         force=True,
     )
     return made.rows / (time.perf_counter() - begun)

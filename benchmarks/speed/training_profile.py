@@ -27,8 +27,8 @@ from compress import recipes
 from compress.benchmarking.results.files import provenance
 from compress.data import open_source
 from compress.inference.compute import Compute
-from compress.labelling.label import label
 from compress.models.output_dir import write_json_lines
+from compress.requests.labelling import label
 from compress.requests.training import distill
 from compress.training import trainer
 from compress.training.row_adamw import RowAdamW
@@ -63,7 +63,7 @@ def main() -> None:
     compute, lines = Compute(threads=1), []
     with tempfile.TemporaryDirectory() as scratch:
         text = open_source(options.unlabeled, role="unlabeled", labelled=False).sample(options.rows)
-        labels = label(options.teacher, text, Path(scratch, "labels"), compute=compute)
+        labels = label(options.teacher, text, Path(scratch, "labels"), device=compute.device, threads=compute.threads)
         validation = list(open_source(options.validation, role="validation", labelled=True))
         data: dict[str, Any] = {"labels": [labels], "validation": validation, "threads": 1}
         for student in options.student:

@@ -57,6 +57,7 @@ COMMANDS = {
 
 # The request that a command makes; the others are modules of this package.
 REQUESTS = {
+    "label": "compress.requests.labelling:Label",
     "finetune": "compress.requests.training:Finetune",
     "pretrain": "compress.requests.training:Pretrain",
     "distill": "compress.requests.training:Distill",

@@ -19,6 +19,7 @@ from compress.cli import Command, options
 from compress.cli.printing import show, tell
 from compress.cli.values import Duration, Numbers, Percent, Real, Whole
 from compress.errors import ExitCode
+from compress.escaping.uris import without_secrets
 from compress.progress import for_terminal
 from compress.requests import FileList, Request, declared_of, fields_of, kind_of
 
@@ -27,6 +28,8 @@ _KINDS: Mapping[str, Callable[[], click.ParamType[Any]]] = {
     "numbers": Numbers,
     "percent": Percent,
     "thread-counts": lambda: Numbers(zero=True),
+    "share": click.types.StringParamType,
+    "engine": lambda: click.Choice(["local", "ray"]),
 }
 WIDTH_IN_A_LOG = 180
 
@@ -97,9 +100,22 @@ def _show_search(asked: Any, made: Path) -> None:
     click.get_current_context().exit(ExitCode.DONE if found["met"] else ExitCode.BROKEN)
 
 
+def _show_labels(asked: Any, made: Any) -> None:
+    from compress.benchmarking.results.formatting import plural
+
+    plan = made.manifest.notes
+    part_of = "part {} of {} of ".format(*asked.shard) if "part" in plan else ""
+    tell(
+        f"{without_secrets(str(asked.output))}: {part_of}{made.described_rows} labelled on {plan['runtime']} "
+        f"({plan['device']}, {plural(plan['threads'], 'thread')}, {plan['precision']}"
+        f"{': ' if plan['reason'] else ''}{plan['reason']})"
+    )
+
+
 # What is printed of the result of a request, by its class; by default that of a model directory.
 SHOW: Mapping[str, Callable[[Any, Any], None]] = {
     "Benchmark": _show_results,
+    "Label": _show_labels,
     "Replay": _show_replay,
     "Report": lambda asked, page: tell(str(page)),
     "Calibrate": _show_calibration,

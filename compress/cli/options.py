@@ -18,12 +18,11 @@ from compress.cli.printing import MessageFormatter, tell
 from compress.cli.values import Duration as Duration
 from compress.cli.values import Percent as Percent
 from compress.cli.values import Real as Real
-from compress.cli.values import Share as Share
 from compress.cli.values import Whole as Whole
 from compress.data import Example, LabelledData, TextSource, load_labelled_data, load_rows, open_rows, open_text
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
-from compress.escaping.uris import is_uri, local_path, text_without_secrets, without_secrets
+from compress.escaping.uris import is_uri, local_path, text_without_secrets
 from compress.host import without_home
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
@@ -218,30 +217,6 @@ def output(function: Function) -> Function:
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
         _check_output(named["output"], named["force"])
-        return function(*arguments, **named)
-
-    return wrapped  # type: ignore[return-value]
-
-
-def output_or_uri(function: Function) -> Function:
-    """``-o DIR`` of a stage that writes to other machines too."""
-
-    @click.option("-o", "--output", required=True, metavar="DIR", help="Directory or URI to write; it must not exist.")
-    @functools.wraps(function)
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        if is_uri(given := without_secrets(named["output"])):
-            below = f"{given.rstrip('/')}/"
-            for name in map(without_secrets, _inputs()):
-                if f"{name}/".startswith(below):
-                    raise CompressError(
-                        f"-o {given} holds {name}, which this command reads and would change; choose another -o"
-                    )
-                if is_uri(name) and below.startswith(f"{name.rstrip('/')}/"):
-                    raise CompressError(
-                        f"-o {given} lies in {name}, which this command reads and would change; choose another -o"
-                    )
-        else:
-            _check_output(named["output"], named["force"])
         return function(*arguments, **named)
 
     return wrapped  # type: ignore[return-value]

@@ -98,16 +98,3 @@ class Percent(click.ParamType[float]):
         if not 0 < share < 1:
             self.fail(f"{value!r} is no share between 0% and 100%, such as 95%", parameter, context)
         return share
-
-
-class Share(click.ParamType[tuple[int, int]]):
-    """Which of how many parts: ``K/N``, with K from 1 to N."""
-
-    name = "share"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        found = re.fullmatch("([0-9]{1,10})/([0-9]{1,10})", value)
-        number, of = map(int, found.groups()) if found else (0, 0)
-        if not 1 <= number <= of <= LARGEST:
-            self.fail(f"{value!r} is not K/N with K from 1 to N, such as 1/4 to 4/4", parameter, context)
-        return number, of

@@ -63,7 +63,7 @@ class LabelValues:
         named = self.classes or (self.columns if self.kind != "labels" else ())
         twice = [name for name in (*named, *self.columns) if max(named.count(name), self.columns.count(name)) > 1]
         refuse(
-            (twice, f"{''.join(twice[:1])!r} is named twice; give each class and each column once"),
+            (twice, f"{next(iter(twice), '')!r} is named twice; give each class and each column once"),
             (
                 self.kind != "labels" and len(named) != len(self.columns),
                 f"--classes names {len(named)} classes, and there are {len(self.columns)} columns of {self.kind}; "

@@ -1,6 +1,7 @@
 """Labelling stage: run the teacher once over unlabelled text and store its logits."""
 
 import hashlib
+import importlib
 import itertools
 import tempfile
 import time
@@ -8,7 +9,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
@@ -18,7 +19,7 @@ from compress.data.examples import batched
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import maximum_length, tokenizer_sha256
 from compress.data.truncation import count_stream, counting
-from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
+from compress.errors import CompressError, first_line, interruptions, system_fault
 from compress.escaping.uris import is_uri
 from compress.exporting.export import has_exporter
 from compress.inference.batching import BATCH_ROWS, Run, logits_of
@@ -34,15 +35,13 @@ from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED, write_atomically
 from compress.models.resumption import cached_json, is_whole, keep
-from compress.models.stage import Stage
 from compress.progress import Advance, Progress, logger, silent
-from compress.recipes.training import LEAST_MAX_LENGTH
 from compress.requests.exporting import export
+from compress.requests.labelling import Label
 from compress.tasks import Task
 
 PLAN_NAME = "plan.json"
 TEACHER_ONNX = "teacher-onnx"
-PRECISIONS = ("float32", "bfloat16", "auto")
 COMPARED_ROWS = 512
 ROUNDS = 3
 LEAST_AGREEMENT = 0.99  # share of rows with the same label
@@ -109,95 +108,48 @@ class Engine:
             yield number, examples, *job.answers(examples, run, advance)
 
 
-@dataclass(frozen=True)
-class LabelOptions:
-    """How a text is labelled.
+def engine_of(request: Label) -> Engine:
+    """Return what runs the teacher."""
+    if isinstance(request.engine, Engine):
+        return request.engine
+    if request.engine == "local":
+        return Engine()
+    module = importlib.import_module("compress.labelling.ray_engine")  # which imports this one
+    engine: Engine = module.RayEngine(request.ray_address or "", request.workers or 0)
+    return engine
 
-    Args:
-        max_length: tokens a text is cut to; 0 for as many as the teacher can read.
-        precision: ``float32``, or ``bfloat16`` in torch: faster on hardware made for it (GPUs, AMX), and logits
-            that differ in the third digit, which is far less than a student differs. ``auto`` compares both on 512
-            rows (:func:`compare_precisions`).
-        part: label the shards of this part only; :func:`compress.labelling.parts.merge_labels` joins all parts.
-        engine: what runs the teacher; it may be another one when interrupted work goes on.
-        time_limit_s: finish, with the shards that are begun, when so many seconds are over; 0 for no limit.
 
-    Raises:
-        CompressError: a value is not one of these.
+def label(request: Label) -> LabelDir:
+    """Label every row of a text with the teacher's logits and return the label directory.
+
+    Killed anywhere and started again with the same request, it goes on after the last whole shard and ends with the
+    bytes of an undisturbed run, also after a time limit. Neither parts nor engines change the bytes of a shard. What
+    goes to a URI is made in the cache and copied at the end.
     """
-
-    max_length: int = 0
-    precision: str = "float32"
-    part: Part | None = None
-    engine: Engine = Engine()
-    time_limit_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        refuse(
-            (
-                self.precision not in PRECISIONS,
-                f"precision {self.precision!r} is not known; use {', '.join(PRECISIONS)}",
-            ),
-            (
-                0 < self.max_length < LEAST_MAX_LENGTH,
-                f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit",
-            ),
-            (
-                self.precision == "auto" and self.engine.elsewhere,
-                "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16",
-            ),
+    engine, begun = engine_of(request), time.monotonic()
+    part = Part(*request.shard) if request.shard else None
+    if request.precision == "auto" and engine.elsewhere:
+        raise CompressError(
+            "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16"
         )
-
-
-def label(
-    teacher: ModelDir | str | Path,
-    unlabeled: TextSource,
-    output: str | Path,
-    *,
-    options: LabelOptions = LabelOptions(),
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> LabelDir:
-    """Label every row of ``unlabeled`` with the teacher's logits and return the label directory.
-
-    Killed anywhere and started again with the same arguments, it goes on after the last whole shard and ends with the
-    bytes of an undisturbed run, also after a time limit. Neither parts nor engines change the bytes of a shard.
-
-    Args:
-        teacher: a classifier or a tagger, torch or ONNX. A tagger reads a text as words with spaces between them.
-        unlabeled: texts or pairs; streamed, never held in memory whole.
-        output: a directory, or the URI of one: it is made in the cache and copied there at the end.
-    """
-    part, begun = options.part, time.monotonic()
-    model = ModelDir.open(teacher)
-    place = work_place(str(output)) if is_uri(output) else output
-    with Stage.begin(
-        "label",
-        place,
-        parents={"teacher": model},
-        settings={
-            "sources": sorted(map(str, unlabeled.identity)),
-            "name": unlabeled.name,
-            "device": compute.device,
-            "threads": compute.threads,
-            "max_length": options.max_length,
-            "precision": options.precision,
-            **({"part": str(part)} if part else {}),
-        },
-        force=force,
-    ) as stage:
-        target = open_target(str(output), force=force) if is_uri(output) else None
+    model, progress = ModelDir.open(request.teacher), request.progress
+    unlabeled = cast(TextSource, request.open_text(rows=request.rows))
+    uri = str(request.output) if is_uri(str(request.output)) else ""
+    local = replace(request, output=work_place(uri)) if uri else request
+    with local.begin({"teacher": model}, unlabeled=unlabeled, device=request.device, threads=request.threads) as stage:
+        target = open_target(uri, force=request.force) if uri else None
         tokenizer = model.load_tokenizer()
 
         def make_plan() -> Plan:
-            precision = options.precision.replace("auto", "float32")
-            own = replace(compute, threads=compute.threads or options.engine.threads)
-            elsewhere = options.engine.elsewhere
             plan = plan_for(
-                model, tokenizer, own, max_length=options.max_length, precision=precision, elsewhere=elsewhere
+                model,
+                tokenizer,
+                replace(request.compute, threads=request.threads or engine.threads),
+                max_length=request.max_length or 0,
+                precision=request.precision.replace("auto", "float32"),
+                elsewhere=engine.elsewhere,
             )
-            rows = list(unlabeled.sample(COMPARED_ROWS)) if options.precision == "auto" else []
+            rows = list(unlabeled.sample(COMPARED_ROWS)) if request.precision == "auto" else []
             if not rows:
                 return plan
             with progress("Comparing float32 and bfloat16", None):
@@ -228,7 +180,7 @@ def label(
                 made = made_from(examples)
                 order.update(bytes.fromhex(made["texts_sha256"]))
                 if share.has(number) and not shard_is_done(stage.working, number, made):
-                    late = handed and 0 < options.time_limit_s < time.monotonic() - begun
+                    late = handed and request.time_limit is not None and time.monotonic() - begun > request.time_limit
                     if late:
                         return
                     handed = True
@@ -249,7 +201,7 @@ def label(
             with (
                 using_threads(plan.threads),
                 progress("Labelling", left) as advance,
-                closing(options.engine.run(job, itertools.chain([first], shards), advance)) as labelled,
+                closing(engine.run(job, itertools.chain([first], shards), advance)) as labelled,
             ):
                 for number, examples, logits, cut in labelled:
                     made = {**made_from(examples), "truncated": cut}
@@ -269,11 +221,11 @@ def label(
             stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=notes)
         if target:
             with progress("Copying the labels", None):
-                upload(stage.working, target, force=force)
+                upload(stage.working, target, force=request.force)
     logger.info("read: %s", unlabeled.describe())  # with the rows that were left out, which is known by now
     if target:
-        keep_copy(Path(place))
-    return LabelDir.open(output, part=part is not None and not late)
+        keep_copy(stage.output)
+    return LabelDir.open(uri or stage.output, part=part is not None and not late)
 
 
 def teacher_logits(

@@ -10,7 +10,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from compress.errors import CompressError, refuse
+from compress.errors import CompressError, refuse, some_of
 from compress.escaping.uris import without_secrets
 from compress.files import JSON_LIMIT_BYTES
 from compress.files.remote import Remote, cache_place
@@ -53,7 +53,7 @@ def _check(remote: Remote, force: bool) -> dict[str, int]:
     refuse(
         (
             foreign,
-            f"-o {remote.uri} holds {''.join(foreign[:1])}, which no label directory has; move that away or choose "
+            f"-o {remote.uri} holds {some_of(foreign)}, which no label directory has; move that away or choose "
             "another -o",
         ),
         (

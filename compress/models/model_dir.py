@@ -193,13 +193,13 @@ class ModelDir:
             refuse(
                 (
                     pickles,
-                    f"{self.path} holds pickled weights ({''.join(pickles[:1])}), which can run code when opened; "
+                    f"{self.path} holds pickled weights ({some_of(pickles)}), which can run code when opened; "
                     "save the model again with save_pretrained, which writes model.safetensors",
                 ),
                 (
                     graphs,
                     f"{self.path} has several ONNX graphs ({names}), and none of them is {ONNX_NAME}; choose one: "
-                    f"cp {''.join(map(str, graphs[:1]))} {self.path / ONNX_NAME}",
+                    f"cp {next(iter(graphs), '')} {self.path / ONNX_NAME}",
                 ),
             )
             raise CompressError(

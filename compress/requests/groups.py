@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY
@@ -15,7 +16,7 @@ from compress.escaping.uris import is_uri, local_path
 from compress.files.remote import cache_place
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import check_free, keep_apart, places_of
+from compress.models.output_dir import check_free, ended_early, keep_apart, places_of
 from compress.models.stage import Stage
 from compress.recipes.training import LEAST_MAX_LENGTH
 from compress.requests import FileList, Request, Result, fields_of, is_given, kind_of, option, request
@@ -92,28 +93,36 @@ class Written(Request[Result]):
         if output is None:
             return
         keep_apart(places_of(output), local_inputs(self))
-        if not self.force:
-            check_free(output)
+        check_free(output, self.force or bool(ended_early(output)))
 
     def run(self) -> Result:
         self.check_output()
         try:
             return super().run()
         except Made as made:
-            return cast(Result, ModelDir.open(made.path, classifier=False))
+            return self.open_made(made.path)
+
+    def open_made(self, path: Path) -> Result:
+        """Open a result that the cache has."""
+        return cast(Result, ModelDir.open(path, classifier=False))
 
 
-def local_inputs(request: Request[Any]) -> Iterator[str]:
-    """Yield the files and directories of this machine that a request names to be read."""
+def named_inputs(request: Request[Any]) -> Iterator[str]:
+    """Yield the files, directories, patterns and URIs that a request names to be read."""
     for name, field in fields_of(request).items():
         value = getattr(request, name)
         if kind_of(field) in {"model", "recipe", "text", "rows", "labels", "file"}:
             for one in value if isinstance(value, tuple) else [value]:
                 given = local_path(one) if isinstance(one, str) else getattr(one, "path", one)
-                if isinstance(given, str) and not is_uri(given):
-                    yield from glob.glob(given) or [given]
-                elif hasattr(given, "__fspath__"):
-                    yield str(given)
+                if isinstance(given, str | os.PathLike):
+                    yield os.fspath(given)
+
+
+def local_inputs(request: Request[Any]) -> Iterator[str]:
+    """Yield the files and directories of this machine that a request names to be read."""
+    for given in named_inputs(request):
+        if not is_uri(given):
+            yield from glob.glob(given) or [given]
 
 
 @request

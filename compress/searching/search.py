@@ -25,7 +25,6 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import Metric
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_gold
-from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.model_dir import ModelDir
@@ -35,6 +34,7 @@ from compress.progress import Progress, logger, silent
 from compress.reporting.rendering import write_page
 from compress.reporting.search_page import view
 from compress.requests import FileList, fields_of
+from compress.requests.labelling import label
 from compress.requests.searching import Search, SearchLimits
 from compress.searching.budget import SearchBudget
 from compress.searching.clock import SearchClock
@@ -193,10 +193,11 @@ def label_rows(
 ) -> list[LabelDir]:
     """Return labels of the pool and of the gold rows, made in ``folder`` where they are not there yet."""
     labels = []
+    placed: dict[str, Any] = {"device": compute.device, "threads": compute.threads}
     for name, source in {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}.items():
         place = folder / f"{name}-labels"
         if not is_whole(place):
-            label(model, source, place, compute=compute, progress=progress)
+            label(model, source, place, **placed, progress=progress)
         labels.append(LabelDir.open(place))
     return labels
 

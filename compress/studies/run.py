@@ -12,7 +12,6 @@ from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.data import ExampleSource, LabelledData, TextSource, describe_rows, join_sources
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling.label import LabelOptions, label
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import METRICS_NAME, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
@@ -30,6 +29,7 @@ from compress.recipes import (
 )
 from compress.recipes.controls import control_key
 from compress.reporting.curves import CURVE_NAME
+from compress.requests.labelling import label
 from compress.requests.reporting import report
 from compress.requests.training import Distill, Finetune
 from compress.studies.data import StudyRows, open_study_rows
@@ -219,8 +219,10 @@ class Study:
         return {"teacher": teacher.sha256, "pool": pool, "validation": self.rows.described(), **other}
 
     def _label(self, teacher: ModelDir, rows: TextSource, path: Path) -> LabelDir:
-        options = LabelOptions(precision=self.recipe.teacher.precision)
-        return label(teacher, rows, path, options=options, progress=self.progress, compute=self.compute)
+        placed: dict[str, Any] = {"device": self.compute.device, "threads": self.compute.threads}
+        precision: Any = self.recipe.teacher.precision
+        labels: LabelDir = label(teacher, rows, path, precision=precision, progress=self.progress, **placed)
+        return labels
 
     def labels(self, teacher: ModelDir) -> LabelDir:
         """Label the pool and the gold rows once for all students."""

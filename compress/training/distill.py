@@ -11,13 +11,14 @@ from transformers import set_seed
 from compress.data import Example, check_roles, grouped_split, row_key
 from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
-from compress.labelling.label import label, teacher_logits
+from compress.labelling.label import teacher_logits
 from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
 from compress.models.model_dir import ModelDir
 from compress.models.pretrained import check_vocabulary, load_body, load_classifier
 from compress.models.resumption import is_whole
 from compress.progress import logger
 from compress.recipes import Choice, Phase, resolved
+from compress.requests.labelling import label
 from compress.requests.training import Distill
 from compress.tasks import Task
 from compress.training.augmentation import augmented, one_of
@@ -140,7 +141,7 @@ def distill(request: Distill) -> ModelDir:
         if unlabeled and not request.control:
             folder = stage.scratch / POOL_FOLDER
             if not is_whole(folder):
-                label(model, pool, folder, compute=compute, progress=progress)
+                label(model, pool, folder, device=request.device, threads=compute.threads, progress=progress)
             pool = LabelledPool((LabelDir.open(folder),))
         if train and not request.control:
             logits = teacher_logits(

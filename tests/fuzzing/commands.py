@@ -44,7 +44,6 @@ from compress.cli import COMMANDS, cli, execute
 from compress.cli.printing import close_streams, open_streams
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling.label import LabelOptions, label
 from compress.labelling.shards import Part
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
@@ -57,6 +56,7 @@ from tests.fuzzing.mutations import change_file, replace_file
 from tests.fuzzing.work_folders import RESUMED, damaged_work
 from tests.support import torch_as_it_is
 from tests.support.forked_workers import start
+from tests.support.labelling import LabelOptions, label
 from tests.support.tiny import bilstm, classifier, write
 from tests.support.training_data import (
     STUDY_HEAD,

@@ -15,10 +15,10 @@ from compress.errors import CompressError
 from compress.inference.batching import EqualLengths, exact_batches, logits_of, run_by_length
 from compress.inference.compute import Compute
 from compress.inference.open_runtime import open_runtime
-from compress.labelling.label import label
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
 from tests.support import tiny
+from tests.support.labelling import label
 
 TEXTS = ("good", "a very bad and slow film with its end", "the plot is great", "the story is dull and silly")
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}

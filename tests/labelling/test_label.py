@@ -20,12 +20,13 @@ from compress.data import Example, ExampleSource, TextSource, content_sha256, op
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling.label import LabelOptions, choose_runtime, compare_precisions, label, plan_for, teacher_logits
+from compress.labelling.label import choose_runtime, compare_precisions, plan_for, teacher_logits
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import SHARD_ROWS, write_shard
 from compress.models.model_dir import ModelDir
 from compress.tasks import default
 from tests.labelling.conftest import SHARD
+from tests.support.labelling import LabelOptions, label
 from tests.support.tagging import tagger
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 
@@ -435,7 +436,7 @@ def start(output, operations=0):
             if operations:
                 kill_after(operations)
             source = open_source(text, role="unlabeled", labelled=False)
-            label_module.label(teacher, source, output, compute=Compute(threads=1))
+            label(teacher, source, output, compute=Compute(threads=1))
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -483,7 +484,7 @@ def test_text_without_any_row_leaves_nothing_behind(teacher: Path, tmp_path: Pat
 
 
 def test_a_length_that_tokenizers_do_not_cut_to_is_refused(teacher: Path, tmp_path: Path) -> None:
-    with pytest.raises(CompressError, match="max_length = 7 must be at least 8, or 0 for no limit"):
+    with pytest.raises(CompressError, match="max_length = 7 must be at least 8"):
         label(
             teacher, pool(text_file(tmp_path / "pool.txt", 5)), tmp_path / "labels", options=LabelOptions(max_length=7)
         )

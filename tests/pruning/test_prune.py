@@ -15,10 +15,11 @@ import torch
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling.label import choose_runtime, label
+from compress.labelling.label import choose_runtime
 from compress.models.model_dir import ModelDir
 from compress.pruning.prune import PruningData, prune
 from compress.recipes import Pruning
+from tests.support.labelling import label
 from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import LABELS, bilstm, classifier, load, write
 from tests.support.training_data import TRAINING, pool_file, train_rows, validation_rows

@@ -11,7 +11,7 @@ import pytest
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling.label import label
+from tests.support.labelling import label
 from tests.support.pruning import pruned
 from tests.support.tiny import bilstm, classifier, onnx_directory, write
 from tests.support.training_data import pool_file, train_rows, validation_rows

@@ -13,11 +13,11 @@ import torch
 
 from compress.data import Example
 from compress.inference.compute import Compute
-from compress.labelling.label import label
 from compress.models.modeling.pruned import kept_heads
 from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.training import phases as phases_module
 from compress.training.batches import EpochSampler
+from tests.support.labelling import label
 from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import load
 from tests.support.training_data import TRAINING, pool_file, state, train_rows

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from compress.inference.compute import Compute
-from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
+from tests.support.labelling import label
 from tests.support.training_data import pool_file
 
 

@@ -18,12 +18,12 @@ from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
 from compress.labelling.import_labels import LabelValues, import_labels
-from compress.labelling.label import label
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.pruning.prune import check_labels
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.training.training_data import LabelledPool, TrainingData
+from tests.support.labelling import label
 from tests.support.tiny import LABELS, PLAIN, classifier, write
 from tests.support.training_data import BILSTM, TRAINING, TRANSFORMER, distilled, pool_file, train_rows, validation_rows
 
