@@ -356,17 +356,15 @@ def _of_orders(line: Line, name: str, form: str) -> str:
     return value if low == high else f"{value} ({low} to {high})"
 
 
-_VARIANT_TABLE = (
-    ["scores", "to the exact ones", "rank correlation", "same heads", "accuracy", "to exact, points"],
-    _variant_row,
-)
 IMPORTANCE_TABLES: dict[str, tuple[list[str], Callable[[Line], list[object]]]] = {
     "importance": (
         ["compared", "precision", "examples", "heads", "largest relative difference", "largest difference"],
         _importance_row,
     ),
-    "raw": _VARIANT_TABLE,
-    "by-layer": _VARIANT_TABLE,
+    "raw": (
+        ["scores", "to the exact ones", "rank correlation", "same heads", "accuracy", "to exact, points"],
+        _variant_row,
+    ),
     "removal": (
         ["model", "heads left", "logits before", "logits after", "changed by", "our parameters", "theirs"],
         _removal_row,
