@@ -201,10 +201,9 @@ def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.
         "peer_parameters": 1234,
     }
     results.write_text("".join(json.dumps(line) + "\n" for line in [*lines, removal]), encoding="utf-8")
-    for kind in ("raw", "by-layer"):
-        rows = script_tables.importance_table(kind).splitlines()[2:]
-        assert len(rows) == len(lines) // 2
-        assert rows[0].startswith("| exact | 1 (1 to 1) | 1.00 | 5 | 0.") and rows[0].endswith(" |  |")
+    rows = script_tables.importance_table("raw").splitlines()[2:]
+    assert len(rows) == len(lines) // 2
+    assert rows[0].startswith("| exact | 1 (1 to 1) | 1.00 | 5 | 0.") and rows[0].endswith(" |  |")
     assert script_tables.importance_table("removal").splitlines()[2:] == [
         "| tiny (bert) | 2 3 | 0 | 2e-07 | 0.50 | 1,234 | 1,234 |"
     ]
