@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.files import provenance, replace_line
-from compress.data import LabelledData, content_sha256, open_source, read_examples
+from compress.data import content_sha256
 from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.progress import quiet_libraries
-from compress.searching.budget import SearchBudget, SearchSettings
+from compress.requests.searching import Search
+from compress.searching.budget import SearchBudget
 from compress.searching.clock import SearchClock
 from compress.searching.exploration import Exploration
 from compress.searching.findings import content_of
@@ -40,7 +41,7 @@ from compress.searching.halving import LAST
 from compress.searching.joining import join
 from compress.searching.judging import ValidationRows
 from compress.searching.sampler import ShapeSampler
-from compress.searching.search import SearchData, SearchRows, check_data, label_rows, timer_and_trainer
+from compress.searching.search import SearchRows, check_data, label_rows, timer_and_trainer
 from compress.searching.selection import choose
 from compress.searching.space import PRECISIONS, Shape, space_for
 from compress.searching.trials import Trial
@@ -61,13 +62,9 @@ def main() -> None:
     options = parser.parse_args()
     quiet_libraries()
     teacher = ModelDir.open(options.teacher)
-    roles = ("train", "validation", "test")
-    train, validation, test = (
-        read_examples(open_source(getattr(options, role), role=role, labelled=True)) for role in roles
-    )
-    pool = open_source(options.unlabeled, role="unlabeled", labelled=False)
-    data = SearchData(pool, LabelledData(train, validation, overlap="drop"), test)
-    rows = check_data(teacher, data)
+    files = {role: str(getattr(options, role)) for role in ("unlabeled", "train", "validation", "test")}
+    request = Search(str(options.teacher), str(options.work / "found"), **files, overlap="drop")
+    rows = check_data(teacher, request)
     (labels := options.work / "labels").mkdir(parents=True, exist_ok=True)
     label_rows(teacher, labels, rows, Compute("cpu"))
     for seed, method in itertools.product(options.seed or [0], options.only or METHODS):
@@ -89,13 +86,13 @@ def run(
     teacher: ModelDir, rows: SearchRows, method: str, compute: Compute, folder: Path, options: argparse.Namespace
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Spend the minutes in one of the ways, and yield what came of it and of its beginning."""
-    budget, settings = SearchBudget(options.max_accuracy_drop), SearchSettings(time_limit_s=60 * options.minutes)
+    budget = SearchBudget(max_accuracy_drop=options.max_accuracy_drop, time_limit_s=60 * options.minutes)
     labels = label_rows(teacher, options.work / "labels", rows, compute)
     timer, trainer = timer_and_trainer(teacher, folder, rows, labels, compute)
     space = space_for(teacher.config)
     sampler = ShapeSampler(folder / "sampler.json", space, compute.seed)
-    with SearchClock(folder / "clock.json", settings.seconds) as clock:
-        explored = Exploration(budget, settings, sampler, timer, trainer, clock)
+    with SearchClock(folder / "clock.json", budget.seconds) as clock:
+        explored = Exploration(budget, sampler, timer, trainer, clock)
         if method == "search":
             explored.run()
         else:
@@ -132,7 +129,7 @@ def found_by(
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(path, target, ignore=shutil.ignore_patterns(".*"))
         finish(target, replace(Manifest.read(path / MANIFEST_NAME), name=name))
-    content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()})
+    content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()}, "")
     judged = [
         {**one.row, "test": asdict(tested.judge(tested.predicted(trainer.deployed(one.shape, one.last.rung))))}
         for one in explored.judged
@@ -141,7 +138,7 @@ def found_by(
         content["cascade"] |= {"test": asdict(tested.judge(tested.predicted(joined.model.path)))}
     kept = ("teacher_value", "rows", "budget", "winner", "cascade")
     return {
-        "limit_s": explored.settings.seconds,
+        "limit_s": explored.budget.seconds,
         "spent_s": round(spent_s, 1),
         "timed": len(explored.trials),
         "trainings": sum(len(one.rungs) for one in explored.judged),

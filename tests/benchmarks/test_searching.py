@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compress.searching.budget import SearchBudget, SearchSettings
+from compress.searching.budget import SearchBudget
 from compress.searching.exploration import Exploration
 from compress.searching.halving import LAST
 from compress.searching.sampler import ShapeSampler
@@ -34,7 +34,7 @@ def script() -> Any:
 def trained(script: Any, desk: Desk, shapes: Any, budget: SearchBudget, folder: Path) -> Exploration:
     timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
     sampler = ShapeSampler(folder / "sampler.json", SPACE, 0)
-    found = Exploration(budget, SearchSettings(), sampler, timer, desk, desk)  # type: ignore[arg-type]
+    found = Exploration(budget, sampler, timer, desk, desk)  # type: ignore[arg-type]
     script.train_whole(found, shapes)
     return found
 
