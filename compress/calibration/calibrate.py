@@ -52,6 +52,7 @@ from compress.requests.calibration import Calibrate
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
 PAGE = f"{FOLDER}/report.html"
+COMPARED_ROWS, TOLERANCE = 64, 1e-4  # of what was written with what it should give
 FEWEST_ROWS = 20
 
 
@@ -134,6 +135,11 @@ def calibrate(request: Calibrate) -> ModelDir:
         else:
             rescale_torch(network, chosen.scaling)
             stage.write_model(network, source.load_tokenizer(), **described)
+        some = rows[:COMPARED_ROWS]
+        written = LoadedModel.load(ModelDir.open(stage.working), request.compute).logits(some)
+        expected = chosen.scaling.apply(logits[: len(some)])
+        if np.abs(expected - written).max() > TOLERANCE * max(1.0, np.abs(expected).max()):
+            raise RuntimeError("the model written to disk does not give the calibrated logits")
     return ModelDir.open(stage.output)
 
 
