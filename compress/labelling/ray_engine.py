@@ -104,17 +104,19 @@ def hand_out(pool: Any, shards: Iterator[Shard], advance: Advance) -> Labelled:
 def _next_answer(
     pool: Any, under_way: dict[int, list[Example]], advance: Advance
 ) -> tuple[int, list[Example], np.ndarray, int]:
-    from ray.exceptions import RayError, RayTaskError
-
     while True:
         try:
             number, logits, cut = pool.get_next_unordered(timeout=PATIENCE_S)
             break
         except TimeoutError:
             logger.warning("no worker has answered yet; 'ray status' shows what the cluster waits for")
-        except RayTaskError as error:
-            raise (error.cause if isinstance(error.cause, Exception) else error) from error
-        except RayError as error:
+        except Exception as error:
+            from ray.exceptions import RayError, RayTaskError
+
+            if isinstance(error, RayTaskError):
+                raise (error.cause if isinstance(error.cause, Exception) else error) from error
+            if not isinstance(error, RayError):
+                raise
             raise CompressError(
                 f"{LOSSES + 1} workers died with the same shard, perhaps for lack of memory; with fewer --workers the "
                 f"same command goes on (Ray says: {first_line(error)})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -155,10 +156,11 @@ def test_a_regression_is_scored_by_squared_error() -> None:
     (batch,) = batches(size=12)
     with torch.no_grad():
         exact = model(batch.input_ids, batch.attention_mask).logits[:, 0]
-    one, two = (score(model, [Batch(batch.input_ids, batch.attention_mask, labels=exact + e)]) for e in (1.0, 2.0))
+    regression = replace(batch, task=find_task("regression"))
+    one, two = (score(model, [replace(regression, labels=exact + e)]) for e in (1.0, 2.0))
     assert one.min() > 0
     torch.testing.assert_close(two, 2 * one, atol=1e-6, rtol=1e-3)  # the gradient of e**2 is 2e
-    none = score(model, [Batch(batch.input_ids, batch.attention_mask, labels=exact)])
+    none = score(model, [replace(regression, labels=exact)])
     assert none.max() < 1e-4 * one.max()
 
 
@@ -246,7 +248,8 @@ def test_own_labels_are_what_the_model_predicts(name: str) -> None:
 
 def test_a_regression_has_no_labels_of_its_own() -> None:
     with pytest.raises(CompressError, match="needs classes, and this model is a regression"):
-        score(classifier("bert", labels=("score",)), batches(), labels="own")
+        regression = [replace(batch, task=find_task("regression")) for batch in batches()]
+        score(classifier("bert", labels=("score",)), regression, labels="own")
 
 
 # The other criteria, each against code of another kind
