@@ -414,7 +414,7 @@ def load_everything(inputs: Path) -> None:
     search among students like the one of the inputs: how good these become decides nothing.
     """
     for name in COMMANDS:
-        importlib.import_module(f"compress.cli.{name}")
+        cli.get_command(click.Context(cli), name)
     for name in PRELOADED:
         importlib.import_module(name)
     os.environ |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}

@@ -397,8 +397,8 @@ import torch, transformers, pyarrow.parquet, compress.models.saving, compress.in
 from compress.data import open_source
 
 teacher, text, folder, seed = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-from compress.inference.compute import Compute
 from compress.labelling import label as label_module
+from compress.requests.labelling import Label
 plan = label_module.plan_for
 label_module.plan_for = lambda *given, **named: replace(plan(*given, **named), shard_rows=8)
 label_module.choose_runtime = lambda model, device, **_: ("torch", "cpu")
@@ -436,7 +436,7 @@ def start(output, operations=0):
             if operations:
                 kill_after(operations)
             source = open_source(text, role="unlabeled", labelled=False)
-            label(teacher, source, output, compute=Compute(threads=1))
+            label_module.label(Label(teacher, unlabeled=source, output=output, threads=1))
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -448,7 +448,7 @@ assert start(folder / "whole" / "labels") == 0
 log.unlink()
 draw, kills = random.Random(seed), 0
 while not (folder / "labels").exists():
-    code = start(folder / "labels", draw.randint(2, 14))
+    code = start(folder / "labels", draw.randint(2, 20))
     assert code in (0, -signal.SIGKILL), code
     kills += code != 0
     assert kills < 100

@@ -408,7 +408,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
 def test_a_study_takes_removals_apart_where_a_model_had_several(
     case: Case, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    case.rewrite("rounds = 3", "rounds = 3\nstructure = true")
+    case.rewrite("rounds = 3", "rounds = 3\npruning_steps = true")
     with pytest.raises(CompressError, match="no prune has two kinds of them"):
         recipes.load_recipe("benchmarks", str(case.recipe))
     case.rewrite('heads = "50%"', 'heads = "50%"\nlayers = "1"')
