@@ -389,7 +389,9 @@ class Run:
     def _faults_of_files(self) -> Iterator[str]:
         after = snapshot(self.folder / "work")
         for name, content in self.before.items():
-            if after.get(name) != content:
+            # With --force what lay at the output is moved aside, whatever it is.
+            moved = f"out.old{name.removeprefix('out')}" if name.startswith("out") and "--force" in self.words else name
+            if content not in (after.get(name), after.get(moved)):
                 yield f"{name} was {'changed' if name in after else 'deleted'}"
         new = after.keys() - self.before.keys()
         strays = [name for name in new if not name.startswith(("out", ".out"))]
