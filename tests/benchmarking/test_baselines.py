@@ -194,7 +194,7 @@ def test_a_head_gives_the_probabilities_of_scikit_learn(classes: int, tmp_path: 
     generator = np.random.default_rng(1)
     answers = np.arange(90) % classes
     features = generator.normal(size=(90, 4)) + np.eye(classes, 4)[answers]
-    head = _linear_head.fit_linear_head(features, answers, "classification", classes)
+    head = _linear_head.fit_linear_head(features, answers, find_task("classification"), classes)
     head.save(tmp_path)
     found = _linear_head.Head.load(tmp_path)(features)
     candidates = [LogisticRegression(C=c, max_iter=1000).fit(features, answers) for c in _linear_head.STRENGTHS]
@@ -202,7 +202,7 @@ def test_a_head_gives_the_probabilities_of_scikit_learn(classes: int, tmp_path: 
 
 
 def test_a_single_class_is_certain() -> None:
-    head = _linear_head.fit_linear_head(np.ones((5, 2)), np.full(5, 1), "classification", 3)
+    head = _linear_head.fit_linear_head(np.ones((5, 2)), np.full(5, 1), find_task("classification"), 3)
     assert (np.exp(head(np.ones((1, 2))))[0] > 0.999).tolist() == [False, True, False]
 
 
@@ -210,7 +210,7 @@ def test_the_search_for_a_strength_draws_the_same_rows_each_time(monkeypatch: py
     monkeypatch.setattr(_linear_head, "SEARCH_ROWS", 30)
     generator = np.random.default_rng(2)
     features, answers = generator.normal(size=(200, 3)), np.arange(200) % 2
-    one, other = (_linear_head.fit_linear_head(features, answers, "classification", 2) for _ in range(2))
+    one, other = (_linear_head.fit_linear_head(features, answers, find_task("classification"), 2) for _ in range(2))
     np.testing.assert_array_equal(one.weights, other.weights)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -83,10 +87,10 @@ def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
     child.warm_up(probe=[0], shape={"width": 50})
     assert run.shapes == [(2, 42), (1, 12), (1, 50)]
     turn = child.measure(batches=[[0, 1], [1, 2]], shape={})
-    assert turn["device_ms"] == [1.5, 1.5] and len(turn["latency_ms"]) == 2 and len(turn["cold_ms"]) == 1
+    assert [*turn["device_ms"]] == [1.5, 1.5] and len(turn["latency_ms"]) == 2 and len(turn["cold_ms"]) == 1
     del Run.device_ms
     alone = child.measure(batches=[[0]], shape={})
-    assert alone["device_ms"] == [None] and len(alone["cold_ms"]) == len(alone["latency_ms"]) == 1
+    assert [*alone["device_ms"]] == [None] and len(alone["cold_ms"]) == len(alone["latency_ms"]) == 1
 
 
 class Clock:
@@ -172,12 +176,21 @@ def test_what_a_plug_in_requires_is_imported_first() -> None:
     assert worker_main.import_required(object()) == {}
 
 
-def test_a_competitor_that_reads_whole_texts_has_no_lengths() -> None:
-    class Runner:
-        max_length = 64
-
-    runner = Runner()
-    worker_main.cut_to(runner, 16)
-    assert runner.max_length == 16
+def test_a_competitor_that_reads_whole_texts_has_no_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_main.write_rows(tmp_path, ROWS)
+    runner: Any = Timed(Clock(), 0)
+    module = SimpleNamespace(start=lambda place, **_: runner)
+    monkeypatch.setattr(worker_main, "import_plugin", lambda folder, plugin: (module, {}))
+    place = {"directory": str(tmp_path), "folder": "competitors", "plugin": "other"}
+    settings: dict[str, Any] = {
+        **place,
+        "device": "cpu",
+        "threads": 1,
+        "cores": (),
+        "rows": str(tmp_path),
+        "max_length": 16,
+    }
     with pytest.raises(Unavailable, match="leave out --max-length"):
-        worker_main.cut_to(object(), 16)
+        worker_main.RequestHandler().load(**settings)
+    runner.max_length = 64
+    assert worker_main.RequestHandler().load(**settings)["max_length"] == 16

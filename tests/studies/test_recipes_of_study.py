@@ -19,6 +19,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.recipes import Choice, Phase, StudyRecipe, Vocabulary, resolved
 from compress.recipes.controls import control_key
+from compress.requests.training import Distill
 from compress.studies import plan
 from compress.studies import run as run_module
 from compress.studies.plan import StudySettings
@@ -92,10 +93,10 @@ class Case:
         model = ModelDir.open(output)
         finish(output, Manifest(stage="distill", name=output.name, task=model.task, labels=model.labels, **fields))
 
-    def _distill(self, teacher: ModelDir, student: Any, output: Path, *, options: Any, compute: Any, **_: Any) -> None:
-        control = options.control
-        self.trained.append((output.name, "control" if control else "student", resolved(student)))
-        self._write(output, recipe=resolved(student), seeds={"seed": compute.seed}, notes={"control": control})
+    def _distill(self, request: Distill) -> None:
+        output, control, recipe = Path(request.output or ""), request.control, resolved(request.student)
+        self.trained.append((output.name, "control" if control else "student", recipe))
+        self._write(output, recipe=recipe, seeds={"seed": request.seed}, notes={"control": control})
 
     def _prune(self, teacher: ModelDir, pruning: Any, output: Path, **named: Any) -> None:
         self.trained.append((output.name, "pruned", {"training": resolved(named["data"].training)}))

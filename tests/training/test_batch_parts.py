@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.models.batch import Batch
 from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
-from tests.inference.test_padding import KINDS
+from tests.inference.test_batching import KINDS
 from tests.support import tiny
 from tests.support.tagging import tagger
 

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from compress.cli import COMMANDS, cli, execute
 from compress.errors import CompressError
-from compress.inference.compute import TRACKERS, Compute
+from compress.models.compute import TRACKERS, Compute
 from compress.models.output_dir import work_title
 from compress.progress import silent
 from compress.recipes import Choice, Phase
