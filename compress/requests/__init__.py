@@ -140,7 +140,10 @@ Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the
 Percent = Annotated[float | None, Holds("percent")]  # a share; 95% or 0.95 on the command line
 Numbers = Annotated[tuple[int, ...], Holds("numbers"), pydantic.Strict(False)]
 
-OUTPUT = option(help="Directory to write; it must not exist.", metavar="DIR", decides=False, required=True)
+# In Python without one the result lies in the cache.
+OUTPUT = option(
+    default=None, help="Directory to write; it must not exist.", metavar="DIR", decides=False, required=True
+)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option,))
@@ -350,7 +353,9 @@ def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parame
 
     call.__name__ = call.__qualname__ = _function_name(made)
     call.__module__ = made.__module__
-    described = "\n".join(f"    {name}: {field.description}" for name, field in fields_of(made).items())
+    described = "\n".join(
+        f"    {name}: {(field.description or '').replace('|', ' ')}" for name, field in fields_of(made).items()
+    )
     call.__doc__ = f"{inspect.getdoc(made)}\n\nArgs:\n{described}"
     call.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
     return call

@@ -64,7 +64,6 @@ def test_all_faults_come_at_once() -> None:
     assert sorted(str(found.value).split("; ")) == [
         "control = 'yes' must be true or false",
         "distill() has no argument 'temperature'.",
-        "output is missing",
         "overlap = 'ask' must be one of 'few', 'drop' or 'refuse'",
         "rows = -1 must be at least 0",
         "student is missing",

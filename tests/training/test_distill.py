@@ -16,6 +16,7 @@ import torch
 from datasets import Dataset
 from transformers import TrainerState
 
+import compress.training.distill
 from compress.data import Example, open_source, row_key, row_keys
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
@@ -656,3 +657,17 @@ def test_a_training_resumed_in_epoch_four_reads_the_same_batches(
     taught(teacher, tmp_path / "student", recipe, **options)
     assert 3 * epoch < min(read) < len(undisturbed) - 2  # resumed within the fourth epoch
     assert read == {step: rows for step, rows in undisturbed.items() if step in read}
+
+
+def test_without_an_output_the_student_lies_in_the_cache_and_is_made_once(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPRESS_CACHE", str(tmp_path / "cache"))
+    texts = [row.text for row in pool_rows()]
+    asked: dict[str, Any] = {"unlabeled": texts, "validation": validation_rows(), "device": "cpu", "threads": 1}
+    made = compress.distill(teacher, BILSTM, **asked)
+    assert made.path.is_relative_to(tmp_path / "cache")
+    monkeypatch.setattr(compress.training.distill, "fit", None)
+    assert compress.distill(teacher, BILSTM, **asked).path == made.path
+    with pytest.raises(TypeError):  # another request is trained
+        compress.distill(teacher, BILSTM, **asked, seed=1)
