@@ -357,5 +357,11 @@ def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parame
         f"    {name}: {(field.description or '').replace('|', ' ')}" for name, field in fields_of(made).items()
     )
     call.__doc__ = f"{inspect.getdoc(made)}\n\nArgs:\n{described}"
-    call.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+    known, own = fields_of(made), inspect.signature(made)
+    # Model, Text and so on by their names: what checks them is no annotation to read.
+    shown = [
+        one.replace(annotation=kind_of(known[one.name]).capitalize() or one.annotation)
+        for one in own.parameters.values()
+    ]
+    call.__signature__ = own.replace(parameters=shown, return_annotation=own.empty)  # type: ignore[attr-defined]
     return call
