@@ -111,7 +111,7 @@ def test_what_needs_the_extra_says_so(tmp_path: Path) -> None:
         done = python(COMMAND, *command)
         assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
         assert "is not installed; type pip install 'compress[train]'" in done.stderr
-    done = python(HIDE + "import compress\ncompress.distill")
+    done = python(HIDE + "import compress\ncompress.distill('teacher', 'cnn', 'student', unlabeled='pool.txt')")
     assert "compress.errors.MissingPackage: this needs the Python package" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"texts.txt", "results.jsonl"}
 
