@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
+import compress
 from compress import plugins
 from compress.data import Example, ExampleSource, row_key
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.labelling import label as label_module
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.recipes import Augmentation, Choice
@@ -592,17 +592,13 @@ def test_a_study_labels_the_variants_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_labels_without_variants_are_refused(teacher: Path, tmp_path: Path) -> None:
-    label: Callable[..., LabelDir] = label_module.label
-    labels = label(teacher, pool_file(tmp_path / "pool.txt"), tmp_path / "labels", compute=Compute(threads=1))
+    pool, other_pool = pool_file(tmp_path / "pool.txt"), pool_file(tmp_path / "p.txt")
+    labels = compress.label(teacher, pool, tmp_path / "labels", threads=1)
     recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking")))
     with pytest.raises(CompressError, match="cannot use finished labels"):
         distilled(teacher, recipe, tmp_path / "student", labels=[labels])
-    other = label(
-        write(tmp_path / "other", classifier("bert", seed=5)),
-        pool_file(tmp_path / "p.txt"),
-        tmp_path / "o",
-        compute=Compute(threads=1),
-    )
+    other_teacher = write(tmp_path / "other", classifier("bert", seed=5))
+    other = compress.label(other_teacher, other_pool, tmp_path / "o", threads=1)
     with pytest.raises(CompressError, match="was labelled by another teacher"):
         distilled(teacher, recipe, tmp_path / "student", labels=[labels], variants=[other])
     made = distilled(teacher, recipe, tmp_path / "student", labels=[labels], variants=[labels], threads=1)
