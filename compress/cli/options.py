@@ -5,7 +5,6 @@ import glob
 import json
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,16 +18,14 @@ from compress.cli.values import Duration as Duration
 from compress.cli.values import Percent as Percent
 from compress.cli.values import Real as Real
 from compress.cli.values import Whole as Whole
-from compress.data import Example, LabelledData, TextSource, load_labelled_data, load_rows, open_rows, open_text
+from compress.data import LabelledData, TextSource, load_labelled_data, open_text
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
-from compress.escaping.uris import is_uri, local_path, text_without_secrets
-from compress.host import without_home
+from compress.escaping.uris import is_uri, local_path
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import check_free, ended_early, keep_apart, places_of
 from compress.progress import for_terminal, logger
-from compress.recipes.training import LEAST_MAX_LENGTH
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
@@ -38,11 +35,6 @@ force = click.option(
     "--force", is_flag=True, help="Move an existing output aside, to NAME.old, or discard unfinished work for it."
 )
 seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
-max_length = click.option(
-    "--max-length",
-    type=Whole(min=LEAST_MAX_LENGTH),
-    help="Cut texts to so many tokens; by default the recipe says it, or the lengths of the training rows do.",
-)
 metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
 OVERLAP = ("drop_overlap", "refuse_overlap")
 _overlap = (
@@ -164,7 +156,6 @@ def _compute(*given: Any, also: Any = lambda function: function) -> Callable[[Fu
 
 
 computing = _compute(seed, device, threads, also=force)
-searching = _compute(seed, device, threads, precision, also=force)
 training = _compute(seed, device, threads, precision, report_to, also=force)
 running = _compute(device, threads, precision, report_to)
 placing = _compute(device, threads)
@@ -192,14 +183,6 @@ def set_up_messages(level: int) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level)
     logger.propagate = False
-
-
-def open_labelled(path: str, role: str, columns: Names) -> TextSource:
-    return open_rows(path, role=role, **columns)
-
-
-def read_labelled(path: str | None, role: str, columns: Names) -> list[Example]:
-    return load_rows(path, role=role, **columns)
 
 
 def labelled_data(train: str | None, validation: str | None, columns: Names, **checks: Any) -> LabelledData:
@@ -289,8 +272,3 @@ def assignments(context: click.Context, parameter: click.Parameter, values: Sequ
         except ValueError:
             read[name] = value
     return read
-
-
-def typed() -> str:
-    """Return what was typed, as results keep it: they are shared, and have no home directory and no secret of a URI."""
-    return without_home(shlex.join(["compress", *map(text_without_secrets, sys.argv[1:])]))

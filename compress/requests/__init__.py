@@ -290,9 +290,12 @@ class Request(Generic[Result]):
 
     def options(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the fields that have an option and are not at their default, or those of some names."""
-        known = {name: field for name, field in fields_of(self).items() if declared_of(field).has_option}
-        chosen = known if names is None else [name for name in names if name in known]
-        return {name: value for name in chosen if (value := getattr(self, name)) != known[name].default}
+        known = {name: (field.default, declared_of(field)) for name, field in fields_of(self).items()}
+        there = [name for name, (_, about) in known.items() if about.has_option or about.argument]
+        chosen = [name for name in names if name in there] if names is not None else there
+        # What is taken by position comes first.
+        chosen = sorted(chosen, key=lambda name: not known[name][1].argument)
+        return {name: value for name in chosen if (value := getattr(self, name)) != known[name][0]}
 
     def _words(self, name: str, value: Any) -> Iterator[str]:
         """Yield the option of a field with its value; data in memory is called by its metavar."""
@@ -306,7 +309,8 @@ class Request(Generic[Result]):
             for one in value if isinstance(value, tuple) else [value]:
                 named = isinstance(one, str | int | float | os.PathLike | ModelDir)
                 shown = f"{one:.6g}" if isinstance(one, float) else str(getattr(one, "path", one))
-                yield from (flag, text_without_secrets(shown) if named else declared.metavar)
+                said = text_without_secrets(shown) if named else declared.metavar
+                yield from [said] if declared.argument else [flag, said]
 
     def run(self) -> Result:
         """Run the stage.

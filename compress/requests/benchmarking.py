@@ -1,12 +1,10 @@
 """What measuring is asked for."""
 
-import shlex
 from dataclasses import KW_ONLY, fields
 from typing import Annotated, Any, Literal
 
 import pydantic
 
-from compress.escaping.uris import text_without_secrets
 from compress.recipes import BenchmarkSettings
 from compress.requests import (
     File,
@@ -22,17 +20,12 @@ from compress.requests import (
     option,
     request,
 )
-from compress.requests.groups import Checks, LabelColumns
+from compress.requests.groups import FORCE, Checks, LabelColumns
 
 Models = Labels  # directories
 Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
 Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
-FORCE = option(
-    default=False,
-    decides=False,
-    help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
-)
 
 
 @request
@@ -175,11 +168,6 @@ class Replay(Request[Any], LabelColumns):
         help="Folder to search for models; default the lock's folder and the current directory.",
     )
     force: bool = FORCE
-
-    @property
-    def command(self) -> str:
-        lock = shlex.quote(text_without_secrets(str(self.lock)))
-        return super().command.replace("compress replay", f"compress replay {lock}", 1)
 
 
 benchmark = function(Benchmark)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 from compress.data import Example, LabelledData, Overlap, TextSource, load_rows, open_text
 from compress.data.formats.text_files import FORMATS
@@ -29,6 +29,12 @@ MAX_LENGTH = option(
     help="Cut texts to so many tokens; by default the recipe says it, or the lengths of the training rows do.",
 )
 
+FORCE = option(
+    default=False,
+    decides=False,
+    help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
+)
+
 
 class Made(Exception):
     """What is asked for lies in the cache."""
@@ -43,11 +49,7 @@ class Written(Request[Result]):
     """A request whose result is a directory."""
 
     _: KW_ONLY
-    force: bool = option(
-        default=False,
-        decides=False,
-        help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
-    )
+    force: bool = FORCE
 
     def begin(
         self,
@@ -220,8 +222,6 @@ class Checks:
 @request
 class Placing:
     """Where a stage computes."""
-
-    DEVICE: ClassVar[str] = "auto"
 
     _: KW_ONLY
     device: Literal["auto", "cpu", "cuda"] = option(

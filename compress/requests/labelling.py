@@ -12,7 +12,7 @@ import pydantic
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, without_secrets
 from compress.recipes.training import LEAST_MAX_LENGTH
-from compress.requests import Holds, Model, Output, Text, function, option, request
+from compress.requests import Duration, Holds, Model, Output, Text, function, option, request
 from compress.requests.groups import Placing, TextColumns, Written, named_inputs
 
 MOST_PARTS = 10**9
@@ -72,7 +72,7 @@ class Label(Written[Any], TextColumns, Placing):
         decides=False,
         help="Cluster of Ray that runs, auto on a node of it; default: started here.",
     )
-    time_limit: Annotated[float | None, Holds("duration")] = option(
+    time_limit: Duration | None = option(
         default=None,
         metavar="TIME",
         decides=False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pydantic
 
 from compress.requests import Holds, Output, Request, function, option, request
-from compress.requests.groups import LabelColumns
+from compress.requests.groups import FORCE, LabelColumns
 
 if TYPE_CHECKING:
     Paths = Sequence[Any]
@@ -56,11 +56,7 @@ class Report(Request[Path], LabelColumns):
         metavar="FILE",
         help="The test data, to show the texts of flipped rows in the page; may be repeated.",
     )
-    force: bool = option(
-        default=False,
-        decides=False,
-        help="Move an existing output aside, to NAME.old, or discard unfinished work for it.",
-    )
+    force: bool = FORCE
 
 
 report = function(Report)

@@ -13,6 +13,7 @@ import compress
 from compress.cli import REQUESTS, cli
 from compress.errors import CompressError
 from compress.requests import Request, declared_of, fields_of, option_of
+from compress.requests.benchmarking import Replay
 from compress.requests.training import Distill
 from tests.support.tiny import examples
 
@@ -111,3 +112,8 @@ def test_content_decides_and_not_its_place() -> None:
     made = Distill("teacher", "cnn", "out", train="a.csv")
     moved = dataclasses.replace(made, train="b.csv")
     assert made.key() != moved.key() and made.key(train=rows) == moved.key(train=rows) != made.key(train=others)
+
+
+def test_what_is_taken_by_position_comes_first_in_the_command() -> None:
+    made = Replay("https://me:secret@host/a.lock.json", "test.csv", "new.jsonl", roots=("models",))
+    assert made.command == "compress replay https://host/a.lock.json --data test.csv --output new.jsonl --root models"
