@@ -143,7 +143,7 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
         yield click.Argument([name], nargs=-1 if several else 1, required=True, metavar=declared.metavar)
         return
     if declared.flags:
-        for (flag, value), said in zip(declared.flags.items(), (help or "").split("|"), strict=True):
+        for flag, (value, said) in declared.flags.items():
             yield click.Option([flag, name], flag_value=value, default=None, help=said)
         return
     flag = declared.flag or f"--{name.replace('_', '-')}"

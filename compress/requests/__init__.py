@@ -61,7 +61,7 @@ class Declared:
     Args:
         metavar: its value in the help, such as ``FILE``.
         flag: its option, where that is not its name.
-        flags: options without a value, each with the value of the field that it stands for.
+        flags: options without a value, each with the value of the field that it stands for, and its help.
         decides: whether the result depends on it, so that it is in the key.
         needs: fields without any of which this one has no effect; ``data`` is any text or rows.
         has_option: whether the command line has an option for it.
@@ -71,12 +71,16 @@ class Declared:
 
     metavar: str = ""
     flag: str = ""
-    flags: Mapping[str, Any] | None = None
+    flags: Mapping[str, tuple[Any, str]] | None = None
     decides: bool = True
     needs: tuple[str, ...] = ()
     has_option: bool = True
     argument: bool = False
     required: bool = False
+
+    def flag_for(self, value: Any) -> str:
+        """Return which of the ``flags`` stands for a value."""
+        return next(flag for flag, (means, _) in (self.flags or {}).items() if means == value)
 
 
 def option(*, default: Any = ..., help: str = "", **more: Any) -> Any:
@@ -265,9 +269,8 @@ class Request(Generic[Result]):
                 and getattr(self, name) != field.default
                 and not any(is_given(getattr(self, one)) for one in others)
             ):
-                option = option_of(name, field).split(" ")[0]
-                if flags := declared_of(field).flags:
-                    option = next(flag for flag, value in flags.items() if value == getattr(self, name))
+                about = declared_of(field)
+                option = about.flag_for(getattr(self, name)) if about.flags else option_of(name, field).split(" ")[0]
                 missing = " or ".join(option_of(one, known[one]) for one in others)
                 yield f"{option} changes nothing without {missing}; add it, or leave {option} out"
 
@@ -302,7 +305,7 @@ class Request(Generic[Result]):
         field = fields_of(self)[name]
         declared, flag = declared_of(field), option_of(name, field).split(" ")[0]
         if declared.flags:
-            yield from (flag for flag, means in declared.flags.items() if means == value)
+            yield declared.flag_for(value)
         elif isinstance(value, bool):
             yield flag if value else f"--no-{flag.removeprefix('--')}"
         else:
@@ -357,9 +360,7 @@ def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parame
 
     call.__name__ = call.__qualname__ = _function_name(made)
     call.__module__ = made.__module__
-    described = "\n".join(
-        f"    {name}: {(field.description or '').replace('|', ' ')}" for name, field in fields_of(made).items()
-    )
+    described = "\n".join(f"    {name}: {field.description}" for name, field in fields_of(made).items())
     call.__doc__ = f"{inspect.getdoc(made)}\n\nArgs:\n{described}"
     known, own = fields_of(made), inspect.signature(made)
     # Model, Text and so on by their names: what checks them is no annotation to read.

@@ -56,8 +56,8 @@ class Benchmark(Request[list[Any]], LabelColumns, Checks):
     )
     baselines: bool | Names = option(
         default=True,
-        flags={"--no-baselines": False},
-        help="Do not measure baselines, cheap classifiers fitted on gold labels only.",
+        flags={"--no-baselines": (False, "Do not measure baselines, cheap classifiers fitted on gold labels only.")},
+        help="Whether to measure baselines, cheap classifiers fitted on gold labels only, or which.",
     )
     competitors: Names = option(
         default=(),

@@ -201,9 +201,16 @@ class Checks:
         default="few",
         decides=False,
         needs=("train", "validation"),
-        flags={"--drop-overlap": "drop", "--refuse-overlap": "refuse"},
-        help="Leave all rows that occur in two roles out of the earlier one; by default a few are left out, and more "
-        "than 1% of either are refused.|Refuse any row that occurs in two roles.",
+        flags={
+            "--drop-overlap": (
+                "drop",
+                "Leave all rows that occur in two roles out of the earlier one; by default a few are left out, and "
+                "more than 1% of either are refused.",
+            ),
+            "--refuse-overlap": ("refuse", "Refuse any row that occurs in two roles."),
+        },
+        help="Rows that occur in two roles: leave a few out of the earlier one and refuse more than 1% of either "
+        "(few), leave out all (drop), or refuse any (refuse).",
     )
     metric: str | None = option(
         default=None,

@@ -89,7 +89,7 @@ class SearchBudget(SearchLimits):
         return f"{certain}beyond {in_points(allowed)}: {points(score.points)}"
 
     def describe(self) -> str:
-        """Return what is asked for in words."""
+        """Return the limits in words."""
         drop, latency, speedup, size = (getattr(self, name) for name in LIMITS)
         said = [
             "" if drop is None else f"at most {in_points(drop)} below the teacher",

@@ -257,7 +257,7 @@ def _sha256(value: Any) -> str:
 
 
 def _others(made: StageEntry, asked: Mapping[str, str]) -> str:
-    """Say what a stage was made from that is not what is asked for."""
+    """Name the inputs in which a stage that was made differs from the request."""
     changed = sorted(key for key in {*made.inputs, *asked} if made.inputs.get(key) != asked.get(key))
     which = f" (changed: {', '.join(changed)})" if made.inputs else ""
     return f"other data or settings than the study now names{which}"
