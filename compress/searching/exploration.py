@@ -2,9 +2,8 @@
 
 The committed students come first, whole: a search that has time for nothing else ends with what they are worth. Of the
 rest of the time a third goes to the first rung, as successive halving divides it among three; where time is left at the
-end, it begins again with a third of that. Trainings that would exceed the time limit are not
-started, and the time of the last rung for the best student is reserved in the second. A student whose training fails is trained no
-further.
+end, it begins again with a third of that. Trainings that would exceed the time limit are not started, and the time of
+the last rung for the best student is reserved in the second. A student whose training fails is trained no further.
 """
 
 import math
