@@ -207,7 +207,7 @@ def pack_teacher(teacher: Path, target: Path, rows: Sequence[Any]) -> str:
     from compress.models.model_dir import ModelDir
 
     source, packed = ModelDir.open(teacher), ModelDir.open(convert(teacher, target, "float16"))
-    tokenizer = source.load_tokenizer()
+    tokenizer = source.tokenizer
     limit = maximum_length(tokenizer, source.config)
     before, after = (logits_of(rows, TorchRun(one.load()), tokenizer, max_length=limit) for one in (source, packed))
     change, same = float(np.abs(after - before).max()), (after.argmax(1) == before.argmax(1)).mean()

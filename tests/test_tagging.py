@@ -431,7 +431,7 @@ def test_labels_are_the_logits_of_every_word(teacher: ModelDir, labels: LabelDir
     assert labels.manifest.task == "tagging" and len(rows) == 61
     assert all(logits.shape == (len(row.words), 3) for row, logits in rows)
     example, found = rows[4]
-    run_teacher, tokens = TorchRun(teacher.load()), teacher.load_tokenizer()
+    run_teacher, tokens = TorchRun(teacher.load()), teacher.tokenizer
     assert np.allclose(found, logits_of([example], run_teacher, tokens, max_length=64, by_word=True), atol=1e-4)
     long = next(logits for row, logits in rows if len(row.words) == 90)
     assert np.isfinite(long[:62]).all() and np.isnan(long[62:]).all()
@@ -510,7 +510,7 @@ def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> N
     from compress.pruning.criteria.gradient import importance
 
     model: Any = teacher.load()
-    tokens, rows = teacher.load_tokenizer(), [TRAIN[0], LONG]
+    tokens, rows = teacher.tokenizer, [TRAIN[0], LONG]
     gold = find_task("tagging").gold(rows, TAGS, "train")
     batches = list(scoring_batches(rows, gold, tokens, max_length=64, task=find_task("tagging"), device="cpu"))
     scores = importance(model, batches)
@@ -534,7 +534,7 @@ def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path
     assert exported.task == "tagging" and exported.labels == TAGS
     expected = logits_of(TEST, TorchRun(model), tokenizer(family), max_length=64, by_word=True)
     assert np.allclose(
-        expected, logits_of(TEST, TorchRun(source.load()), source.load_tokenizer(), max_length=64, by_word=True)
+        expected, logits_of(TEST, TorchRun(source.load()), source.tokenizer, max_length=64, by_word=True)
     )
     answers = load_classifier(exported, compute=Compute(device="cpu", threads=1)).predict(TEST)
     tags = [TAGS[tag] for tag in expected.argmax(axis=1)]

@@ -77,7 +77,7 @@ def main() -> int:
     if python is None:
         return 1
     directory = ModelDir.open(arguments.model)
-    model, tokenizer = directory.load().eval(), directory.load_tokenizer()
+    model, tokenizer = directory.load().eval(), directory.tokenizer
     root = None if arguments.data_root is None else Path(arguments.data_root)
     train, dev = rows_of(root, arguments.examples, arguments.seed, directory.labels)
     gradients, found = importance(model, tokenizer, train)

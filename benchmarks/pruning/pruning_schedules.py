@@ -200,7 +200,7 @@ class Study:
 
     def predict(self, model: Any) -> np.ndarray:
         run = TorchRun(model.eval())
-        logits = logits_of(self.measured, run, self.teacher.load_tokenizer(), max_length=TRAINING.max_length)
+        logits = logits_of(self.measured, run, self.teacher.tokenizer, max_length=TRAINING.max_length)
         return find_task("classification").predictions(logits)
 
     def accuracy(self, predicted: np.ndarray) -> float:
@@ -208,7 +208,7 @@ class Study:
 
     def train(self, model: Any, rows: slice, training: Training, modifier: Any = None) -> None:
         """Teach some of the rows, each once."""
-        tokenizer = self.teacher.load_tokenizer()
+        tokenizer = self.teacher.tokenizer
         logits, gold = self.logits[rows], self.gold[rows]
         given = [TrainingRow(*row) for row in zip(self.taught[rows], logits, gold, strict=True)]
         folder = self.work / "training"
@@ -356,7 +356,7 @@ def decided_once(study: Study, model: Any, counts: dict[Part, int]) -> Masks:
         scoring_batches(
             study.taught[:SCORED],
             study.gold[:SCORED],
-            study.teacher.load_tokenizer(),
+            study.teacher.tokenizer,
             max_length=TRAINING.max_length,
             task=find_task("classification"),
             device="cpu",

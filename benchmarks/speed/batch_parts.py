@@ -50,7 +50,7 @@ def main() -> None:
     model: Any = directory.load()
     model.train()
     examples = list(open_source(options.texts, role="unlabeled", labelled=False).sample(options.rows))
-    tokens = encode(directory.load_tokenizer(), examples, 128)
+    tokens = encode(directory.tokenizer, examples, 128)
     rows = [{key: values[row] for key, values in tokens.items()} for row in range(len(examples))]
     lengths = np.array([len(row["input_ids"]) for row in rows])
     sampler, padding_id = EpochSampler(options.batch_size, lengths, seed=0), int(model.config.pad_token_id or 0)

@@ -114,7 +114,7 @@ class Ours:
             CompressError: there is less text than that.
         """
         model = ModelDir.open(teacher)
-        tokenizer = model.load_tokenizer()
+        tokenizer = model.tokenizer
         wanted = rounds * TRAINING.batch_size * (WARM_UP + steps)
         source = open_source(unlabeled, role="unlabeled", labelled=False).sample(wanted)
         pool = list(source)

@@ -152,7 +152,7 @@ def check_model(
     model = ModelDir.open(path)
     if model.is_onnx:
         raise CompressError(f"{path} is an ONNX model; give the torch directory that it was exported from")
-    tokenizer = model.load_tokenizer()
+    tokenizer = model.tokenizer
     limit = maximum_length(tokenizer, model.config)
 
     def arrays(count: int, batch: int) -> list[dict[str, np.ndarray]]:

@@ -90,7 +90,7 @@ def quantize_by_batch(source: Path, target: Path) -> None:
 
 def compared(model: ModelDir, places: dict[str, Path], texts: list[Example]) -> list[dict[str, Any]]:
     """Return for each graph what depends on the batch, what differs from float32, and how fast it is."""
-    tokenizer = model.load_tokenizer()
+    tokenizer = model.tokenizer
     padding_id = tokenizer.pad_token_id or 0
     tokens = encode(tokenizer, texts, maximum_length(tokenizer, model.config))
     longest = max(tokens["input_ids"], key=len)

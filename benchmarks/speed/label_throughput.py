@@ -107,7 +107,7 @@ def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], d
     stock = pipeline("text-classification", model=str(model.path), device="cpu", top_k=None)
     startup_s = {"pipeline, batch 1 (default)": time.perf_counter() - started}
     started = time.perf_counter()
-    tokenizer = model.load_tokenizer()
+    tokenizer = model.tokenizer
     plan = plan_for(model, tokenizer, compute=Compute(device="cpu", threads=0), max_length=0)
     run = start_runtime(plan, model, scratch)
     startup_s["compress label"] = time.perf_counter() - started

@@ -82,7 +82,7 @@ def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> l
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     texts = list(itertools.islice(source, CORPUS_ROWS))
     directory = ModelDir.open(arguments.teacher)
-    tokenizer, teacher = directory.load_tokenizer(), directory.load()
+    tokenizer, teacher = directory.tokenizer, directory.load()
     recipe = recipes.load_recipe("students", student)
     build = plugins.find("architectures", recipe.architecture.name).function
     model = build(teacher, tokenizer, texts, **recipe.architecture.options).train()

@@ -10,6 +10,7 @@ Threads: one.
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import time
@@ -57,7 +58,7 @@ def main() -> None:
                 ways[name](row)
                 times.append((time.perf_counter_ns() - started) / 1e6)
             samples[name].append(times)
-        tokens += [len(ids) for ids in encode(model.load_tokenizer(), rows, 512)["input_ids"]]
+        tokens += [len(ids) for ids in encode(model.tokenizer, rows, 512)["input_ids"]]
     lines = []
     for name, rounds in samples.items():
         ratio = speedup(rounds, samples[OURS], seed=arguments.seed)
@@ -88,8 +89,8 @@ def main() -> None:
 
 def _ways(model: ModelDir) -> dict[str, Way]:
     """Return what makes int64 arrays ``[1, T]`` of a text, by name; each has a tokenizer of its own."""
-    limit = maximum_length(model.load_tokenizer(), model.config)
-    ours, stock, plain = (model.load_tokenizer() for _ in range(3))
+    limit = maximum_length(model.tokenizer, model.config)
+    ours, stock, plain = (copy.deepcopy(model.tokenizer) for _ in range(3))
     backend = plain.backend_tokenizer
     backend.no_padding()
     backend.enable_truncation(limit)

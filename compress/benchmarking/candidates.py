@@ -386,7 +386,7 @@ def build_reference_model(name: str, directory: Path, teacher: ModelDir) -> None
     """Write a reference model with the tokenizer and labels of a teacher; the same weights every time."""
     from compress.models.saving import save_model
 
-    tokenizer = teacher.load_tokenizer()
+    tokenizer = teacher.tokenizer
     model_type, shape = REFERENCE_MODELS[name]
     config = {
         "model_type": model_type,
@@ -457,7 +457,7 @@ def _built(step: PruningStep, directory: Path) -> Candidate:
             f"{step.name} cannot be built from the manifest of {source.path}: {first_line(error)}; leave "
             "--pruning-steps out"
         ) from error
-    save_model(model, source.load_tokenizer(), directory)
+    save_model(model, source.tokenizer, directory)
     manifest = Manifest(
         stage="",
         name=step.name,

@@ -134,7 +134,7 @@ def calibrate(request: Calibrate) -> ModelDir:
             stage.finish(architecture=architecture, **described)
         else:
             rescale_torch(network, chosen.scaling)
-            stage.write_model(network, source.load_tokenizer(), **described)
+            stage.write_model(network, source.tokenizer, **described)
         some = rows[:COMPARED_ROWS]
         written = LoadedModel.load(ModelDir.open(stage.working), request.compute).logits(some)
         expected = chosen.scaling.apply(logits[: len(some)])

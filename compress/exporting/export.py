@@ -81,7 +81,7 @@ def export(request: Export) -> ModelDir:
 def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
     """Write graph, stock config and tokenizer into a directory, compare logits, and return what a manifest says."""
     plugin = exporter_for(source)
-    model, tokenizer = source.load(), source.load_tokenizer()
+    model, tokenizer = source.load(), source.tokenizer
     try:
         plugin.function(model, working / ONNX_NAME)
     except Exception as error:  # torch's exporter wraps whatever goes wrong in classes of its own

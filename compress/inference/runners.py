@@ -79,7 +79,7 @@ class LoadedModel:
         Raises:
             CompressError: the model cannot read a row of such a length.
         """
-        tokenizer = model.open_tokenizer()
+        tokenizer = model.plain_tokenizer
         longest, asked = maximum_length(tokenizer, model.config), max(lengths, default=0)
         refuse((asked > longest, f"--length {asked} is more than the {longest} tokens that it can read"))
         return cls(tokenizer, min(max_length or longest, longest), by_word=model.task.by_word, model=model)

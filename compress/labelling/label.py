@@ -138,7 +138,7 @@ def label(request: Label) -> LabelDir:
     local = replace(request, output=work_place(uri)) if uri else request
     with local.begin({"teacher": model}, unlabeled=unlabeled, device=request.device, threads=request.threads) as stage:
         target = open_target(uri, force=request.force) if uri else None
-        tokenizer = model.load_tokenizer()
+        tokenizer = model.tokenizer
 
         def make_plan() -> Plan:
             plan = plan_for(
@@ -266,7 +266,7 @@ def teacher_logits(
 def _run_teacher(
     model: ModelDir, examples: Sequence[Example], compute: Compute, max_length: int, progress: Progress
 ) -> np.ndarray | list[np.ndarray]:
-    tokenizer = model.load_tokenizer()
+    tokenizer = model.tokenizer
     plan = plan_for(model, tokenizer, compute, max_length=max_length)
     labelling = progress("Labelling", len(examples))
     with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:

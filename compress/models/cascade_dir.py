@@ -92,7 +92,9 @@ class CascadeDir(ModelDir):
         """
         raise CompressError(cascade_refusal(self.path))
 
-    load_tokenizer = load
+    @property
+    def tokenizer(self) -> NoReturn:
+        self.load()
 
 
 def open_model(path: ModelDir | str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:

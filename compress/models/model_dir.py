@@ -247,28 +247,42 @@ class ModelDir:
                 f"{self.path}: config.json lacks decoder_start_token_id, with which its decoder begins",
             ),
             (
-                end not in self.load_tokenizer().backend_tokenizer.encode("a").ids,
+                end not in self.tokenizer.backend_tokenizer.encode("a").ids,
                 f"the tokenizer of {self.path} does not end a text with the token that this model answers at "
                 f"(eos_token_id = {end} in config.json); copy the tokenizer that belongs to these weights",
             ),
         )
 
-    def load_tokenizer(self, *, words: bool = False) -> "PreTrainedTokenizerFast":
-        """Load the tokenizer; ``words`` makes one of bytes read words one by one as it reads them within a text."""
+    @cached_property
+    def network(self) -> "PreTrainedModel":
+        """The torch model of :meth:`load`, loaded once and shared: for reading, in eval mode and with its weights."""
+        return self.load()
+
+    @cached_property
+    def tokenizer(self) -> "PreTrainedTokenizerFast":
+        """The tokenizer as transformers reads it, loaded and checked once; whoever changes it takes a copy."""
+        return self._load_tokenizer()
+
+    def word_tokenizer(self) -> "PreTrainedTokenizerFast":
+        """Return the tokenizer for single words: one of bytes then reads each as it does within a text."""
+        if getattr(self.tokenizer, "add_prefix_space", None) is not False:
+            return self.tokenizer
+        return self._load_tokenizer(add_prefix_space=True)  # RoBERTa's pieces begin with the space
+
+    def _load_tokenizer(self, **options: Any) -> "PreTrainedTokenizerFast":
         from compress.models.loading import check_opened_tokenizer, load_tokenizer
 
         if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
             raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
-        tokenizer = load_tokenizer(self.path)
-        if words and getattr(tokenizer, "add_prefix_space", None) is False:  # RoBERTa's pieces begin with the space
-            tokenizer = load_tokenizer(self.path, add_prefix_space=True)
+        tokenizer = load_tokenizer(self.path, **options)
         check_opened_tokenizer(tokenizer, self.path, self.config)
         return cast("PreTrainedTokenizerFast", tokenizer)
 
-    def open_tokenizer(self) -> AnyTokenizer:
-        """Open the tokenizer for inference: without transformers where the model runs without it."""
+    @cached_property
+    def plain_tokenizer(self) -> AnyTokenizer:
+        """The tokenizer for inference: without transformers where the model runs without it."""
         if not self.is_onnx or not (self.path / TOKENIZER_NAME).is_file():
-            return self.load_tokenizer()
+            return self.tokenizer
         from compress.models.loading import check_opened_tokenizer
 
         tokenizer = PlainTokenizer.read(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)

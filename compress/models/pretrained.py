@@ -57,7 +57,7 @@ def load_body(student: PreTrainedModel, encoder: ModelDir) -> None:
 
 def check_vocabulary(encoder: ModelDir, tokenizer: PreTrainedTokenizerFast) -> None:
     """Refuse a checkpoint that would take the teacher's token ids for other pieces."""
-    own, theirs = encoder.load_tokenizer().get_vocab(), tokenizer.get_vocab()
+    own, theirs = encoder.tokenizer.get_vocab(), tokenizer.get_vocab()
     different = sum(own.get(piece) != index for piece, index in theirs.items())
     refuse(
         (

@@ -124,7 +124,7 @@ def split_rows(
             validation if data.validation else sample,
             model.task.metric(data.metric, len(model.labels)),
             len(model.labels),
-            maximum_length(model.load_tokenizer(), model.config),
+            maximum_length(model.tokenizer, model.config),
             model.task,
             "validation" if data.validation else ON_TRAIN,
         ),

@@ -86,7 +86,7 @@ def head_study(
     )
     rows = split_rows(source, data, examples=study.examples, seed=compute.seed)
     device = resolve_device(compute.device)
-    whole, tokenizer = source.load(plain=True), source.load_tokenizer()
+    whole, tokenizer = source.load(plain=True), source.tokenizer
     units_of(whole)  # refuses a model without known heads
     whole.to(device)  # type: ignore[arg-type]
     recipe = {"criteria": list(study.criteria), "examples": study.examples, "step": study.step}

@@ -109,7 +109,7 @@ def prune(
         phases.check_batch_sizes(data.training)
     rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
     compute = replace(compute, device=resolve_device(compute.device))
-    whole, tokenizer = source.load(plain=True), source.load_tokenizer()
+    whole, tokenizer = source.load(plain=True), source.tokenizer
     plan = plan_pruning(whole, pruning, vocabulary=data.vocabulary is not None)
     vocabulary = {}
     if data.vocabulary is not None:

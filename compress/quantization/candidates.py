@@ -297,7 +297,7 @@ def _sample(rows: Sequence[Example], count: int) -> list[Example]:
 
 
 def _batches(source: ModelDir, rows: Sequence[Example], size: int) -> Iterator[dict[str, Tensor]]:
-    tokenizer = source.load_tokenizer()
+    tokenizer = source.tokenizer
     limit = maximum_length(tokenizer, source.config)
     for start in range(0, len(rows), size):
         tokens = encode(tokenizer, rows[start : start + size], limit, by_word=source.task.by_word)

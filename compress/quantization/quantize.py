@@ -109,8 +109,8 @@ def quantize(
     ) as stage:
         working = stage.working
         if packs:
-            save_tokenizer(source.load_tokenizer(), working)
-            fp32, architecture = source.path, describe_architecture(source.load())
+            save_tokenizer(source.tokenizer, working)
+            fp32, architecture = source.path, describe_architecture(source.network)
         else:
             with progress("Exporting", None):
                 fp32, architecture = _fp32_graph(source, working)

@@ -55,7 +55,7 @@ class Maker:
                 prune(self.teacher, pruning, directory, data=few, measure=False, compute=self.compute)
             return
         torch.manual_seed(self.compute.seed)
-        teacher, tokenizer = self.teacher.load(), self.teacher.load_tokenizer()
+        teacher, tokenizer = self.teacher.load(), self.teacher.tokenizer
         built = build_student(shape.recipe(), teacher, tokenizer, self.texts, seed=self.compute.seed)
         save_model(built.model, built.tokenizer, directory)
 

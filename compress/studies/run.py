@@ -248,7 +248,7 @@ class Study:
                 self.rows.unlabeled,
                 augmentation,
                 teacher,
-                teacher.load_tokenizer(),
+                teacher.tokenizer,
                 seed=self.recipe.seed,
                 held_out=one_of(chain(self.rows.validation, self.rows.test)),
                 originals=False,

@@ -32,7 +32,7 @@ from compress.training.distill_inputs import (
     possible_phases,
 )
 from compress.training.finetune import encoder_of
-from compress.training.phases import check_batch_sizes, fit, keep_length
+from compress.training.phases import check_batch_sizes, fit, with_length
 from compress.training.trainer import TrainingRun, summary
 from compress.training.training_data import (
     Gold,
@@ -80,7 +80,7 @@ def distill(request: Distill) -> ModelDir:
         logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     validation, metric = labelled.validation, labelled.metric
     model.task.metric(metric, len(model.labels))  # refuses an unknown one
-    tokenizer = model.load_tokenizer()
+    tokenizer = model.tokenizer
     if start:
         check_vocabulary(start, tokenizer)
     pool: Any = unlabeled or LabelledPool(tuple(label_dirs))  # of no rows where all phases read gold ones
@@ -165,7 +165,7 @@ def distill(request: Distill) -> ModelDir:
         rows = TrainingData(taught, gold, selection, planned_rows=pool_rows + len(train), texts=texts())
         run = TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling")
         outcomes = fit(built, tokenizer, rows, run, phases=phases, teachers=networks, mixer=mixer)
-        keep_length(tokenizer, outcomes[-1])
+        tokenizer = with_length(tokenizer, outcomes[-1])
 
         # Write.
         own = pool.labels if isinstance(pool, LabelledPool) else ()

@@ -18,7 +18,7 @@ from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.requests.training import Finetune
 from compress.tasks import of_rows
 from compress.training.packaged_encoder import packaged_encoder
-from compress.training.phases import fit, keep_length
+from compress.training.phases import fit, with_length
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData
 
@@ -57,7 +57,7 @@ def finetune(request: Finetune) -> ModelDir:
     ) as stage:
         set_seed(compute.seed)
         model = load_classifier(encoder, names, task)
-        tokenizer = encoder.load_tokenizer(words=task.by_word)
+        tokenizer = encoder.word_tokenizer() if task.by_word else encoder.tokenizer
         selection = Selection(list(gold["validation"].rows()), "validation", metric)
         (outcome,) = fit(
             model,
@@ -67,7 +67,7 @@ def finetune(request: Finetune) -> ModelDir:
             phases=(Phase((Choice("hard-label"),)),),
             teachers={},
         )
-        keep_length(tokenizer, outcome)
+        tokenizer = with_length(tokenizer, outcome)
         stage.write_model(
             model,
             tokenizer,

@@ -3,6 +3,7 @@
 Training steps are divided among phases and, where a phase trains layer by layer, among the student's layers.
 """
 
+import copy
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,10 +153,13 @@ def chosen_length(
     return length
 
 
-def keep_length(tokenizer: PreTrainedTokenizerFast, outcome: Outcome) -> None:
-    """Let a model that was trained on texts that were cut read no more of a text afterwards, in any client."""
-    if outcome.truncated_rows:
-        tokenizer.model_max_length = outcome.max_length
+def with_length(tokenizer: PreTrainedTokenizerFast, outcome: Outcome) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a model that reads no more of a text, in any client, than where training cut texts."""
+    if not outcome.truncated_rows:
+        return tokenizer
+    shorter = copy.deepcopy(tokenizer)
+    shorter.model_max_length = outcome.max_length
+    return shorter
 
 
 def _fit_step_ranges(

@@ -84,7 +84,7 @@ def pretrain(request: Pretrain) -> ModelDir:
     recipe = general_part(student, request.epochs)
     source = open_encoder(request.encoder)
     compute = replace(request.compute, device=resolve_device(request.device))
-    tokenizer = source.load_tokenizer()
+    tokenizer = source.tokenizer
     fingerprint = ContentFingerprint()
     text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
     if not text.rows:

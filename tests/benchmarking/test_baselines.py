@@ -164,7 +164,7 @@ def test_a_static_embedding_is_the_mean_of_the_teachers_pieces(tmp_path: Path, t
     fitted("static-embedding", tmp_path, rows, gold(rows), "classification", 2)
     pooling = _open(tmp_path / "static-embedding")
     table = teacher.load().get_input_embeddings().weight.detach().numpy()
-    tokenizer = teacher.load_tokenizer()
+    tokenizer = teacher.tokenizer
     one, other = (
         table[tokenizer(text, add_special_tokens=False)["input_ids"]].mean(axis=0)
         for text in (rows[0].text, rows[0].text_pair)

@@ -341,7 +341,7 @@ def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: 
 
 
 def test_rows_come_back_in_order_whatever_their_length(measured: tuple[Path, list[Measurement]]) -> None:
-    model, tokenizer = torch_directory("bert").load(), torch_directory("bert").load_tokenizer()
+    model, tokenizer = torch_directory("bert").load(), torch_directory("bert").tokenizer
     expected = [int(model(**tokenizer(row.text, return_tensors="pt", truncation=True)).logits.argmax()) for row in ROWS]
     assert find(measured[1], "torch", kind="teacher").predictions == expected
 

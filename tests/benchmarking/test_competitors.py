@@ -138,7 +138,7 @@ def elsewhere(
 def expected(model: ModelDir, rows: list[Example]) -> np.ndarray:
     loaded = model.load()
     loaded.config._attn_implementation = "eager"
-    return logits_of(rows, TorchRun(loaded), model.load_tokenizer(), max_length=64)
+    return logits_of(rows, TorchRun(loaded), model.tokenizer, max_length=64)
 
 
 def test_every_competitor_that_runs_the_model_has_a_bound() -> None:

@@ -50,7 +50,7 @@ def rows_for(model: ModelDir, count: int = 400, seed: int = 0) -> list[Example]:
 
 def model_logits(model: ModelDir, rows: list[Example]) -> np.ndarray:
     run = open_runtime(model.path, threads=1)
-    return logits_of(rows, run, model.load_tokenizer(), max_length=64).astype(float)
+    return logits_of(rows, run, model.tokenizer, max_length=64).astype(float)
 
 
 @pytest.fixture(scope="module")

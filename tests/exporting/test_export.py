@@ -149,7 +149,7 @@ def test_the_directory_is_a_stock_one(kind: str) -> None:
     graph = onnx.load(str(exported.path / "model.onnx")).graph
     assert set(encoded) == {argument.name for argument in graph.input}
     assert [dim.dim_param for dim in graph.input[0].type.tensor_type.shape.dim] == ["batch", "length"]
-    before, after = source.load_tokenizer(), exported.load_tokenizer()
+    before, after = source.tokenizer, exported.tokenizer
     texts = ["The film, is GOOD!", "unknowable 42 . ü"]
     assert before(texts)["input_ids"] == after(texts)["input_ids"]
 

@@ -63,7 +63,7 @@ def make(kind: str, directory: Path) -> Path:
 def one_by_one(directory: Path) -> np.ndarray:
     """Return what transformers answers to each text alone."""
     model = ModelDir.open(directory).load()
-    tokenizer = ModelDir.open(directory).load_tokenizer()
+    tokenizer = ModelDir.open(directory).tokenizer
     with torch.no_grad():
         answers = [model(tokenizer(text, return_tensors="pt")["input_ids"])[0] for text in TEXTS]
     return torch.cat(answers).numpy()
@@ -73,7 +73,7 @@ def one_by_one(directory: Path) -> np.ndarray:
 def test_a_batch_of_several_lengths_gives_the_logits_of_each_text_alone(kind: str, tmp_path: Path) -> None:
     directory = make(kind, tmp_path / kind)
     run = open_runtime(directory, "torch", threads=1)
-    tokenizer = ModelDir.open(directory).open_tokenizer()
+    tokenizer = ModelDir.open(directory).plain_tokenizer
     found = logits_of([Example(text) for text in TEXTS], run, tokenizer, max_length=60)
     np.testing.assert_allclose(found, one_by_one(directory), atol=1e-4)
 

@@ -279,7 +279,7 @@ def test_texts_are_cut_to_what_the_teacher_can_read(
 ) -> None:
     caplog.set_level("INFO", "compress")
     opened = ModelDir.open(teacher)
-    plan = plan_for(opened, opened.load_tokenizer(), compute=Compute(device="cpu", threads=1), max_length=given)
+    plan = plan_for(opened, opened.tokenizer, compute=Compute(device="cpu", threads=1), max_length=given)
     assert plan.max_length == used
     assert ("texts are cut to 64 tokens" in caplog.text) == (given > used)
 

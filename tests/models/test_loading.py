@@ -83,4 +83,4 @@ def test_a_tokenizer_reads_no_vocabulary_of_another_place(tmp_path: Path) -> Non
     definition["model"]["vocab"] = str(tmp_path / "secret.txt")
     (directory / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(CompressError, match="tokenizer.json names a file in place of its vocabulary"):
-        ModelDir.open(directory).load_tokenizer()
+        ModelDir.open(directory).tokenizer.get_vocab()

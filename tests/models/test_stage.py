@@ -22,7 +22,7 @@ def teacher(tmp_path: Path) -> ModelDir:
 def test_a_model_is_written_with_what_the_stage_knows(teacher: ModelDir, tmp_path: Path) -> None:
     parents = {"teacher": teacher, "encoder": None}
     with Stage.begin("distill", tmp_path / "made", parents=parents, settings={}, data=DATA, seed=3) as stage:
-        stage.write_model(teacher.load(), teacher.load_tokenizer(), notes={"recipe": "tiny"})
+        stage.write_model(teacher.load(), teacher.tokenizer, notes={"recipe": "tiny"})
     manifest = ModelDir.open(tmp_path / "made").manifest
     assert (manifest.stage, manifest.name, manifest.kind) == ("distill", "made", "model")
     assert (manifest.task, manifest.labels, manifest.data) == (teacher.task, teacher.labels, DATA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import functools
 import os
@@ -277,7 +278,7 @@ def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path
 def load(directory: ModelDir | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Open a torch model directory with its tokenizer."""
     opened = ModelDir.open(directory)
-    return opened.load(), opened.load_tokenizer()
+    return opened.load(), copy.deepcopy(opened.tokenizer)
 
 
 @functools.cache

@@ -122,7 +122,7 @@ def test_what_is_written_reads_text_as_what_is_in_memory(family: str, tmp_path: 
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     reopened = ModelDir.open(tmp_path)
-    again = reopened.load_tokenizer()
+    again = reopened.tokenizer
     assert again.backend_tokenizer.to_str() == smaller.backend_tokenizer.to_str()
     others = [*COVERED, *examples(6), Example("words n3ver seen!")]
     for row in others:
@@ -137,12 +137,12 @@ def test_the_word_list_of_the_old_tokenizer_is_not_copied(tmp_path: Path) -> Non
     (old / "vocab.txt").write_text("".join(f"{piece}\n" for piece in sorted(vocabulary, key=lambda p: vocabulary[p])))
     (old / "tokenizer.json").unlink()
     source = ModelDir.open(old)
-    model, tokens = source.load(), source.load_tokenizer()
+    model, tokens = source.load(), source.tokenizer
     assert len(tokens) == len(vocabulary)
     smaller, cut = cut_vocabulary(model, tokens, CORPUS)
     save_model(model, smaller, tmp_path / "new")
     assert not (tmp_path / "new" / "vocab.txt").exists()
-    assert len(ModelDir.open(tmp_path / "new").load_tokenizer()) == cut.pieces_after
+    assert len(ModelDir.open(tmp_path / "new").tokenizer) == cut.pieces_after
 
 
 def test_an_exported_model_has_the_smaller_vocabulary(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_an_exported_model_has_the_smaller_vocabulary(tmp_path: Path) -> None:
     save_model(model, smaller, tmp_path / "torch")
     exported = export(tmp_path / "torch", tmp_path / "onnx")  # compares the logits of both
     assert exported.config["vocab_size"] == cut.pieces_after
-    assert exported.load_tokenizer().get_vocab() == smaller.get_vocab()
+    assert exported.tokenizer.get_vocab() == smaller.get_vocab()
     settings = json.loads((exported.path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert settings["tokenizer_class"] == "RobertaTokenizer"
 

@@ -64,13 +64,13 @@ def test_texts_that_were_cut_in_training_are_cut_afterwards(tmp_path: Path, capl
     made = tuned(encoder(tmp_path), tmp_path / "teacher", training=replace(TRAINING, max_steps=2, max_length=8))
     cut = sum(len(row.text.split()) > 6 for row in train_rows())
     assert made.manifest.notes["truncated"] == [{"max_length": 8, "rows": 40, "truncated": cut}]
-    assert made.manifest.notes["max_length"] == 8 and made.load_tokenizer().model_max_length == 8
+    assert made.manifest.notes["max_length"] == 8 and made.tokenizer.model_max_length == 8
     assert f"{cut} of 40 rows at 8 tokens; --max-length N reads more" in caplog.text
 
 
 def test_a_length_by_short_rows_leaves_the_limit_of_the_model(tmp_path: Path) -> None:
     made = tuned(encoder(tmp_path), tmp_path / "teacher", training=replace(TRAINING, max_steps=2, max_length=0))
-    assert made.manifest.notes["max_length"] == made.load_tokenizer().model_max_length == 64
+    assert made.manifest.notes["max_length"] == made.tokenizer.model_max_length == 64
     assert "truncated" not in made.manifest.notes
 
 

@@ -188,7 +188,7 @@ def test_the_weights_of_a_graph_become_an_encoder(
     assert opened.path.parent == cache and opened.config["num_hidden_layers"] == 1
     read = BertModel.from_pretrained(opened.path, add_pooling_layer=False).state_dict()
     torch.testing.assert_close(read, encoder.state_dict(), atol=0, rtol=0)
-    assert opened.load_tokenizer()("the film")["input_ids"]
+    assert opened.tokenizer("the film")["input_ids"]
     shutil.copytree(tmp_path / "like", tmp_path / "teacher")
     finish(tmp_path / "teacher", Manifest(stage="finetune", recipe=resolved(GRAPH_RECIPE)))
     with monkeypatch.context() as patch:

@@ -116,7 +116,7 @@ def test_the_directory_is_an_ordinary_masked_language_model(made: ModelDir, enco
 
 @torch.no_grad()
 def test_the_written_model_guesses_words_that_are_masked_by_hand(made: ModelDir) -> None:
-    model, tokens = AutoModelForMaskedLM.from_pretrained(made.path).eval(), made.load_tokenizer()
+    model, tokens = AutoModelForMaskedLM.from_pretrained(made.path).eval(), made.tokenizer
     right = []
     for example in sentences()[:60]:
         ids = torch.tensor([tokens(example.text)["input_ids"]])
@@ -229,7 +229,7 @@ def test_it_is_the_checkpoint_of_a_student(made: ModelDir) -> None:
 
 
 def test_it_proposes_words(made: ModelDir) -> None:
-    vary = augmenter(made, made.load_tokenizer(), [], model=str(made.path), probability=1.0, candidates=1, device="cpu")
+    vary = augmenter(made, made.tokenizer, [], model=str(made.path), probability=1.0, candidates=1, device="cpu")
     # After "film" comes "is", after "very" comes "bright": with one candidate that is never the word itself.
     text = vary(Example("the good story is very dull and moving"), random.Random(0)).text
     assert text != "the good story is very dull and moving" and len(text.split()) == 8

@@ -6,6 +6,7 @@ It has the teacher's vocabulary and none of its layers, so it says what the laye
 Source: Shen et al. 2018, "Baseline Needs More Love" (arXiv:1805.09843); pairs: Conneau et al. 2017 (arXiv:1705.02364).
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +56,8 @@ def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
     """Take the embeddings out of the teacher and fit the classifier over their averages."""
-    tokenizer: Any = teacher.load_tokenizer()
-    embedding: Any = teacher.load().get_input_embeddings()
+    tokenizer: Any = copy.deepcopy(teacher.tokenizer)
+    embedding: Any = teacher.network.get_input_embeddings()
     table = embedding.weight.detach().numpy()
     if len(table) < len(tokenizer):
         raise Unavailable(

@@ -97,7 +97,7 @@ def token_runner(
     ``inputs`` are the arrays ``[B, T]`` that ``function`` takes; those the tokenizer does not make are zeros.
     """
     placed = ModelDir(directory)
-    tokenizer = placed.load_tokenizer()
+    tokenizer = placed.tokenizer
     parameters: int = json.loads((directory / COMPETITOR_NAME).read_text(encoding="utf-8"))["parameters"]
 
     def run(arrays: dict[str, np.ndarray]) -> np.ndarray:

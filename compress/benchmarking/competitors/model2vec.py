@@ -69,7 +69,7 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     if not has_heads(loaded):
         raise Unavailable(f"model2vec distils a transformer's encoder, which {model.name} does not have")
     try:
-        static = distill_from_model(loaded.base_model, model.load_tokenizer(), device="cpu", pca_dims=DIMENSIONS)
+        static = distill_from_model(loaded.base_model, model.tokenizer, device="cpu", pca_dims=DIMENSIONS)
     except (ValueError, KeyError, AttributeError, NotImplementedError) as error:
         raise Unavailable(f"model2vec cannot distil {model.name}: {first_line(error)}") from None
     directory.mkdir(parents=True, exist_ok=True)

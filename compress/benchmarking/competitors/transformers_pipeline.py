@@ -59,7 +59,7 @@ def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
 
     placed = ModelDir(directory)
     model = open_torch(directory, threads=threads, device=device)
-    tokenizer = placed.load_tokenizer()
+    tokenizer = placed.tokenizer
     made: Any = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)
     index = {label: number for number, label in made.model.config.id2label.items()}
     return PipelineRunner(made, index, placed.parameters, maximum_length(tokenizer, placed.config))

@@ -83,7 +83,7 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
     """
     opened = ModelDir.open(directory, classifier=False)
     network, found = load_network(AutoModelForMaskedLM, opened.path)
-    tokenizer = opened.load_tokenizer()
+    tokenizer = opened.tokenizer
     missing = unfit(found)  # transformers would go on with random ones
     refuse(
         (

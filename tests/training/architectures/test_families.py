@@ -189,8 +189,8 @@ def test_the_tokenizer_of_a_distilbert_makes_no_segments(tmp_path: Path) -> None
     """A client that feeds what the tokenizer gives would hand over an input that the class does not take."""
     teacher = classifier("bert")
     directory = ModelDir.open(write(tmp_path / "student", build("distilbert", teacher)))
-    assert list(directory.load_tokenizer()("the film")) == ["input_ids", "attention_mask"]
-    kept = ModelDir.open(write(tmp_path / "teacher", teacher)).load_tokenizer()
+    assert list(directory.tokenizer("the film")) == ["input_ids", "attention_mask"]
+    kept = ModelDir.open(write(tmp_path / "teacher", teacher)).tokenizer
     assert list(kept("the film")) == ["input_ids", "token_type_ids", "attention_mask"]
 
 
