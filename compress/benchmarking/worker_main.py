@@ -214,7 +214,7 @@ class RequestHandler:
             jobs: ``batches``, of which only the lengths of the rows count, and the ``width`` they are padded to.
         """
         from compress.inference.runners import widen
-        from compress.models.flops import count_flops
+        from compress.models.components import count_flops
 
         model = ModelDir.open(directory, verify=False).load()
 

@@ -38,7 +38,7 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.evaluation.metrics import Array, bootstrap, log_probabilities
 from compress.exporting.onnx_graph import write_graph
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.graph_files import copy_graph, graph_file
 from compress.models.manifest import ONNX_NAME
 

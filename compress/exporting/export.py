@@ -15,7 +15,7 @@ from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.open_runtime import open_runtime
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.loading import load_config
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir

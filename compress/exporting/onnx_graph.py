@@ -31,7 +31,7 @@ from transformers.activations import NewGELUActivation
 from transformers.masking_utils import AttentionMaskInterface
 
 from compress.errors import refuse
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.modeling import input_names
 from compress.models.networks.small_graph import OPSET
 

@@ -118,11 +118,6 @@ def may_read_padding(config: Mapping[str, Any]) -> bool:
     return family not in _INDIFFERENT and not is_network(config)
 
 
-def is_transformer(config: Mapping[str, Any]) -> bool:
-    """Tell by its ``config.json`` whether a model is of a family of transformers, and none of this project's own."""
-    return not is_network(config)
-
-
 class EqualLengths:
     """A run function that tries once whether padding changes logits, and then runs rows of one length together.
 

@@ -1,19 +1,26 @@
-"""Embeddings, layers and head of a sequence classifier by function, whatever its family calls them.
+"""What any network has, whatever its family calls it: embeddings and head by function, inputs, weights, operations.
 
 A student of its teacher's own family is copied or projected name by name
 (:mod:`compress.training.architectures._initialization`); one of another family starts from these parts. Shapes: V
 subword tokens, P positions, S segments, E width of the embeddings, D width of the hidden states.
 """
 
-from contextlib import suppress
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from compress.data.tokenization import OFFSET_POSITIONS
 from compress.errors import CompressError, refuse
+from compress.models.modeling import input_names
 from compress.models.modeling.families import stock_type
 
 HEAD_DENSE = ("pooler", "pooler.dense", "pre_classifier", "classifier.dense")
@@ -112,3 +119,94 @@ def input_embeddings(model: PreTrainedModel) -> nn.Embedding:
             "student starts; use a teacher of another model type"
         )
     return found
+
+
+def example_inputs(model: PreTrainedModel, batch_size: int = 2, length: int = 8, seed: int = 0) -> dict[str, Tensor]:
+    """Return random token ids and the mask ``[B, T]``; no token is padding."""
+    generator = torch.Generator().manual_seed(seed)
+    vocabulary: int = getattr(model.config, "tokenizer_size", 128)  # CANINE reads code points: those of ASCII
+    with suppress(NotImplementedError):
+        vocabulary = getattr(model.config, "tokenizer_size", None) or len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
+    lowest = min(5, vocabulary - 1)  # 0 to 4 are padding and the other special tokens of every family
+    input_ids = torch.randint(lowest, vocabulary, (batch_size, length), generator=generator)
+    if getattr(model.config, "pairs", "") == "siamese":  # two texts, of different lengths
+        input_ids[:, length // 3] = model.config.separator_token_id
+    if model.config.is_encoder_decoder:  # it answers at the end of the text
+        input_ids[:, -1] = model.config.eos_token_id
+    device = next(model.parameters()).device
+    return {"input_ids": input_ids.to(device), "attention_mask": torch.ones_like(input_ids, device=device)}
+
+
+@contextmanager
+def fixed_weights(model: PreTrainedModel, *, learning: bool = False) -> Iterator[None]:
+    """Put a model into eval mode with all its weights frozen, or (``learning``) none; restore both afterwards."""
+    was_training = model.training
+    wanted = [parameter.requires_grad for parameter in model.parameters()]
+    model.eval().requires_grad_(learning)
+    try:
+        yield
+    finally:
+        model.train(was_training)
+        for parameter, learns in zip(model.parameters(), wanted, strict=True):
+            parameter.requires_grad_(learns)
+
+
+# Names of operators that do the work of a matrix product; one of them that the counter does not know spoils the count.
+_HEAVY = re.compile(r"mm|matmul|linear|conv|attention|einsum|lstm|gru|rnn|cdist|\bdot")
+
+
+def count_flops(model: PreTrainedModel, arrays: dict[str, np.ndarray]) -> float | None:
+    """Return the FLOPs of one row of a batch, padding included.
+
+    Args:
+        model: a torch model, on the CPU.
+        arrays: int64 token arrays ``[B, T]`` by input name, as a runtime takes them.
+
+    Returns:
+        Multiplications and additions of a row, on average; an LSTM reads no padding and is counted without. None
+        where the model does something that cannot be counted.
+    """
+    lstms = {name: module for name, module in model.named_modules() if isinstance(module, nn.LSTM)}
+    # What a transformer computes for a row depends on the padded length alone, so that one row says it.
+    rows = len(arrays["input_ids"]) if lstms else 1
+    inputs = {name: torch.from_numpy(arrays[name][:rows]) for name in input_names(model) if name in arrays}
+    counter, recorded, recurrent = FlopCounterMode(display=False), _Recorded(), list[int]()
+    hooks = [m.register_forward_pre_hook(lambda m, args: recurrent.append(_lstm(m, args[0]))) for m in lstms.values()]
+    implementation = model.config._attn_implementation
+    try:
+        # The processor's fused attention is unknown to the counter; eager attention does the same two products.
+        model.config._attn_implementation = "eager"
+        with torch.no_grad(), counter, recorded:
+            model(**inputs)
+    finally:
+        model.config._attn_implementation = implementation
+        for hook in hooks:
+            hook.remove()
+    unknown = [str(one) for one in recorded.operators if one not in counter.flop_registry and _HEAVY.search(str(one))]
+    if any(not (lstms and re.search("lstm|rnn", one)) for one in unknown):
+        return None
+    by_module = counter.get_flop_counts()
+    # How much of an LSTM the counter saw depends on the kernel that ran: its formula takes the place of all of it.
+    seen = sum(sum(by_module.get(f"{type(model).__name__}.{name}", {}).values()) for name in lstms)
+    return float(counter.get_total_flops() - seen + sum(recurrent)) / rows
+
+
+def _lstm(module: Any, inputs: Any) -> int:
+    """Return the FLOPs of an LSTM: of each token and direction, four gates of its input and its last state."""
+    tokens = len(inputs.data) if hasattr(inputs, "batch_sizes") else inputs.shape[0] * inputs.shape[1]
+    directions, state = 1 + module.bidirectional, module.proj_size or module.hidden_size
+    widths = [module.input_size] + (module.num_layers - 1) * [directions * state]
+    products = sum(module.hidden_size * (4 * (width + state) + module.proj_size) for width in widths)
+    return int(2 * tokens * directions * products)
+
+
+class _Recorded(TorchDispatchMode):
+    """Notes the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operators = set[Any]()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators.add(function._overloadpacket)
+        return function(*args, **(kwargs or {}))

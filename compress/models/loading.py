@@ -29,8 +29,6 @@ _TRUSTED = {"trust_remote_code": False, "local_files_only": True}
 # What a head of other labels, and weights that are shared by name only, may add to those of the files.
 _FRESH_WEIGHTS = 2**26
 _SHARED = 2
-_SHORT_TEXT = 4  # tokens
-_ODD_CONFIG = f"correct its {CONFIG_NAME}, or copy the model again"
 # Keys of config.json by which transformers would fetch or import something else.
 _FOREIGN = {
     "quantization_config": "weights quantized by another library",
@@ -114,7 +112,7 @@ def load_network(
     """
     import torch
 
-    from compress.models.dummy_inputs import example_inputs
+    from compress.models.components import example_inputs
     from compress.models.packed_weights import read_packed
 
     packed = read_packed(directory) if (directory / PACKED_NAME).is_file() else {}
@@ -150,8 +148,9 @@ def load_network(
         odd = f"{directory} has weights that are not finite numbers ({name}); copy or make it again"
         refuse((tensor.is_floating_point() and not tensor.isfinite().all(), odd))
     # transformers refuses much that it has built when it runs.
-    with faults_of(directory, "a model", _ODD_CONFIG, verb="run as", own=False), torch.no_grad():
-        model(**example_inputs(model, 1, _SHORT_TEXT))
+    advice = f"correct its {CONFIG_NAME}, or copy the model again"
+    with faults_of(directory, "a model", advice, verb="run as", own=False), torch.no_grad():
+        model(**example_inputs(model, 1, 4))
     return model, found
 
 

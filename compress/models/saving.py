@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.model_files import CROSS_ENCODER
 from compress.models.modeling import input_names
 from compress.models.modeling.registration import register_models

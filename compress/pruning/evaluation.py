@@ -27,7 +27,7 @@ from compress.inference.predict import check_label_meaning
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
-from compress.models.flops import count_flops
+from compress.models.components import count_flops
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import to_pruned

@@ -20,7 +20,7 @@ from compress.data import Example
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError, refuse
 from compress.models.batch import Batch
-from compress.models.frozen_parameters import fixed_weights
+from compress.models.components import fixed_weights
 from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import kept_layers
 from compress.progress import Advance

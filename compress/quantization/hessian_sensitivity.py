@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from compress.errors import refuse
 from compress.models.batch import NO_TARGET
-from compress.models.frozen_parameters import fixed_weights
+from compress.models.components import fixed_weights
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import has_units
 

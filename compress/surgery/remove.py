@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.errors import refuse
-from compress.models.dummy_inputs import example_inputs
-from compress.models.frozen_parameters import fixed_weights
+from compress.models.components import example_inputs, fixed_weights
 from compress.models.modeling.families import PRUNABLE, head_size_of, layers_of, stock_type
 from compress.models.modeling.pruned import kept_heads, tell_heads
 from compress.models.packed_weights import forget_quantization

@@ -23,8 +23,7 @@ from compress import recipes, tasks
 from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError, refuse
 from compress.inference.compute import resolve_device
-from compress.models.components import input_embeddings
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs, input_embeddings
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.models.pretrained import load_classifier

@@ -19,11 +19,12 @@ from transformers import PreTrainedModel
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.inference.batching import is_transformer, may_read_padding, padding_changes
+from compress.inference.batching import may_read_padding, padding_changes
 from compress.inference.compute import autocast
 from compress.models.batch import Batch, Outputs
-from compress.models.frozen_parameters import fixed_weights
+from compress.models.components import fixed_weights
 from compress.models.modeling import input_names
+from compress.models.networks import is_network
 from compress.models.prunable_units import attention_layers, has_heads
 from compress.models.resumption import is_whole, seal
 from compress.progress import Advance, logger
@@ -67,7 +68,7 @@ class ActivationRecorder:
         self.names = input_names(model)
         self.hidden = bool(wants & {"hidden", "first"})
         self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
-        self.divides = not whole and is_transformer(model.config.to_dict())
+        self.divides = not whole and not is_network(model.config.to_dict())
         self.part_tokens = tokens_of_a_part(model)
         self._reads_padding = None if may_read_padding(model.config.to_dict()) else False
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from compress.calibration.scaling import UNCHANGED, Scaling, last_layer, rescale_graph, rescale_torch
 from compress.errors import CompressError
 from compress.inference.open_runtime import open_runtime
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.manifest import ONNX_NAME
 from compress.quantization.quantize import quantize
 from tests.support.tiny import FAMILIES, PRUNED_ONLY, SMALL, classifier, onnx_directory, torch_directory

@@ -11,8 +11,8 @@ from torch import nn
 
 from compress.benchmarking import hardware
 from compress.benchmarking.hardware import matmul_peak_tflops
-from compress.models import flops
-from compress.models.flops import count_flops
+from compress.models import components
+from compress.models.components import count_flops
 from tests.support.tiny import HEADS, LAYERS, UNEVEN, UNEVEN_NEURONS, bilstm, classifier, torch_directory
 
 WIDTH, INNER, CLASSES = 32, 64, 2
@@ -100,7 +100,7 @@ def test_the_formula_of_lstms_of_all_kinds(layers: int, projection: int, both: b
     counter = FlopCounterMode(display=False)
     with torch.backends.mkldnn.flags(enabled=False), torch.no_grad(), counter:
         lstm(inputs)
-    assert flops._lstm(lstm, inputs) == counter.get_total_flops() > 0
+    assert components._lstm(lstm, inputs) == counter.get_total_flops() > 0
 
 
 def test_what_the_counter_does_not_know_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:

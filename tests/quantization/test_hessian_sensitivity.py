@@ -8,7 +8,7 @@ from torch.func import functional_call, hessian
 from torch.nn import functional
 
 from compress.errors import CompressError
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.modeling.families import layers_of
 from compress.quantization.hessian_sensitivity import (
     assign_bits,

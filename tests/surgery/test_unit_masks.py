@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import kept_heads
 from compress.models.prunable_units import attention_layers, ffn_widths, heads_per_layer, units_of

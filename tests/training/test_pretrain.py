@@ -21,7 +21,7 @@ import compress.training.distill
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 from compress.training.architectures import checkpoint

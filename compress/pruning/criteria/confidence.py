@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.frozen_parameters import fixed_weights
+from compress.models.components import fixed_weights
 from compress.pruning.scoring import Batches, LayerMasks, as_scores
 from compress.surgery.unit_masks import mask_hooks
 

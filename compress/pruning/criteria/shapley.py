@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.frozen_parameters import fixed_weights
+from compress.models.components import fixed_weights
 from compress.pruning.scoring import Batches, LayerMasks, Measure, Values, as_scores
 from compress.surgery.unit_masks import unmasked
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.batch import Batch
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.modeling.pruned import to_pruned
 from compress.models.prunable_units import Part, has_units, units_of
 from compress.pruning.criteria.gradient import importance

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
 from compress.errors import CompressError
-from compress.models.dummy_inputs import example_inputs
+from compress.models.components import example_inputs
 from compress.models.integer_rounding import fake_symmetric, grid_of
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import layers_of
