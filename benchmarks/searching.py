@@ -34,17 +34,13 @@ from compress.models.output_dir import finish
 from compress.progress import quiet_libraries
 from compress.requests.searching import Search
 from compress.searching.budget import SearchBudget
-from compress.searching.clock import SearchClock
-from compress.searching.exploration import Exploration
-from compress.searching.findings import content_of
-from compress.searching.halving import LAST
+from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import join
-from compress.searching.judging import ValidationRows
+from compress.searching.making import ValidationRows
 from compress.searching.sampler import ShapeSampler
-from compress.searching.search import SearchRows, check_data, label_rows, timer_and_trainer
-from compress.searching.selection import choose
+from compress.searching.search import SearchRows, check_data, content_of, label_rows, trainer_of
 from compress.searching.space import PRECISIONS, Shape, space_for
-from compress.searching.trials import Trial
+from compress.searching.trials import LAST, Trial, choose
 
 METHODS = ("search", "random")
 
@@ -88,11 +84,11 @@ def run(
     """Spend the minutes in one of the ways, and yield what came of it and of its beginning."""
     budget = SearchBudget(max_accuracy_drop=options.max_accuracy_drop, time_limit_s=60 * options.minutes)
     labels = label_rows(teacher, options.work / "labels", rows, compute)
-    timer, trainer = timer_and_trainer(teacher, folder, rows, labels, compute)
+    trainer = trainer_of(teacher, folder, rows, labels, compute)
     space = space_for(teacher.config)
     sampler = ShapeSampler(folder / "sampler.json", space, compute.seed)
     with SearchClock(folder / "clock.json", budget.seconds) as clock:
-        explored = Exploration(budget, sampler, timer, trainer, clock)
+        explored = Exploration(budget, sampler, trainer, clock)
         if method == "search":
             explored.run()
         else:
@@ -129,7 +125,7 @@ def found_by(
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(path, target, ignore=shutil.ignore_patterns(".*"))
         finish(target, replace(Manifest.read(path / MANIFEST_NAME), name=name))
-    content = content_of(explored, trial, joined, {role: len(own) for role, own in rows.named.items()}, "")
+    content = content_of(explored, trial, joined, rows, "")
     judged = [
         {**one.row, "test": asdict(tested.judge(tested.predicted(trainer.deployed(one.shape, one.last.rung))))}
         for one in explored.judged
@@ -157,7 +153,7 @@ def train_whole(explored: Exploration, shapes: Iterator[Shape]) -> None:
         if shape.key in seen:
             continue
         seen.add(shape.key)
-        timing = explored.timer.time(shape)
+        timing = explored.trainer.time(shape)
         trial = Trial(len(explored.trials) + 1, shape, timing)
         explored.trials.append(trial)
         # What takes longer even by an estimate that is known to be low would not count.

@@ -1,20 +1,45 @@
-"""Search budget: limits of accuracy, latency, speed and size, and what of them a student meets."""
-
-from __future__ import annotations
+"""Search budget: what is measured of a student, the limits of accuracy, latency, speed and size, and what it meets."""
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from compress.benchmarking.results.formatting import in_points, megabytes, milliseconds, points, times, with_span
+from compress.inference.speedup_intervals import Interval
 from compress.requests import request
 from compress.requests.searching import DEFAULT_TIME_LIMIT_S, SearchLimits
 
-if TYPE_CHECKING:  # both import torch
-    from compress.searching.judging import ValidationScore
-    from compress.searching.shapes import ShapeTiming
-
 LIMITS = ("max_accuracy_drop", "max_latency_ms", "min_speedup", "max_size_mb")
+
+
+@dataclass(frozen=True)
+class ShapeTiming:
+    """What a shape costs: its median latency a row, its speed-up over the teacher in torch, and its size on disk.
+
+    ``fault`` says why it cannot be built, and is empty otherwise.
+    """
+
+    latency_ms: float = 0.0
+    speedup: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    size_bytes: int = 0
+    teacher_ms: float = 0.0
+    fault: str = ""
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.speedup, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class ValidationScore:
+    """The metric on validation rows, and its difference to the teacher's in points with the paired 95% interval."""
+
+    value: float
+    points: float
+    low: float
+    high: float
 
 
 @request
@@ -90,25 +115,16 @@ class SearchBudget(SearchLimits):
 
     def describe(self) -> str:
         """Return the limits in words."""
-        drop, latency, speedup, size = (getattr(self, name) for name in LIMITS)
-        said = [
-            "" if drop is None else f"at most {in_points(drop)} below the teacher",
-            "" if latency is None else f"at most {latency:g} ms a row",
-            ""
-            if speedup is None
-            else f"at least {times(speedup)} as fast as {'it' if drop is not None else 'the teacher'}",
-            "" if size is None else f"at most {size:g} MB",
-        ]
-        return ", ".join(filter(None, said)) or "nothing"
+        than = "the teacher" if self.max_accuracy_drop is None else "it"
+        said = {
+            "max_accuracy_drop": f"at most {in_points(self.max_accuracy_drop or 0)} below the teacher",
+            "max_latency_ms": f"at most {self.max_latency_ms or 0:g} ms a row",
+            "min_speedup": f"at least {times(self.min_speedup or 0)} as fast as {than}",
+            "max_size_mb": f"at most {self.max_size_mb or 0:g} MB",
+        }
+        return ", ".join(said[name] for name in self.asked) or "nothing"
 
     @property
     def seconds(self) -> float:
         """The time limit, infinite where only trials count."""
-        if self.time_limit_s is not None:
-            return self.time_limit_s
-        return DEFAULT_TIME_LIMIT_S if self.trials is None else math.inf
-
-    @property
-    def ends(self) -> dict[str, float | None]:
-        """When the search ends, as asked for."""
-        return {"trials": self.trials, "time_limit_s": self.time_limit_s}
+        return self.time_limit_s or (DEFAULT_TIME_LIMIT_S if self.trials is None else math.inf)

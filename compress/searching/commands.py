@@ -46,7 +46,7 @@ def making_again(
             commands += _pruning(trial, typed, f"labels{one}", student)
         else:
             name = f"{BEST}{one}.toml"
-            recipe, read = explored.trainer.maker.recipe(trial.shape, trial.last.rung)
+            recipe, read = explored.trainer.recipe(trial.shape, trial.last.rung)
             write_atomically(working / name, student_toml(recipe))
             commands.append(
                 command_words("distill", {**typed, "rows": read or None, "student": output / name}, student)

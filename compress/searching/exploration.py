@@ -7,27 +7,80 @@ the last rung for the best student is reserved in the second. A student whose tr
 """
 
 import math
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Self
 
 from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
 from compress.errors import CompressError
+from compress.models.resumption import keep, kept
 from compress.progress import duration, logger
-from compress.searching.budget import SearchBudget
-from compress.searching.clock import SearchClock
-from compress.searching.halving import LAST, RUNGS, floor, in_reach, promoted, promotion_order
+from compress.searching.budget import SearchBudget, ShapeTiming
+from compress.searching.making import Trainer
 from compress.searching.sampler import ShapeSampler
-from compress.searching.selection import choose, front_of, objectives
-from compress.searching.shapes import ShapeTimer, ShapeTiming
 from compress.searching.space import Shape, committed
-from compress.searching.trials import TrainedRung, Trainer, Trial
+from compress.searching.trials import (
+    LAST,
+    RUNGS,
+    TrainedRung,
+    Trial,
+    choose,
+    floor,
+    front_of,
+    objectives,
+    promoted,
+    promotion_order,
+)
 
 TIMED_FOR_EACH = 10  # shapes that are timed at most, for each that may be trained
 FIRST_SHARE = 1 / len(RUNGS)  # of the time, for the first rung
 MARGIN = 1.2  # for a training that may take longer than the rung below says
 REPEATS = 50  # of known shapes one after another, after which there is nothing new to find
 MOST_SLOW = 10  # answers whose first steps take too long, with no training between, after which none is sought
+SAVED_EVERY_S = 5.0
+
+
+class SearchClock:
+    """Counts seconds towards a limit over all starts of a search, in a ``with`` block; ``path`` keeps them.
+
+    They are kept where the process is killed too: a training that is killed goes on where it was.
+    """
+
+    def __init__(self, path: Path, limit_s: float) -> None:
+        self.path, self.limit_s = path, limit_s
+        self._before, self.marks = kept(path, (0.0, {}))
+        self._begun, self._over = time.monotonic(), threading.Event()
+        self._saving = threading.Thread(target=self._save, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._saving.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._saving.join()
+
+    @property
+    def spent_s(self) -> float:
+        return float(self._before + time.monotonic() - self._begun)
+
+    def left_s(self, share: float = 1.0, begun_s: float = 0.0) -> float:
+        """Return the seconds that are left of a share of the time after ``begun_s``, below 0 where it is over."""
+        return begun_s + share * (self.limit_s - begun_s) - self.spent_s
+
+    def mark(self, name: str) -> float:
+        """Return the seconds that were spent when this was asked first, also by an earlier start."""
+        return float(self.marks.setdefault(name, round(self.spent_s, 1)))
+
+    def _save(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(SAVED_EVERY_S)
+            keep(self.path, (round(self.spent_s, 1), {**self.marks}))
 
 
 @dataclass
@@ -36,7 +89,6 @@ class Exploration:
 
     budget: SearchBudget
     sampler: ShapeSampler
-    timer: ShapeTimer
     trainer: Trainer
     clock: SearchClock
     trials: list[Trial] = field(default_factory=list)
@@ -66,7 +118,7 @@ class Exploration:
     def run(self) -> None:
         """Go through all rungs; what an earlier start has finished is not repeated."""
         for shape in [*self.committed, *self.sampler.told()]:
-            timing = self.timer.known(shape)
+            timing = self.trainer.known_timing(shape)
             if timing is not None and self._known(shape) is None:
                 self._add(shape, timing)
         self._train_committed()
@@ -117,28 +169,29 @@ class Exploration:
             repeats = repeats + 1 if known else 0
             takes_too_long = trial.refused and not trial.rungs and not self.trainer.fault(shape)
             slow = 0 if begun else slow + bool(takes_too_long)
-            excess = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}
+            excess, values = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}, None
             if trial.rungs:
-                values = [one.rungs[0].score.value for one in self.judged]
                 first = trial.rungs[0].score.value
+                values = objectives(trial)[0], first
                 # In points, which weigh as doublings do.
-                least = floor(values, self.teacher_value, self.budget.max_accuracy_drop)
+                least = floor([one.rungs[0].score.value for one in self.judged], self.teacher_value, self._drop)
                 excess["max_accuracy_drop"] = 100 * max(0.0, least - first)
-                self.sampler.tell(asked, (objectives(trial)[0], first), excess)
-            else:
-                self.sampler.tell(asked, None, excess)
+            self.sampler.tell(asked, values, excess)
 
     @property
     def _wanted(self) -> int:
         return self.budget.trials or 2**31
 
+    @property
+    def _drop(self) -> float | None:
+        return self.budget.max_accuracy_drop
+
     def _known(self, shape: Shape) -> Trial | None:
         return next((trial for trial in self.trials if trial.shape.key == shape.key), None)
 
     def _timed(self, shape: Shape) -> Trial:
-        timing = self.timer.time(shape)
-        trial = self._add(shape, timing)
-        said = "; ".join(trial.missed) or with_span(timing.interval, times)
+        trial = self._add(shape, self.trainer.time(shape))
+        said = "; ".join(trial.missed) or with_span(trial.timing.interval, times)
         logger.info("%d: %s: %s", trial.number, shape.name, said)
         return trial
 
@@ -159,18 +212,16 @@ class Exploration:
         trial.missed = self.budget.faults(trial.timing)
 
     def _next_rung(self, rung: int) -> None:
-        able = [trial for trial in self.judged if not trial.missed]
-        entered = [trial for trial in able if any(one.rung == rung - 1 for one in trial.rungs)]
-        values = [next(one.score.value for one in trial.rungs if one.rung == rung - 1) for trial in entered]
-        reach = in_reach(values, self.teacher_value, self.budget.max_accuracy_drop)
         whole = self.whole  # they compare, but take no place
-        order = [index for index in self._order(entered, rung - 1) if entered[index] not in whole]
-        left, set_aside = promoted(len(order)), 0.0
-        for place, index in enumerate(order):
+        ranked = self._ranked([trial for trial in self.judged if not trial.missed], rung - 1)
+        values = [value for _, value in ranked]
+        least = floor(values, self.teacher_value, self._drop)
+        waiting = [(trial, value) for trial, value in ranked if trial not in whole]
+        left, set_aside = promoted(len(waiting)), 0.0
+        for place, (trial, value) in enumerate(waiting):
             # Where one takes too long the next one has its place, but not if it is out of reach.
-            if left == 0 or place >= promoted(len(order)) and index not in reach:
+            if left == 0 or place >= promoted(len(waiting)) and value < least:
                 return
-            trial = entered[index]
             to_the_end = MARGIN * self._seconds_for(trial, LAST) if rung < LAST else 0.0
             if trial.last.rung >= rung or self._train(trial, rung, self.clock.left_s() - (set_aside or to_the_end)):
                 set_aside = set_aside or to_the_end
@@ -187,18 +238,17 @@ class Exploration:
         """Where time is left, train what may win yet to the end, the most promising first."""
         while math.isfinite(self.clock.limit_s):
             winner = choose(self.judged, self.budget)
-            fastest_wins = self.budget.max_accuracy_drop is not None
-            least = winner.timing.speedup if fastest_wins and winner else 0.0
+            least = winner.timing.speedup if self._drop is not None and winner else 0.0
             able = [t for t in self.judged if not t.missed and not t.is_complete and t.timing.speedup > least]
-            if not any(self._train(able[index], LAST) for index in self._order(able, 0)):
+            if not any(self._train(trial, LAST) for trial, _ in self._ranked(able, 0)):
                 return
 
-    def _order(self, able: Sequence[Trial], rung: int) -> list[int]:
-        """Return the numbers of trials, the first to be promoted first, by their metric at a rung."""
-        values = [next(one.score.value for one in trial.rungs if one.rung == rung) for trial in able]
-        points = [(objectives(trial)[0], value) for trial, value in zip(able, values, strict=True)]
-        drop = self.budget.max_accuracy_drop
-        return promotion_order(points, self.teacher_value, drop, metric_wins=self.budget.metric_wins)
+    def _ranked(self, trials: Sequence[Trial], rung: int) -> list[tuple[Trial, float]]:
+        """Return those that were trained for a rung with their metric at it, the first to be promoted first."""
+        there = [(trial, value) for trial in trials if (value := trial.value_at(rung)) is not None]
+        figures = [(objectives(trial)[0], value) for trial, value in there]
+        order = promotion_order(figures, self.teacher_value, self._drop, metric_wins=self.budget.metric_wins)
+        return [there[index] for index in order]
 
     def _train(self, trial: Trial, rung: int, left_s: float | None = None) -> bool:
         """Train a trial for the steps of a rung, if that is likely to end in time; return whether it was.
@@ -230,29 +280,21 @@ class Exploration:
         if trial.rungs:
             steps = self.trainer.steps(trial.shape, rung)
             return trial.seconds_for(steps) * (1 - self.trainer.taken_share(trial.shape, rung))
-        plain = self.timer.known(replace(trial.shape, precision="fp32")) or trial.timing
+        plain = self.trainer.known_timing(replace(trial.shape, precision="fp32")) or trial.timing
         return self.trainer.expected_seconds(trial.shape, plain.latency_ms)
 
     def _tell(self, trial: Trial) -> None:
         """Say what a trial is worth, and the front so far."""
-        metric, score = self.trainer.validation.metric.name, trial.score
+        metric, last = self.trainer.validation.metric.name, trial.last
+        value, difference = shown(last.score.value, metric), points(last.score.points)
         logger.info(
-            "%d: %s %s (%s points) after %d steps, %.0f s",
-            trial.number,
-            metric,
-            shown(score.value, metric),
-            points(score.points),
-            trial.last.steps,
-            trial.last.seconds,
+            f"{trial.number}: {metric} {value} ({difference} points) after {last.steps} steps, {last.seconds:.0f} s"
         )
         said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front_of(self.judged))
-        left = f"; {duration(max(0.0, self.clock.left_s()))} left" if self.clock.limit_s < float("inf") else ""
+        limited = math.isfinite(self.clock.limit_s)
         logger.info(
-            "%s timed, %d trained; front (speed-up, points to the teacher): %s%s",
-            plural(len(self.trials), "shape"),
-            len(self.judged),
-            said,
-            left,
+            f"{plural(len(self.trials), 'shape')} timed, {len(self.judged)} trained; front (speed-up, points to the "
+            f"teacher): {said}" + (f"; {duration(max(0.0, self.clock.left_s()))} left" if limited else "")
         )
 
 

@@ -21,13 +21,11 @@ from compress.progress import logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from compress.requests.calibration import Cascade
+from compress.searching.budget import ShapeTiming, ValidationScore
 from compress.searching.exploration import Exploration
-from compress.searching.judging import ValidationScore
 from compress.searching.making import quiet_stages
-from compress.searching.selection import front_of
-from compress.searching.shapes import ShapeTiming
 from compress.searching.space import QUANTIZER
-from compress.searching.trials import Trial
+from compress.searching.trials import Trial, front_of
 
 TEACHER = "the teacher in int8"
 
@@ -48,14 +46,11 @@ class Joined:
     @property
     def row(self) -> dict[str, Any]:
         """What the page shows, as JSON values."""
-        choice = choice_of(self.model)
+        choice, timing = choice_of(self.model), asdict(self.timing)
         return {
-            "members": choice["members"],
-            "thresholds": choice["thresholds"],
+            **{name: choice[name] for name in ("members", "thresholds")},
             "answered": choice["validation"]["answered"],
-            "speedup": self.timing.speedup,
-            "latency_ms": self.timing.latency_ms,
-            "size_bytes": self.timing.size_bytes,
+            **{name: timing[name] for name in ("speedup", "latency_ms", "size_bytes")},
             **asdict(self.score),
         }
 
@@ -66,15 +61,14 @@ def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | 
     Only where the fastest within a drop of accuracy is asked for, of a classifier, and no limit of latency: what a
     cascade takes is a mean.
     """
-    budget, trainer = explored.budget, explored.trainer
-    drop = budget.max_accuracy_drop
-    if drop is None or budget.max_latency_ms is not None or trainer.teacher.task.no_cascade:
+    budget, no_cascade = explored.budget, explored.trainer.teacher.task.no_cascade
+    if budget.max_accuracy_drop is None or budget.max_latency_ms is not None or no_cascade:
         return None
     # Of a long front some are left out, so that the committed students are joined by themselves too.
     groups = {"cascade": _of_front(explored.judged), "cascade-committed": _of_front(explored.whole)}
     if groups["cascade"] == groups["cascade-committed"]:
         del groups["cascade-committed"]
-    found = [_joined(explored, students, folder / name, drop) for name, students in groups.items() if students]
+    found = [_joined(explored, students, folder / name) for name, students in groups.items() if students]
     # Certainly so: several models that are hardly faster than one are not worth it.
     least = 0.0 if winner is None else winner.timing.high
     able = [one for one in found if one and one.timing.speedup > least and budget.met_by(one.score, one.timing)]
@@ -83,48 +77,10 @@ def join(explored: Exploration, folder: Path, winner: Trial | None) -> Joined | 
 
 def _of_front(judged: Sequence[Trial]) -> list[Trial]:
     """Return the members that are tried: of the front, and first those that were trained for all steps."""
-    front = front_of(judged)
-    complete, most = [one for one in front if one.is_complete], MOST_MEMBERS - 1
-    rest = _spread([one for one in front if not one.is_complete], max(0, most - len(complete)))
-    return sorted([*_spread(complete, most), *rest], key=front.index)
-
-
-def _joined(explored: Exploration, students: Sequence[Trial], place: Path, drop: float) -> Joined | None:
-    validation = explored.trainer.validation
-    try:
-        with quiet_stages():
-            made = _made(explored, students, place, drop)
-    except CompressError as error:
-        logger.info("no cascade: %s", error)
-        return None
-    score = validation.judge(validation.predicted(made.path))
-    members = [one for name in made.member_names for one in students if one.shape.name == name]
-    return Joined(made, members, _timing(made, students), score)
-
-
-def _made(explored: Exploration, students: Sequence[Trial], place: Path, drop: float) -> CascadeDir:
-    trainer = explored.trainer
-    members = [_named(trainer.deployed(one.shape, one.last.rung), one.shape.name) for one in students]
-    last = place.with_name("teacher-int8")
-    if not is_whole(last):
-        quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
-    return cascade(
-        Cascade(
-            (*members, _named(last, TEACHER)),
-            place,
-            validation=list(trainer.validation.examples),
-            metric=trainer.validation.metric.name,
-            max_accuracy_drop=drop,
-            device="cpu",
-            threads=trainer.validation.threads,
-            force=True,  # one of an earlier start may be of other students
-        )
-    )
-
-
-def _named(directory: Path, name: str) -> ModelDir:
-    model = ModelDir.open(directory, verify=False)
-    return replace(model, manifest=replace(model.manifest, name=name))
+    front, most = front_of(judged), MOST_MEMBERS - 1
+    complete, rest = ([one for one in front if one.is_complete is whole] for whole in (True, False))
+    chosen = [*_spread(complete, most), *_spread(rest, max(0, most - len(complete)))]
+    return sorted(chosen, key=front.index)
 
 
 def _spread(front: Sequence[Trial], most: int) -> list[Trial]:
@@ -134,11 +90,38 @@ def _spread(front: Sequence[Trial], most: int) -> list[Trial]:
     return [front[round(place)] for place in np.linspace(0, len(front) - 1, most)]
 
 
-def _timing(made: CascadeDir, students: Sequence[Trial]) -> ShapeTiming:
-    """Return the timing of a cascade: by how much it is faster than its first student, times that one's speed-up."""
+def _joined(explored: Exploration, students: Sequence[Trial], place: Path) -> Joined | None:
+    trainer, validation = explored.trainer, explored.trainer.validation
+    last = place.with_name("teacher-int8")
+    try:
+        with quiet_stages():
+            if not is_whole(last):
+                quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
+            named = {one.shape.name: trainer.deployed(one.shape, one.last.rung) for one in students}
+            request = Cascade(
+                tuple(_named(path, name) for name, path in {**named, TEACHER: last}.items()),
+                place,
+                validation=list(validation.examples),
+                metric=validation.metric.name,
+                max_accuracy_drop=explored.budget.max_accuracy_drop or 0.0,
+                device="cpu",
+                threads=validation.threads,
+                force=True,  # one of an earlier start may be of other students
+            )
+            made = cascade(request)
+    except CompressError as error:
+        logger.info("no cascade: %s", error)
+        return None
     choice = choice_of(made)
-    first = next(one for one in students if one.shape.name == choice["members"][0])
-    alone_ms = next(model["latency_ms"] for model in choice["models"] if model["name"] == first.shape.name)
-    share, timing = alone_ms / choice["validation"]["latency_ms"], first.timing
-    speedup = timing.speedup * share
-    return ShapeTiming(timing.latency_ms / share, speedup, speedup, speedup, made.size_bytes, timing.teacher_ms)
+    members = [one for name in made.member_names for one in students if one.shape.name == name]
+    # By how much it is faster than its first student, times the speed-up of that one.
+    alone_ms = next(model["latency_ms"] for model in choice["models"] if model["name"] == members[0].shape.name)
+    share, first = alone_ms / choice["validation"]["latency_ms"], members[0].timing
+    speedup = first.speedup * share
+    timing = ShapeTiming(first.latency_ms / share, speedup, speedup, speedup, made.size_bytes, first.teacher_ms)
+    return Joined(made, members, timing, validation.judge(validation.predicted(made.path)))
+
+
+def _named(directory: Path, name: str) -> ModelDir:
+    model = ModelDir.open(directory, verify=False)
+    return replace(model, manifest=replace(model.manifest, name=name))

@@ -1,48 +1,188 @@
-"""How a shape becomes a model in torch: as a student that learns from the teacher, or by pruning the teacher.
+"""How a shape is built, timed, trained and judged.
 
-Each is made in two ways: as its training begins, which is enough to time it, and with the training of a rung.
+A model is as fast with random weights as with trained ones, so that a shape is timed before anything is trained: with
+the weights that its training begins with it is exported, made int8, and timed in turns with the teacher in torch, which
+is what the user runs today. Training it is a request with the steps of a rung.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import random
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import chain
 from logging import WARNING
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import torch
 
+from compress import plugins
 from compress.data import Example, LabelledData
+from compress.errors import CompressError
+from compress.evaluation.metrics import Metric, paired_difference, score
+from compress.exporting.export import write_onnx
 from compress.inference.compute import Compute
+from compress.inference.predict import load
+from compress.inference.runners import LoadedModel
+from compress.inference.side_by_side import time_side_by_side
+from compress.inference.threads import core_count
 from compress.labelling.label_dir import LabelDir
+from compress.models.cascade_dir import CascadeDir, open_model
+from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import places_of
+from compress.models.resumption import is_whole, keep, kept
 from compress.models.saving import save_model
-from compress.progress import Progress, logger
+from compress.models.training_log import read_training
+from compress.progress import Progress, logger, silent
 from compress.pruning.prune import RECOVERY, PruningData, prune, recovery_training
+from compress.quantization.candidates import Quantization
+from compress.quantization.quantize import quantize
 from compress.recipes import Pruning, StudentRecipe, Training
+from compress.requests.exporting import export
 from compress.requests.training import Distill
-from compress.searching.halving import RUNGS, at_rung
-from compress.searching.space import Shape
+from compress.searching.budget import ShapeTiming, ValidationScore
+from compress.searching.space import PRECISIONS, QUANTIZER, Shape
+from compress.searching.trials import LAST, RUNGS, TrainedRung
 from compress.training.build_student import build_student
 from compress.training.distill import distill
+from compress.training.step_plan import steps_for
+from compress.training.training_data import LabelledPool
+
+SHAPE_TEXTS = 50_000  # of the pool and of train each, whose vocabulary small students are timed with
+FAULT = "fault"  # in the record of a training that failed
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Makes models of shapes.
+class ValidationRows:
+    """The rows that candidates are judged on, and what the teacher predicts for them."""
+
+    teacher: ModelDir
+    examples: Sequence[Example]
+    metric: Metric
+    threads: int
+    seed: int
+
+    @cached_property
+    def gold(self) -> np.ndarray:
+        """Gold labels or scores ``[N]``."""
+        task = self.teacher.task
+        return task.column(task.gold(self.examples, self.teacher.labels, "validation"))
+
+    @cached_property
+    def reference(self) -> np.ndarray:
+        """What the teacher predicts ``[N]``."""
+        return self.predicted(self.teacher.path)
+
+    @cached_property
+    def teacher_value(self) -> float:
+        """The teacher's metric."""
+        return self.judge(self.reference).value
+
+    def predicted(self, directory: Path) -> np.ndarray:
+        """Return what the directory of a model or a cascade predicts ``[N]``, in the runtime that opens it."""
+        model, compute = open_model(directory, verify=False), Compute("cpu", self.threads)
+        if isinstance(model, CascadeDir):
+            found = load(model, compute=compute).predict(list(self.examples))
+            return np.array([model.labels.index(one["label"]) for one in found])
+        return model.task.predictions(LoadedModel.load(model, compute).logits(self.examples))
+
+    def judge(self, predicted: np.ndarray) -> ValidationScore:
+        """Judge predictions ``[N]``."""
+        compared: dict[str, Any] = {"metric": self.metric, "classes": len(self.teacher.labels)}
+        difference = paired_difference(predicted, self.reference, self.gold, **compared, seed=self.seed)
+        value = score(predicted, self.gold, **compared)
+        return ValidationScore(value, difference.points, difference.low, difference.high)
+
+
+def at_rung(recipe: StudentRecipe, rung: int, rows: int, classes: int) -> tuple[StudentRecipe, int]:
+    """Return a recipe with the steps of a rung, and how many unlabelled rows it reads; 0 for all.
+
+    A lower rung reads no more text than its steps take: to open and tokenise a large pool may take longer than they do.
+
+    Args:
+        rows: of the text with the gold rows.
+    """
+    if rung == LAST:
+        return recipe, 0
+    training, read = recipe.training.part(RUNGS[rung]).for_classes(classes), 0
+    steps = steps_for(rows, training)
+    if steps * training.batch_size < rows:
+        read = steps * training.batch_size
+        training = replace(training, min_steps=steps, max_steps=steps, max_epochs=100.0)
+    return replace(recipe, training=training), read
+
+
+def pruning_of(shape: Shape, rung: int) -> Pruning:
+    """Return what is removed from the teacher, and by how much training it recovers.
+
+    Many shapes are tried, so that heads and neurons are scored on fewer rows and less often than by default.
+    """
+    step = 0.25 if shape.options["heads"] or shape.options["ffn"] else Pruning.step
+    return Pruning(**shape.options, step=step, examples=256, recover=RUNGS[rung])
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Times and trains shapes, each once: ``folder`` keeps what is finished.
 
     Args:
         labels: of the pool and of the gold rows, which the teacher has made once for all.
-        texts: gives the texts that students are trained on, whose tokens are the vocabulary of small ones.
+        train: gold rows to train on.
+        validation: rows that select checkpoints, and that models are timed and judged on; not on train, whose texts may
+            be of other lengths, on which speed-ups depend.
     """
 
     teacher: ModelDir
+    folder: Path
     labels: tuple[LabelDir, ...]
-    labelled: LabelledData
-    texts: Callable[[], Iterable[Example]]
+    train_rows: Sequence[Example]
+    validation: ValidationRows
     compute: Compute
-    progress: Progress
+    progress: Progress = silent
 
-    def build(self, shape: Shape, directory: Path) -> None:
+    def known_timing(self, shape: Shape) -> ShapeTiming | None:
+        """Return what a shape was found to cost, None before it is timed."""
+        found = kept(self._record(shape, "timing"))
+        return None if found is None else ShapeTiming(**found)
+
+    def time(self, shape: Shape) -> ShapeTiming:
+        """Return what a shape costs; both precisions take turns at once, because building takes longer than timing."""
+        if (found := self.known_timing(shape)) is not None:
+            return found
+        with TemporaryDirectory(dir=self.folder) as work:
+            try:
+                timed = self._timed(shape, Path(work))
+            except CompressError as error:  # such as a tokenizer of which no vocabulary is learned
+                timed = dict.fromkeys(PRECISIONS, ShapeTiming(fault=str(error)))
+        for precision, timing in timed.items():
+            keep(self._record(replace(shape, precision=precision), "timing"), asdict(timing))
+        return timed[shape.precision]
+
+    def _timed(self, shape: Shape, work: Path) -> dict[Any, ShapeTiming]:
+        torch_form, directories = work / "torch", {str(precision): work / precision for precision in PRECISIONS}
+        self._build(shape, torch_form)
+        directories["fp32"].mkdir()
+        write_onnx(ModelDir.open(torch_form), directories["fp32"])
+        shutil.copytree(directories["fp32"], directories["int8"], ignore=shutil.ignore_patterns(f"{ONNX_NAME}*"))
+        plugins.find("quantizers", QUANTIZER).function(directories["fp32"] / ONNX_NAME, directories["int8"] / ONNX_NAME)
+        examples, threads = self.validation.examples, self.validation.threads
+        rows = random.Random(self.compute.seed).sample(examples, len(examples))
+        places = {"teacher": self.teacher.path, **directories}
+        teacher, *speeds = time_side_by_side(places, rows, runtime="", threads=threads, batch_sizes=(1,))
+        sizes = {name: ModelDir.open(path, verify=False).size_bytes for name, path in directories.items()}
+        return {
+            one.name: ShapeTiming(one.latency_ms, one.speedup, one.low, one.high, sizes[one.name], teacher.latency_ms)
+            for one in speeds
+        }
+
+    def _build(self, shape: Shape, directory: Path) -> None:
         """Write the model as its training begins.
 
         Raises:
@@ -50,13 +190,17 @@ class Maker:
         """
         if shape.is_pruned:
             pruning = replace(pruning_of(shape, 0), recover=0.0)
-            few = PruningData(self.labelled.train[: pruning.examples])
+            few = PruningData(list(self.train_rows[: pruning.examples]))
             with quiet_stages():
                 prune(self.teacher, pruning, directory, data=few, measure=False, compute=self.compute)
             return
+
+        def texts() -> Iterable[Example]:
+            return chain(LabelledPool(self.labels[:1]).sample(SHAPE_TEXTS), self.train_rows[:SHAPE_TEXTS])
+
         torch.manual_seed(self.compute.seed)
         teacher, tokenizer = self.teacher.load(), self.teacher.tokenizer
-        built = build_student(shape.recipe(), teacher, tokenizer, self.texts, seed=self.compute.seed)
+        built = build_student(shape.recipe(), teacher, tokenizer, texts, seed=self.compute.seed)
         save_model(built.model, built.tokenizer, directory)
 
     def recipe(self, shape: Shape, rung: int) -> tuple[StudentRecipe, int]:
@@ -70,45 +214,112 @@ class Maker:
         recipe, read = self.recipe(shape, rung)
         return recipe.training.for_classes(len(self.teacher.labels)), read or self._rows
 
-    def train(self, shape: Shape, rung: int, directory: Path) -> None:
-        """Write the model after the training of a rung; what a killed process left is gone on with."""
-        compute, progress = self.compute, self.progress
-        if shape.is_pruned:
-            rows = self.labelled
-            data = PruningData(rows.train, rows.validation, rows.metric, labels=self.labels)
-            pruning = pruning_of(shape, rung)
-            prune(self.teacher, pruning, directory, data=data, measure=False, compute=compute, progress=progress)
-        else:
-            recipe, read = self.recipe(shape, rung)
-            rows = self.labelled
-            asked = Distill(
-                self.teacher,
-                recipe,
-                directory,
-                labels=self.labels,
-                rows=read,
-                train=rows.train,
-                validation=rows.validation,
-                metric=rows.metric,
-                overlap=rows.overlap,
-                progress=progress,
-                **vars(compute),
-            )
-            distill(asked)
+    def steps(self, shape: Shape, rung: int) -> int:
+        """Return how many steps a rung has."""
+        training, rows = self.training(shape, rung)
+        return steps_for(rows, training)
 
     @property
     def _rows(self) -> int:
         """How many rows have labels of the teacher."""
         return sum(directory.rows for directory in self.labels)
 
+    def expected_seconds(self, shape: Shape, latency_ms: float) -> float:
+        """Return about how long the steps of the first rung take on a CPU at least, by a row's latency; 0 on a GPU.
 
-def pruning_of(shape: Shape, rung: int) -> Pruning:
-    """Return what is removed from the teacher, and by how much training it recovers.
+        Forward and backward pass take three times as long as a forward pass, and a large model does not gain much by
+        batches. A small one takes longer: much of its time goes elsewhere.
+        """
+        if self.compute.device != "cpu":
+            return 0.0
+        cores = 1 if self.compute.threads else core_count()  # with which latency was not measured
+        return 3 * self.steps(shape, 0) * self.training(shape, 0)[0].batch_size * latency_ms / 1000 / cores
 
-    Many shapes are tried, so that heads and neurons are scored on fewer rows and less often than by default.
-    """
-    step = 0.25 if shape.options["heads"] or shape.options["ffn"] else Pruning.step
-    return Pruning(**shape.options, step=step, examples=256, recover=RUNGS[rung])
+    def deployed(self, shape: Shape, rung: int) -> Path:
+        """Return where the directory lies that is judged, and may be the result."""
+        return self.folder / f"deployed-{shape.key}-{rung}"
+
+    def is_trained(self, shape: Shape, rung: int) -> bool:
+        """Tell whether a shape has taken the steps of a rung, for this precision or the other one."""
+        return self._student(shape, rung).is_dir()
+
+    def taken_share(self, shape: Shape, rung: int) -> float:
+        """Return the share of a rung's steps that a training which was killed has taken and kept."""
+        _, unfinished = places_of(self._student(shape, rung))
+        taken: dict[Path, int] = {}  # by phase
+        for path in unfinished.rglob("checkpoint-*"):
+            taken[path.parent] = max(taken.get(path.parent, 0), int(path.name.rpartition("-")[2]))
+        return min(1.0, sum(taken.values()) / self.steps(shape, rung))
+
+    def known(self, shape: Shape) -> list[TrainedRung]:
+        """Return what is finished of a shape, in the order of rungs."""
+        found = [values for values in self._records(shape) if FAULT not in values]
+        return [TrainedRung(**{**values, "score": ValidationScore(**values["score"])}) for values in found]
+
+    def fault(self, shape: Shape) -> str:
+        """Return why a training of a shape failed, empty where none did."""
+        return next((values[FAULT] for values in self._records(shape) if FAULT in values), "")
+
+    def train(self, shape: Shape, rung: int) -> TrainedRung:
+        """Train a shape for the steps of a rung, make of it what is deployed, and judge that.
+
+        Raises:
+            CompressError: the training diverged, or its result cannot be deployed; a search that goes on knows it.
+        """
+        if fault := self.fault(shape):
+            raise CompressError(fault)
+        try:
+            made = self._trained(shape, rung)
+        except CompressError as error:
+            keep(self._record(shape, rung), {FAULT: str(error)})
+            raise
+        keep(self._record(shape, rung), asdict(made))
+        return made
+
+    def _trained(self, shape: Shape, rung: int) -> TrainedRung:
+        begun = time.monotonic()
+        student, deployed = self._student(shape, rung), self.deployed(shape, rung)
+        with quiet_stages():
+            if not is_whole(student):
+                self._train(shape, rung, student)
+            if not is_whole(deployed):
+                if shape.precision == "int8":
+                    quantize(student, deployed, quantization=Quantization(QUANTIZER))
+                else:
+                    export(student, deployed)
+        score = self.validation.judge(self.validation.predicted(deployed))
+        notes = ModelDir.open(student, verify=False).manifest.notes
+        notes = notes.get("recovery") or notes
+        # The notes have the seconds of the last start alone.
+        speeds = [line["rows_per_second"] for line in read_training(student).lines if line.get("rows_per_second")]
+        at_speed = notes["steps"] * self.training(shape, rung)[0].batch_size / median(speeds) if speeds else 0.0
+        training = round(max(notes["seconds"], at_speed), 1)
+        seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
+        return TrainedRung(rung, notes["steps"], max(seconds, training), training, size, score)
+
+    def _train(self, shape: Shape, rung: int, directory: Path) -> None:
+        """Write the model after the training of a rung; what a killed process left is gone on with."""
+        compute, progress, labels = self.compute, self.progress, self.labels
+        rows = LabelledData(list(self.train_rows), list(self.validation.examples), self.validation.metric.name)
+        if shape.is_pruned:
+            data = PruningData(rows.train, rows.validation, rows.metric, labels=labels)
+            pruning = pruning_of(shape, rung)
+            prune(self.teacher, pruning, directory, data=data, measure=False, compute=compute, progress=progress)
+            return
+        recipe, read = self.recipe(shape, rung)
+        gold: dict[str, Any] = {"train": rows.train, "validation": rows.validation, "metric": rows.metric}
+        placed = {**vars(compute), "progress": progress}
+        distill(Distill(self.teacher, recipe, directory, labels=labels, rows=read, **gold, **placed))
+
+    def _student(self, shape: Shape, rung: int) -> Path:
+        """Return where a training lies, which both precisions of a shape are of."""
+        return self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
+
+    def _records(self, shape: Shape) -> list[dict[str, Any]]:
+        return list(filter(None, (kept(self._record(shape, rung)) for rung in range(len(RUNGS)))))
+
+    def _record(self, shape: Shape, of: int | str) -> Path:
+        return self.folder / f"{shape.key}-{of}.json"
 
 
 @contextmanager

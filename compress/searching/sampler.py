@@ -32,19 +32,15 @@ class ShapeSampler:
     def __init__(self, path: Path, space: Mapping[str, Mapping[str, tuple[Any, ...]]], seed: int) -> None:
         self.path, self.space, self.seed = path, space, seed
         self._optuna = import_optuna()
-        self._told: list[dict[str, Any]] = kept(path, [])
         self.study = self._optuna.create_study(directions=["maximize", "maximize"])
-        state = self._optuna.trial.TrialState
-        for one in self._told:
-            self.study.add_trial(
-                self._optuna.trial.create_trial(
-                    state=state.PRUNED if one["values"] is None else state.COMPLETE,
-                    distributions=self._distributions(one["params"]["family"]),
-                    **one,
-                )
-            )
+        self._told: list[dict[str, Any]] = []
+        for one in kept(path, []):
+            self.study.enqueue_trial(one["params"])
+            self._learn(self.ask()[0], one["values"], one["constraints"])
         for shape in committed(space)[len(self._told) :]:
-            self.study.enqueue_trial(self._parameters(shape))
+            values, family = space[shape.family], shape.family
+            numbers = {f"{family}.{name}": values[name].index(value) for name, value in shape.options.items()}
+            self.study.enqueue_trial({"family": family, **numbers, "precision": shape.precision})
 
     def ask(self) -> tuple[Any, Shape]:
         """Return a trial and its shape: the one that an earlier start was stopped in, or a new one."""
@@ -67,11 +63,7 @@ class ShapeSampler:
             excess: by how much it is beyond each limit, below 0 where it is within.
         """
         numbers = None if values is None else [float(value) for value in values]  # as JSON has them
-        constraints = {name: float(value) for name, value in excess.items()}
-        for name, value in constraints.items():
-            trial.set_constraint(name, value)
-        self.study.tell(trial, numbers, state=self._optuna.trial.TrialState.PRUNED if values is None else None)
-        self._told.append({"params": trial.params, "values": numbers, "constraints": constraints})
+        self._learn(trial, numbers, {name: float(value) for name, value in excess.items()})
         keep(self.path, self._told)
 
     def told(self) -> list[Shape]:
@@ -79,24 +71,16 @@ class ShapeSampler:
         found = [self._shape(one["params"]) for one in self._told]
         return list({shape.key: shape for shape in found}.values())
 
+    def _learn(self, trial: Any, values: list[float] | None, constraints: Mapping[str, float]) -> None:
+        for name, value in constraints.items():
+            trial.set_constraint(name, value)
+        self.study.tell(trial, values, state=self._optuna.trial.TrialState.PRUNED if values is None else None)
+        self._told.append({"params": trial.params, "values": values, "constraints": constraints})
+
     def _shape(self, params: Mapping[str, Any]) -> Shape:
         family = params["family"]
         options = {name: values[params[f"{family}.{name}"]] for name, values in self.space[family].items()}
         return Shape(family, options, params["precision"])
-
-    def _parameters(self, shape: Shape) -> dict[str, Any]:
-        own = self.space[shape.family]
-        numbers = {f"{shape.family}.{name}": own[name].index(value) for name, value in shape.options.items()}
-        return {"family": shape.family, **numbers, "precision": shape.precision}
-
-    def _distributions(self, family: str) -> dict[str, Any]:
-        """Return where the parameters of a family were drawn from."""
-        kinds, own = self._optuna.distributions, self.space[family].items()
-        return {
-            "family": kinds.CategoricalDistribution(list(self.space)),
-            **{f"{family}.{name}": kinds.IntDistribution(0, len(values) - 1) for name, values in own},
-            "precision": kinds.CategoricalDistribution(list(PRECISIONS)),
-        }
 
 
 def import_optuna() -> Any:

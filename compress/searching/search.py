@@ -5,56 +5,44 @@ validation rows. The result holds the winner, the front, all trials and a page.
 """
 
 import json
-import random
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from compress.data import (
-    Example,
-    ExampleSource,
-    LabelledData,
-    TextSource,
-    check_roles,
-    row_key,
-)
-from compress.errors import CompressError
+from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
+from compress.benchmarking.results.formatting import plural
+from compress.data import Example, ExampleSource, TextSource, check_roles, row_key
+from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Metric
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
+from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
+from compress.models.output_dir import finish, write_atomically, write_json_lines
 from compress.models.resumption import is_whole
 from compress.progress import Progress, logger, silent
+from compress.recipes import BenchmarkSettings
 from compress.reporting.rendering import write_page
 from compress.reporting.search_page import view
 from compress.requests import FileList, fields_of
 from compress.requests.labelling import label
 from compress.requests.searching import Search, SearchLimits
 from compress.searching.budget import SearchBudget
-from compress.searching.clock import SearchClock
 from compress.searching.commands import BEST, making_again
-from compress.searching.exploration import Exploration
-from compress.searching.findings import content_of, deploy, deploy_cascade, measure
-from compress.searching.joining import join
-from compress.searching.judging import ValidationRows
-from compress.searching.making import Maker
+from compress.searching.exploration import Exploration, SearchClock
+from compress.searching.joining import Joined, join
+from compress.searching.making import Trainer, ValidationRows, quiet_stages
 from compress.searching.sampler import ShapeSampler, import_optuna
-from compress.searching.selection import choose
-from compress.searching.shapes import ShapeTimer
 from compress.searching.space import space_for
-from compress.searching.trials import Trainer
-from compress.training.training_data import LabelledPool
+from compress.searching.trials import RUNGS, Trial, choose, closest, closest_shape, front_of
 
 CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
 TEST_NAME, SAMPLER_NAME = "results.jsonl", "sampler.json"
-SHAPE_TEXTS = 50_000  # whose vocabulary small students are timed with
-
+MEASURING_S = 60.0
 
 # Fields of the search that its winner is made with again.
 _AGAIN = (
@@ -77,51 +65,45 @@ def search(request: Search) -> Path:
     model, progress = ModelDir.open(request.teacher), request.progress
     rows = check_data(model, request)
     compute = replace(request.compute, device=resolve_device(request.device))
+    roles = ("unlabeled", "train", "validation", "test")
     with request.begin(
         {"teacher": model},
         data=rows.described,
-        unlabeled=rows.unlabeled,
-        train=rows.train,
-        validation=rows.validation,
-        test=rows.test,
+        **{role: getattr(rows, role) for role in roles},
         metric=rows.metric.name,
         dropped=rows.left_out,
         threads=compute.threads,
     ) as stage:
         check_gold(model, rows.validation, "validation", compute)
         labels = label_rows(model, stage.scratch, rows, compute, progress)
-        timer, trainer = timer_and_trainer(model, stage.scratch, rows, labels, compute, progress)
+        trainer = trainer_of(model, stage.scratch, rows, labels, compute, progress)
         sampler = ShapeSampler(stage.scratch / SAMPLER_NAME, space_for(model.config), compute.seed)
         with SearchClock(stage.scratch / "clock.json", budget.seconds) as clock:
-            explored = Exploration(budget, sampler, timer, trainer, clock)
+            explored = Exploration(budget, sampler, trainer, clock)
             explored.run()
         trial = choose(explored.judged, budget)
         joined = join(explored, stage.scratch, trial)
-        content = content_of(
-            explored, trial, joined, {role: len(own) for role, own in rows.named.items()}, request.command
-        )
+        content = content_of(explored, trial, joined, rows, request.command)
         best = stage.working / BEST
         shutil.rmtree(best, ignore_errors=True)  # of a start that was killed here
         for file in stage.working.glob(f"{BEST}*.toml"):
             file.unlink()
-        if joined is not None:
-            deploy_cascade(joined, best)
-        elif trial is not None:
-            deploy(explored.trainer.deployed(trial.shape, trial.last.rung), best, trial, content)
         if chosen := joined.students if joined else [trial] if trial else []:
+            source = joined.model.path if joined else trainer.deployed(chosen[0].shape, chosen[0].last.rung)
+            deploy(source, best, None if joined else trial, content)
             content["again"] = making_again(explored, chosen, joined, stage.working, stage.output, _typed(request))
             if rows.test:
                 test = measure(explored, best, rows.test, stage.working / TEST_NAME, request.command)
                 refuted = budget.is_refuted(test["high"], test["speedup"]["high"], test["latency_ms"]["low"])
                 left_out = [found["left_out"]["rows"] for role, found in rows.left_out.items() if role in FITTING_ROLES]
                 content |= {"test": test, "met": not refuted, "left_out": sum(left_out)}
+        write_atomically(stage.working / CONTENT_NAME, json.dumps(content, indent=1) + "\n")
+        write_json_lines(stage.working / TRIALS_NAME, content["trials"])
         by_number = {row["trial"]: row for row in content["trials"]}
-        lines = {CONTENT_NAME: [json.dumps(content, indent=1)], TRIALS_NAME: map(json.dumps, content["trials"])}
-        lines[FRONT_NAME] = [json.dumps(by_number[number]) for number in content["front"]]
-        for name, written in lines.items():
-            write_atomically(stage.working / name, "".join(f"{line}\n" for line in written))
+        write_json_lines(stage.working / FRONT_NAME, [by_number[number] for number in content["front"]])
         write_page(view(content), stage.working)
-        stage.finish(kind="search", recipe={"budget": budget.asked, **budget.ends}, notes={"met": content["met"]})
+        recipe = {"budget": content["budget"], **content["limits"]}
+        stage.finish(kind="search", recipe=recipe, notes={"met": content["met"]})
     return stage.output
 
 
@@ -149,10 +131,6 @@ class SearchRows:
     left_out: dict[str, dict[str, Any]]
     described: list[dict[str, Any]]
 
-    @property
-    def named(self) -> dict[str, Sequence[Example]]:
-        return {"train": self.train, "validation": self.validation, "test": self.test}
-
 
 def check_data(model: ModelDir, request: Search) -> SearchRows:
     """Check everything about the request that can be known before the work.
@@ -160,32 +138,40 @@ def check_data(model: ModelDir, request: Search) -> SearchRows:
     Raises:
         CompressError: students of this teacher are not searched for, or rows do not fit it.
     """
-    if model.is_onnx:
-        raise CompressError(f"{model.path} is an ONNX model, from which no student starts; give its torch directory")
-    if model.task.no_search:
-        raise CompressError(f"{model.path} {model.task.no_search}")
+    task = model.task
+    refuse(
+        (
+            model.is_onnx,
+            f"{model.path} is an ONNX model, from which no student starts; give its torch directory",
+        ),
+        (task.no_search, f"{model.path} {task.no_search}"),
+    )
     labelled, unlabeled = request.labelled, cast(TextSource, request.open_text())
-    test = request.read("test")
-    for role, rows in (("train", labelled.train), ("validation", labelled.validation)):
-        if not rows:
-            raise CompressError(f"a search needs labelled rows of {role}; give --{role} FILE")
-    metric = model.task.metric(labelled.metric, len(model.labels))
-    roles: dict[str, Any] = {"train": labelled.train, "unlabeled": unlabeled, "validation": labelled.validation}
-    checked = check_roles({**roles, **({"test": test} if test else {})}, labelled.overlap)
+    given: dict[str, Any] = {"train": labelled.train, "unlabeled": unlabeled, "validation": labelled.validation}
+    refuse(
+        *(
+            (not given[role], f"a search needs labelled rows of {role}; give --{role} FILE")
+            for role in ("train", "validation")
+        )
+    )
+    if test := request.read("test"):
+        given["test"] = test
+    metric = task.metric(labelled.metric, len(model.labels))
+    checked = check_roles(given, labelled.overlap)
     logger.info("rows: %s", checked.describe())
-    sets: dict[str, Any] = checked.sets
+    sets: dict[str, Any] = {"test": [], **checked.sets}
     for role in ("train", "validation", "test"):
-        model.task.gold(sets.get(role, ()), model.labels, role)
+        task.gold(sets[role], model.labels, role)
     check_unseen([model], sets["validation"])
-    check_unseen([model], sets.get("test", ()), "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
-    tell_seen([model], sets.get("test", ()), {"train": labelled.train, "validation": labelled.validation})
+    check_unseen([model], sets["test"], "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
+    tell_seen([model], sets["test"], {"train": labelled.train, "validation": labelled.validation})
     pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
     if next(iter(pool), None) is None:
         raise CompressError(
             f"all rows of {unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
         )
-    own = (sets["train"], sets["validation"], sets.get("test", ()))
-    return SearchRows(pool, *own, metric, checked.left_out, checked.described())
+    gold = (sets["train"], sets["validation"], sets["test"])
+    return SearchRows(pool, *gold, metric, checked.left_out, checked.described())
 
 
 def label_rows(
@@ -202,31 +188,94 @@ def label_rows(
     return labels
 
 
-def timer_and_trainer(
+def trainer_of(
     model: ModelDir,
     folder: Path,
     rows: SearchRows,
     labels: Sequence[LabelDir],
     compute: Compute,
     progress: Progress = silent,
-) -> tuple[ShapeTimer, Trainer]:
-    """Return what times shapes and what trains them, which keep their results in ``folder``.
+) -> Trainer:
+    """Return what times and trains shapes, with ``labels`` as of :func:`label_rows`; results lie in ``folder``."""
+    (place := folder / "shapes").mkdir(exist_ok=True)
+    validation = ValidationRows(model, rows.validation, rows.metric, compute.threads or 1, compute.seed)
+    return Trainer(model, place, tuple(labels), rows.train, validation, compute, progress)
 
-    Args:
-        labels: of the pool and of the gold rows, see :func:`label_rows`.
-    """
-    pool = LabelledPool((labels[0],))
 
-    def texts() -> Iterable[Example]:
-        return chain(pool.sample(SHAPE_TEXTS), rows.train[:SHAPE_TEXTS])
+def content_of(
+    explored: Exploration, winner: Trial | None, joined: Joined | None, rows: SearchRows, command: str
+) -> dict[str, Any]:
+    """Return what was found, as JSON values that the page is made of."""
+    budget, judged, trials, trainer = explored.budget, explored.judged, explored.trials, explored.trainer
+    timed = [trial for trial in trials if not trial.timing.fault]
+    near = None if winner else closest(judged, budget) or closest_shape(timed, budget)
+    counts = {role: len(getattr(rows, role)) for role in ("train", "validation", "test")}
+    return {
+        "teacher": trainer.teacher.name,
+        "metric": trainer.validation.metric.name,
+        "teacher_value": explored.teacher_value,
+        "rows": counts,
+        "threads": trainer.validation.threads,
+        "seed": trainer.compute.seed,
+        "budget": budget.asked,
+        "asked": budget.describe(),
+        "limits": {"trials": budget.trials, "time_limit_s": budget.time_limit_s},
+        "command": command,
+        "seconds": round(explored.clock.spent_s, 1),
+        "trials": [trial.row for trial in trials],
+        "front": [trial.number for trial in front_of(judged)],
+        "rungs": list(RUNGS),
+        "winner": winner and winner.number,
+        "closest": near and near.number,
+        "cascade": joined and joined.row,
+        "certainty": budget.certainty(winner.score, counts["validation"]) if winner else "",
+        "test": None,
+        "met": winner is not None or joined is not None,
+        "again": "",
+    }
 
-    threads = compute.threads or 1
-    # Not on train, whose texts may be of other lengths, on which speed-ups depend.
-    timed_on = random.Random(compute.seed).sample(rows.validation, len(rows.validation))
-    for place in (shapes := folder / "shapes", trained := folder / "trained"):
-        place.mkdir(exist_ok=True)
-    validation = ValidationRows(model, rows.validation, rows.metric, threads, compute.seed)
-    labelled = LabelledData(list(rows.train), list(rows.validation), rows.metric.name)
-    maker = Maker(model, tuple(labels), labelled, texts, compute, progress)
-    timer = ShapeTimer(model, shapes, maker, timed_on, threads)
-    return timer, Trainer(model, trained, maker, validation, compute)
+
+def deploy(source: Path, best: Path, trial: Trial | None, content: Mapping[str, Any]) -> None:
+    """Copy the winner; the manifest of a student, and not of a cascade, gets how it was chosen."""
+    shutil.copytree(source, best, ignore=shutil.ignore_patterns(".*"))
+    manifest = replace(Manifest.read(best / MANIFEST_NAME), name=BEST)
+    if trial:
+        notes = {key: value for key, value in manifest.notes.items() if key != "warning"}  # the search has checked it
+        candidates = plural(sum(bool(row["rungs"]) for row in content["trials"]), "candidate")
+        notes |= {"checked": True, "chosen": f"among {candidates} on validation rows", "trial": trial.number}
+        metric = {"name": content["metric"], "value": trial.score.value, "split": "validation"}
+        manifest = replace(manifest, notes=notes, metrics=({**metric, "rows": content["rows"]["validation"]},))
+    finish(best, manifest)
+
+
+def measure(explored: Exploration, best: Path, rows: Sequence[Example], results: Path, command: str) -> dict[str, Any]:
+    """Measure teacher and winner on test rows, and return what is said of the winner; ``results`` gets all figures."""
+    trainer, validation = explored.trainer, explored.trainer.validation
+    settings = BenchmarkSettings(
+        baselines=False,
+        padded_teacher=False,
+        threads=validation.threads,
+        batch_sizes=(1,),
+        time_limit=MEASURING_S,
+        metric=validation.metric.name,
+    )
+    output = BenchmarkOutput(results, force=True, data_name="test", command=command)
+    for file in output.files:  # of an earlier start
+        file.unlink(missing_ok=True)
+    logger.info("measuring the winner on %d test rows ...", len(rows))
+    with quiet_stages():
+        compute = Compute("cpu", seed=trainer.compute.seed)
+        lines = benchmark(trainer.teacher, [best], list(rows), settings, output=output, compute=compute)
+    line = next(line for line in lines if line.is_compressed)
+    latency = (line.latency_p50_ms, line.latency_p50_low_ms, line.latency_p50_high_ms)
+    difference = line.difference
+    assert difference is not None
+    return {
+        "value": line.metric,
+        "points": difference.value,
+        "low": difference.low,
+        "high": difference.high,
+        "speedup": line.speedups._asdict(),
+        "latency_ms": dict(zip(("value", "low", "high"), latency, strict=True)),
+        "rows": len(rows),
+    }

@@ -43,7 +43,6 @@ class Family:
 PRUNED = "pruned"
 FIRST_PRUNED = {"layers": "", "heads": "50%", "ffn": "50%"}
 
-
 # A learned vocabulary makes the file smaller, and texts a little longer.
 _TRANSFORMER = Family(
     "minilm-3",
@@ -55,14 +54,8 @@ _TRANSFORMER = Family(
     },
 )
 # What compress prune removes; the empty text is nothing of a part.
-_PRUNED = Family(
-    "",
-    {
-        "layers": ("", "17%", "33%", "50%"),
-        "heads": ("", "25%", "50%", "75%"),
-        "ffn": ("", "25%", "50%", "75%"),
-    },
-)
+_SHARES = ("", "25%", "50%", "75%")
+_PRUNED = Family("", {"layers": ("", "17%", "33%", "50%"), "heads": _SHARES, "ffn": _SHARES})
 _NETWORKS = {name: networks.part(name) for name in networks.NAMES}
 _RANKED = [
     (1, "transformer", _TRANSFORMER),

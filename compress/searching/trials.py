@@ -1,30 +1,39 @@
-"""Trials of a search: a shape, what it costs, and what it was worth at each rung that it reached."""
+"""Trials of a search: shapes with their figures, who of them is promoted, and who wins.
 
-import time
+*Promotion* is successive halving: many students are trained for few steps, and the best third of them for three times
+as many (Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization",
+arXiv:1502.07943). Every rung is a whole training whose learning rate falls to 0 within its own steps: a score in the
+middle of a longer schedule says less about its end. Who is promoted follows from what wins in the end. Without any
+limit that is a matter of two objectives: fronts are promoted one after the other. Where an accuracy drop is allowed,
+and the fastest student wins, so it is among those in reach of it; the others come last. On a short schedule all
+students are below the teacher: what is in reach is counted from the best student of the rung. Where speed or size alone
+are limited, the best metric wins, and is promoted.
+
+*The winner* is, of those whose point estimates on validation rows are within all that was asked,
+
+* where an accuracy drop was allowed, the fastest;
+* where only speed or size was asked, the one with the best metric;
+* where nothing was asked, the knee of the front (:func:`compress.evaluation.pareto.knee`).
+
+How certain the allowed drop is by the paired interval is said beside it. The winner of many looks better on the rows
+that chose it than it is; test rows, which took no part, tell.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from statistics import median
 from typing import Any
 
-from compress.errors import CompressError
-from compress.inference.compute import Compute
-from compress.inference.threads import core_count
-from compress.models.model_dir import ModelDir
-from compress.models.output_dir import places_of
-from compress.models.resumption import is_whole, keep, kept
-from compress.models.training_log import read_training
-from compress.quantization.candidates import Quantization
-from compress.quantization.quantize import quantize
-from compress.requests.exporting import export
-from compress.searching.halving import LAST, RUNGS
-from compress.searching.judging import ValidationRows, ValidationScore
-from compress.searching.making import Maker, quiet_stages
-from compress.searching.shapes import ShapeTiming
-from compress.searching.space import QUANTIZER, Shape
-from compress.training.step_plan import steps_for
+import numpy as np
 
-FAULT = "fault"  # in the record of a training that failed
+from compress.evaluation.pareto import Points, knee, non_dominated, ranked
+from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
+from compress.searching.space import Shape
+
+REDUCTION = 3
+RUNGS = (1 / 9, 1 / 3, 1.0)  # shares of a recipe's own steps
+LAST = len(RUNGS) - 1
+_MARGIN = 0.1  # of the range, by which the reference point of the hypervolume lies below the worst
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,10 @@ class Trial:
     def is_complete(self) -> bool:
         return bool(self.rungs) and self.last.rung == LAST
 
+    def value_at(self, rung: int) -> float | None:
+        """Return the metric at a rung, None where it was not trained for that one."""
+        return next((one.score.value for one in self.rungs if one.rung == rung), None)
+
     def seconds_for(self, steps: int) -> float:
         """Return about how long the work of more steps will take."""
         training = self.last.training_seconds
@@ -90,18 +103,19 @@ class Trial:
     @property
     def row(self) -> dict[str, Any]:
         """The trial as JSON values, the longest training last."""
+        timing = self.timing
         row: dict[str, Any] = {
             "trial": self.number,
             "name": self.shape.name,
             "family": self.shape.family,
             "precision": self.shape.precision,
             "options": dict(self.shape.options),
-            "speedup": self.timing.speedup,
-            "low_speedup": self.timing.low,
-            "high_speedup": self.timing.high,
-            "latency_ms": self.timing.latency_ms,
-            "teacher_ms": self.timing.teacher_ms,
-            "size_bytes": self.timing.size_bytes,
+            "speedup": timing.speedup,
+            "low_speedup": timing.low,
+            "high_speedup": timing.high,
+            "latency_ms": timing.latency_ms,
+            "teacher_ms": timing.teacher_ms,
+            "size_bytes": timing.size_bytes,
             "rungs": [
                 {"share": RUNGS[one.rung], "steps": one.steps, "seconds": one.seconds, **asdict(one.score)}
                 for one in self.rungs
@@ -111,102 +125,61 @@ class Trial:
         return row | ({"steps": self.last.steps, **asdict(self.score)} if self.rungs else {})
 
 
-@dataclass(frozen=True)
-class Trainer:
-    """Trains shapes for the steps of a rung. What is finished is found again in ``folder`` and not repeated."""
+def floor(values: Sequence[float], teacher: float, allowed_drop: float | None) -> float:
+    """Return the least metric of the students of a rung with which one may come within an accuracy drop."""
+    return -math.inf if allowed_drop is None else min(teacher, max(values, default=teacher)) - allowed_drop / 100
 
-    teacher: ModelDir
-    folder: Path
-    maker: Maker
-    validation: ValidationRows
-    compute: Compute
 
-    def deployed(self, shape: Shape, rung: int) -> Path:
-        """Return where the directory lies that is judged, and may be the result."""
-        return self.folder / f"deployed-{shape.key}-{rung}"
+def promoted(count: int) -> int:
+    """Return how many of so many students reach the next rung."""
+    return math.ceil(count / REDUCTION)
 
-    def expected_seconds(self, shape: Shape, latency_ms: float) -> float:
-        """Return about how long the steps of the first rung take on a CPU at least, by a row's latency; 0 on a GPU.
 
-        Forward and backward pass take three times as long as a forward pass, and a large model does not gain much by
-        batches. A small one takes longer: much of its time goes elsewhere.
-        """
-        if self.compute.device != "cpu":
-            return 0.0
-        batch_size = self.maker.training(shape, 0)[0].batch_size
-        cores = 1 if self.compute.threads else core_count()  # with which latency was not measured
-        return 3 * self.steps(shape, 0) * batch_size * latency_ms / 1000 / cores
+def promotion_order(points: Points, teacher: float, allowed_drop: float | None, *, metric_wins: bool) -> list[int]:
+    """Return the numbers of a rung's students, the first to be promoted first.
 
-    def is_trained(self, shape: Shape, rung: int) -> bool:
-        """Tell whether a shape has taken the steps of a rung, for this precision or the other one."""
-        return self._student(shape, rung).is_dir()
+    Args:
+        points: the logarithm of the speed-up, and the metric (0.90, not 90).
+        teacher: the metric of the teacher.
+        allowed_drop: in points; None where none was given.
+        metric_wins: whether of the students within the limits the one with the best metric is wanted.
+    """
+    by_metric = sorted(range(len(points)), key=lambda index: (-points[index][1], -points[index][0], index))
+    if metric_wins or not points:
+        return by_metric
+    least = floor([value for _, value in points], teacher, allowed_drop)
+    within = [index for index, (_, value) in enumerate(points) if value >= least]
+    chosen = [points[index] for index in within]
+    low, high = np.min(chosen, axis=0), np.max(chosen, axis=0)
+    speed, metric = (low - _MARGIN * (high - low) - 1e-9).tolist()
+    ahead = [within[index] for index in ranked(chosen, (speed, metric))]
+    return ahead + [index for index in by_metric if index not in ahead]
 
-    def taken_share(self, shape: Shape, rung: int) -> float:
-        """Return the share of a rung's steps that a training which was killed has taken and kept."""
-        _, unfinished = places_of(self._student(shape, rung))
-        taken: dict[Path, int] = {}  # by phase
-        for path in unfinished.rglob("checkpoint-*"):
-            taken[path.parent] = max(taken.get(path.parent, 0), int(path.name.rpartition("-")[2]))
-        return min(1.0, sum(taken.values()) / self.steps(shape, rung))
 
-    def steps(self, shape: Shape, rung: int) -> int:
-        """Return how many steps a rung has."""
-        training, rows = self.maker.training(shape, rung)
-        return steps_for(rows, training)
+def objectives(one: Trial) -> tuple[float, float]:
+    """Return what is maximised: the logarithm of the speed-up, and the metric."""
+    return math.log2(one.timing.speedup), one.score.value
 
-    def known(self, shape: Shape) -> list[TrainedRung]:
-        """Return what is finished of a shape, in the order of rungs."""
-        found = [values for values in self._records(shape) if FAULT not in values]
-        return [TrainedRung(**{**values, "score": ValidationScore(**values["score"])}) for values in found]
 
-    def fault(self, shape: Shape) -> str:
-        """Return why a training of a shape failed, empty where none did."""
-        return next((values[FAULT] for values in self._records(shape) if FAULT in values), "")
+def front_of(judged: Sequence[Trial]) -> list[Trial]:
+    """Return the candidates that no other is faster and better than, the fastest first."""
+    found = non_dominated([objectives(one) for one in judged])
+    return sorted((judged[index] for index in found), key=lambda one: -one.timing.speedup)
 
-    def train(self, shape: Shape, rung: int) -> TrainedRung:
-        """Train a shape for the steps of a rung, make of it what is deployed, and judge that.
 
-        Raises:
-            CompressError: the training diverged, or its result cannot be deployed; a search that goes on knows it.
-        """
-        if fault := self.fault(shape):
-            raise CompressError(fault)
-        try:
-            found = asdict(made := self._trained(shape, rung))
-        except CompressError as error:
-            keep(self._record(shape, rung), {FAULT: str(error)})
-            raise
-        keep(self._record(shape, rung), found)
-        return made
+def choose(judged: Sequence[Trial], budget: SearchBudget) -> Trial | None:
+    """Return the winner, None where no candidate is within all that was asked."""
+    if judged and not budget.asked:
+        return judged[knee([objectives(one) for one in judged])]
+    within = [one for one in judged if budget.met_by(one.score, one.timing)]
+    return max(within, key=lambda one: objectives(one)[:: -1 if budget.metric_wins else 1], default=None)
 
-    def _trained(self, shape: Shape, rung: int) -> TrainedRung:
-        begun = time.monotonic()
-        student = self._student(shape, rung)
-        deployed = self.deployed(shape, rung)
-        with quiet_stages():
-            if not is_whole(student):
-                self.maker.train(shape, rung, student)
-            if not is_whole(deployed):
-                if shape.precision == "int8":
-                    quantize(student, deployed, quantization=Quantization(QUANTIZER))
-                else:
-                    export(student, deployed)
-        score = self.validation.judge(self.validation.predicted(deployed))
-        notes = ModelDir.open(student, verify=False).manifest.notes
-        notes = notes.get("recovery") or notes
-        # The notes have the seconds of the last start alone.
-        speeds = [line["rows_per_second"] for line in read_training(student).lines if line.get("rows_per_second")]
-        at_speed = notes["steps"] * self.maker.training(shape, rung)[0].batch_size / median(speeds) if speeds else 0.0
-        training = round(max(notes["seconds"], at_speed), 1)
-        seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
-        return TrainedRung(rung, notes["steps"], max(seconds, training), training, size, score)
 
-    def _student(self, shape: Shape, rung: int) -> Path:
-        """Return where a training lies, which both precisions of a shape are of."""
-        return self.folder / f"trained-{Shape(shape.family, shape.options).key}-{rung}"
+def closest(judged: Sequence[Trial], budget: SearchBudget) -> Trial | None:
+    """Return the candidate that lacks least: first in points, then in doublings of speed and size."""
+    return min(judged, key=lambda one: (budget.shortfall(one.score), budget.beyond(one.timing)), default=None)
 
-    def _records(self, shape: Shape) -> list[dict[str, Any]]:
-        return list(filter(None, (kept(self._record(shape, rung)) for rung in range(len(RUNGS)))))
 
-    def _record(self, shape: Shape, rung: int) -> Path:
-        return self.folder / f"{shape.key}-{rung}.json"
+def closest_shape(shapes: Sequence[Trial], budget: SearchBudget) -> Trial | None:
+    """Return the shape that lacks least in doublings of speed and size, of equal ones the fastest."""
+    return min(shapes, key=lambda one: (budget.beyond(one.timing), -one.timing.speedup), default=None)

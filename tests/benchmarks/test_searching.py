@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from compress.searching.budget import SearchBudget
 from compress.searching.exploration import Exploration
-from compress.searching.halving import LAST
 from compress.searching.sampler import ShapeSampler
 from compress.searching.space import committed, space_for
+from compress.searching.trials import LAST
 from tests.searching.test_exploration import Desk, explored
 from tests.searching.test_space import MINILM
 from tests.support import REPOSITORY
@@ -32,9 +31,8 @@ def script() -> Any:
 
 
 def trained(script: Any, desk: Desk, shapes: Any, budget: SearchBudget, folder: Path) -> Exploration:
-    timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
     sampler = ShapeSampler(folder / "sampler.json", SPACE, 0)
-    found = Exploration(budget, sampler, timer, desk, desk)  # type: ignore[arg-type]
+    found = Exploration(budget, sampler, desk, desk)  # type: ignore[arg-type]
     script.train_whole(found, shapes)
     return found
 

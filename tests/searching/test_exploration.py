@@ -12,15 +12,11 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
-from compress.searching.budget import SearchBudget
+from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
 from compress.searching.exploration import Exploration
-from compress.searching.halving import LAST, RUNGS
-from compress.searching.judging import ValidationScore
 from compress.searching.sampler import ShapeSampler
-from compress.searching.selection import choose
-from compress.searching.shapes import ShapeTiming
 from compress.searching.space import PRECISIONS, Shape, committed, space_for
-from compress.searching.trials import TrainedRung
+from compress.searching.trials import LAST, RUNGS, TrainedRung, choose
 from tests.searching.test_space import MINILM
 
 SPEEDS = {"ngram": 400.0, "cnn": 250.0, "bilstm": 60.0, "transformer": 12.0, "pruned": 6.0}
@@ -30,7 +26,7 @@ TEACHER = 0.93
 
 @dataclass
 class Desk:
-    """Stands in for timer, trainer and clock; ``seconds`` are those of a whole training of each family."""
+    """Stands in for trainer and clock; ``seconds`` are those of a whole training of each family."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
     unbuildable: str = ""
@@ -113,10 +109,9 @@ class Desk:
 
 
 def explored(folder: Path, desk: Desk, budget: SearchBudget, trials: int | None = None) -> Exploration:
-    timer = SimpleNamespace(known=desk.known_timing, time=desk.time)
     sampler = ShapeSampler(folder / "sampler.json", space_for(MINILM), 0)
     clock: Any = desk
-    found = Exploration(replace(budget, trials=trials), sampler, timer, desk, clock)  # type: ignore[arg-type]
+    found = Exploration(replace(budget, trials=trials), sampler, desk, clock)  # type: ignore[arg-type]
     found.run()
     return found
 
@@ -190,11 +185,8 @@ def test_ten_answers_that_take_too_long_with_no_training_between_end_the_first_r
         return None, asked[-1]
 
     desk = Desk(seconds={"transformer": 9000.0}, limit_s=300.0, foreseen=True)
-    timer, sampler = (
-        SimpleNamespace(time=desk.time, known=desk.known_timing),
-        SimpleNamespace(ask=ask, tell=lambda *_: None),
-    )
-    found = Exploration(SearchBudget(), sampler, timer, desk, desk)  # type: ignore[arg-type]
+    sampler = SimpleNamespace(ask=ask, tell=lambda *_: None)
+    found = Exploration(SearchBudget(), sampler, desk, desk)  # type: ignore[arg-type]
     train = found._train
     # What is trained, and no further for want of time, is asked for again: that says nothing of new shapes.
     found._train = lambda trial, *more: (train(trial, *more), setattr(trial, "refused", "more"))[0]  # type: ignore
@@ -307,7 +299,7 @@ def test_committed_students_are_whole_and_the_pruned_teacher_is_not(tmp_path: Pa
     found = explored(tmp_path, Desk(), SearchBudget(max_accuracy_drop=1.0), trials=7)
     assert any(trial.is_complete and trial.shape.is_pruned for trial in found.judged)
     assert [trial.shape for trial in found.whole] == found.committed
-    again = explored(tmp_path, desk := Desk(timed=dict(found.timer.time.__self__.timed), done=dict(found.trainer.done)),
+    again = explored(tmp_path, desk := Desk(timed=dict(found.trainer.timed), done=dict(found.trainer.done)),
                      SearchBudget(max_accuracy_drop=1.0), trials=7)  # fmt: skip
     assert not desk.work and [t.row for t in again.trials] == [t.row for t in found.trials]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from compress import recipes
-from compress.searching.halving import LAST, RUNGS, at_rung, in_reach, promoted, promotion_order
+from compress.searching.making import at_rung
+from compress.searching.trials import LAST, RUNGS, floor, promoted, promotion_order
 from compress.training.step_plan import steps_for
 
 
@@ -44,9 +45,9 @@ def test_what_is_out_of_reach_comes_last_the_best_first() -> None:
 
 
 def test_reach_is_counted_from_the_best_student_or_the_teacher() -> None:
-    assert in_reach([0.70, 0.895, 0.90, 0.85], 0.93, 1.0) == [1, 2]
-    assert in_reach([0.95, 0.92, 0.90], 0.93, 1.0) == [0, 1]
-    assert in_reach([0.95, 0.1], 0.93, None) == [0, 1]
+    assert floor([0.70, 0.895, 0.90, 0.85], 0.93, 1.0) == pytest.approx(0.89)
+    assert floor([0.95, 0.92, 0.90], 0.93, 1.0) == pytest.approx(0.92)
+    assert floor([0.95, 0.1], 0.93, None) == float("-inf")
 
 
 def test_a_student_that_beats_the_teacher_does_not_raise_what_is_asked() -> None:

@@ -16,11 +16,10 @@ from compress.inference.side_by_side import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.model_dir import ModelDir
 from compress.searching import joining
-from compress.searching.budget import SearchBudget
-from compress.searching.findings import BEST, deploy_cascade
+from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
 from compress.searching.joining import TEACHER, Joined, _of_front, join
-from compress.searching.judging import ValidationRows, ValidationScore
-from compress.searching.shapes import ShapeTiming
+from compress.searching.making import ValidationRows
+from compress.searching.search import BEST, deploy
 from compress.searching.space import Shape
 from compress.searching.trials import TrainedRung, Trial
 from tests.cascades.test_cascade import labelled, members, texts
@@ -78,7 +77,7 @@ def test_a_cascade_meets_what_no_student_meets(made: Any, tmp_path: Path) -> Non
     expected = 1 / sum(share * cost for share, cost in zip(reached, costs, strict=True))
     assert joined.timing.speedup == pytest.approx(expected, rel=1e-6)
     assert joined.timing.latency_ms == pytest.approx(10 / expected, rel=1e-6)
-    deploy_cascade(joined, tmp_path / BEST)
+    deploy(joined.model.path, tmp_path / BEST, None, {})
     best = open_model(tmp_path / BEST)
     assert isinstance(best, CascadeDir) and best.name == BEST and best.thresholds == joined.model.thresholds
 

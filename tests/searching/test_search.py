@@ -26,17 +26,14 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
 from compress.requests.calibration import cascade
-from compress.searching import findings, making, space
+from compress.searching import making, space
 from compress.searching import search as search_module
-from compress.searching.budget import SearchBudget
+from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
 from compress.searching.commands import making_again
 from compress.searching.exploration import Exploration
-from compress.searching.halving import LAST, RUNGS
 from compress.searching.joining import Joined
-from compress.searching.judging import ValidationScore
-from compress.searching.shapes import ShapeTiming
 from compress.searching.space import Family, Shape
-from compress.searching.trials import TrainedRung, Trial
+from compress.searching.trials import LAST, RUNGS, TrainedRung, Trial
 from tests.cascades.test_cascade import labelled, members, texts
 from tests.support.tagging import tagger
 from tests.support.tiny import GOOD, LABELS, classifier, write
@@ -86,7 +83,7 @@ def tiny_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each kind of work was done."""
     counted: Counter[str] = Counter()
-    places = [(making, "distill"), (search_module, "label"), (making, "build_student"), (findings, "benchmark")]
+    places = [(making, "distill"), (search_module, "label"), (making, "build_student"), (search_module, "benchmark")]
     for module, name in places:
         monkeypatch.setattr(module, name, counting(getattr(module, name), name, counted))
     return counted
@@ -238,9 +235,7 @@ def test_a_cascade_is_made_again_beside_the_teacher_it_was_chosen_against(tmp_pa
     score = ValidationScore(0.9, 0.0, 0.0, 0.0)
     for trial in trials:
         trial.add(TrainedRung(LAST, 9, 1.0, 1.0, 1000, score))
-    trainer = SimpleNamespace(
-        maker=SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), 0)), validation=SimpleNamespace(threads=1)
-    )
+    trainer = SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), 0), validation=SimpleNamespace(threads=1))
     typed = {
         "teacher": "t",
         "unlabeled": ("s3://key:secret@b/pool.txt",),
@@ -301,7 +296,7 @@ def test_a_budget_that_no_student_meets_names_the_closest(teacher: Path, tmp_pat
 @contextmanager
 def fixed_predictions() -> Iterator[None]:
     """Let the teacher be right on all rows and every student wrong."""
-    from compress.searching.judging import ValidationRows
+    from compress.searching.making import ValidationRows
 
     def predicted(self: ValidationRows, directory: Path) -> Any:
         return self.gold if directory == self.teacher.path else 1 - self.gold
@@ -316,7 +311,7 @@ def test_stopped_again_and_again_a_search_goes_on_and_repeats_nothing(
 ) -> None:
     rows = data(tmp_path, test=test_rows())
     places = [(search_module, "label", (1, 2)), (making, "build_student", (1,)), (making, "distill", (1, 3, 6)),
-              (findings, "benchmark", (1,))]  # fmt: skip
+              (search_module, "benchmark", (1,))]  # fmt: skip
     for module, stopped, when in places:
         original = getattr(module, stopped)
         for nth in when:

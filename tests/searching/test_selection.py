@@ -9,10 +9,8 @@ import pytest
 
 from compress.errors import CompressError
 from compress.requests.searching import DEFAULT_TIME_LIMIT_S
-from compress.searching.budget import SearchBudget
-from compress.searching.judging import ValidationScore
-from compress.searching.selection import choose, closest, closest_shape, front_of
-from compress.searching.shapes import ShapeTiming
+from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
+from compress.searching.trials import choose, closest, closest_shape, front_of
 
 
 @dataclass(frozen=True)

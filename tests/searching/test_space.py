@@ -10,9 +10,9 @@ import pytest
 
 from compress import plugins, recipes
 from compress.recipes.writing import student_toml
-from compress.searching.halving import RUNGS
 from compress.searching.making import pruning_of
 from compress.searching.space import FAMILIES, Shape, committed, space_for
+from compress.searching.trials import RUNGS
 
 MINILM = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536}
 BERT = {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
