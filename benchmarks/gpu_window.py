@@ -449,15 +449,15 @@ def keep_results(study: Path, target: Path, recipes_of: Mapping[str, str]) -> di
     Args:
         recipes_of: what recipes are called in the whole study.
     """
-    from compress.benchmarking.results.files import read_results, write_results
+    from compress.benchmarking.results.files import Results, write_results
     from compress.models.manifest import METRICS_NAME
     from compress.studies.journal import JOURNAL_NAME
     from compress.studies.run import RESULTS_NAME as MADE_NAME
 
-    same, made = attrgetter(*SAME_LINE), read_results([study / MADE_NAME])
+    same, made = attrgetter(*SAME_LINE), Results.open(study / MADE_NAME)
     made = [replace(line, recipe=recipes_of.get(line.recipe, line.recipe)) for line in made]
     with in_turn(target):
-        lines = read_results([target]) if target.is_file() else []
+        lines = Results.open(target) if target.is_file() else []
         there = set(map(same, lines))
         write_results(target, [*lines, *(line for line in made if same(line) not in there)])
     stages = json.loads((study / JOURNAL_NAME).read_text(encoding="utf-8"))

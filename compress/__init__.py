@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from compress.errors import CompressError, MissingPackage
 
 if TYPE_CHECKING:
+    from compress.benchmarking.results.files import Results
     from compress.data import LabelledData
     from compress.gating.check import check
     from compress.inference.predict import Classifier, load
@@ -62,6 +63,7 @@ _LAZY = {
     "Pruning": "compress.recipes",
     "PruningData": "compress.pruning.prune",
     "Quantization": "compress.quantization.candidates",
+    "Results": "compress.benchmarking.results.files",
     "benchmark": "compress.requests.benchmarking",
     "calibrate": "compress.requests.calibration",
     "cascade": "compress.requests.calibration",
@@ -96,6 +98,7 @@ __all__ = [
     "Pruning",
     "PruningData",
     "Quantization",
+    "Results",
     "__version__",
     "benchmark",
     "calibrate",

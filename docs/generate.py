@@ -21,7 +21,7 @@ import script_tables
 import study_tables
 from study_tables import RESULTS
 
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.schema import json_schema
 from compress.cli import COMMANDS, cli
 from compress.recipes import load_recipe
@@ -142,7 +142,7 @@ def reports() -> dict[Path, str]:
         title = load_recipe("benchmarks", study).title
         folder = RESULTS / f"{study}-report"
         curves = [read_curve(path) for path in sorted(folder.glob(f"*/{CURVE_NAME}"))]
-        page = view(read_results([results]), title=title, curves=curves, locks=locks_beside([results]))
+        page = view(Results.open(results), title=title, curves=curves, locks=locks_beside([results]))
         for path in folder.glob("report.*"):
             found[path] = render(f"{path.name}.j2", page)
     return found

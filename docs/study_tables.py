@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
-from compress.benchmarking.results.files import Result, read_results, results_of
+from compress.benchmarking.results.files import Result, Results, grouped
 from compress.benchmarking.results.formatting import (
     kind_text,
     megabytes,
@@ -20,7 +21,7 @@ from compress.benchmarking.results.formatting import (
     table,
     times,
 )
-from compress.benchmarking.results.schema import Measurement, groups
+from compress.benchmarking.results.schema import FIELDS, Measurement
 from compress.escaping.markdown import Markdown, code_span, markdown_text
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting import tables
@@ -73,7 +74,7 @@ def picture(study: str) -> str:
 
 def fastest_rows(study: str, runtime: str = "") -> tuple[Result, list[Result]]:
     """Return the reference of a study's speed-ups, and every other model in its fastest runtime, or the one given."""
-    rows = results_of(read_results([RESULTS / f"{study}.jsonl"]))
+    rows = Results.open(RESULTS / f"{study}.jsonl").configurations
     threads = min(row.small_batch.threads for row in rows)
     rows = [row for row in rows if row.small_batch.threads == threads and row.small_batch.length is None]
     rows = [row for row in rows if row.small_batch.padding == "longest" and runtime in {"", row.small_batch.runtime}]
@@ -120,7 +121,7 @@ def _result_cells(row: Result, sizes: list[int], runtime: str) -> list[str]:
     note = f" ({kind})" if kind else ""
     metric = difference = kept = NO_FIGURE
     if line.metric is not None:
-        low, high = (shown(end, line.metric_name, digits=1) for end in (line.metric_low, line.metric_high))
+        low, high = (shown(end, line.metric_name, digits=1) for end in line.figure("metric")[1:])
         metric = f"{shown_metric(line)} ({low} to {high})"
         kept = f"{line.metric_kept_percent:.1f}%" if line.metric_kept_percent is not None else NO_FIGURE
     if line.metric is not None and line.difference is not None and not line.is_reference:
@@ -236,13 +237,13 @@ def _gain_cell(gain: str, seeds: str) -> str:
 def committed(study: str) -> list[Measured]:
     """Return a study's committed results, none where there are none yet."""
     path = RESULTS / f"{study}.jsonl"
-    return gather(read_results([path])) if path.is_file() else []
+    return gather(Results.open(path)) if path.is_file() else []
 
 
 def field_table() -> str:
     """Return what each field of a result line means."""
     parts = []
-    for group, fields in groups().items():
+    for group, fields in grouped(FIELDS.values(), attrgetter("group")).items():
         rows = [
             [
                 code_span(field.name),
@@ -279,7 +280,7 @@ def tail_table(study: str) -> str:
     for line in (row.small_batch for row in fastest_rows(study)[1]):
         if line.kind == "cascade":
             shares = ", ".join(f"{name} {share:.1%}" for name, share in zip(line.members, line.answered, strict=True))
-            mean = f"{line.latency_mean_ms:.3f} ({line.latency_mean_low_ms:.3f} to {line.latency_mean_high_ms:.3f})"
+            mean = "{:.3f} ({:.3f} to {:.3f})".format(*line.figure("latency_mean_ms"))
             percentiles = (line.latency_p50_ms, line.latency_p95_ms, line.latency_p99_ms)
             rows.append([line.model, shares, mean, *(f"{value:.3f}" for value in percentiles)])
     headings = ["cascade", "rows by member", "mean, ms", "median", "95th percentile", "99th"]
@@ -288,7 +289,7 @@ def tail_table(study: str) -> str:
 
 def gpu_table() -> str:
     """Return the committed results of gpu.py as Markdown."""
-    found = results_of(read_results([RESULTS / "gpu.jsonl"]))
+    found = Results.open(RESULTS / "gpu.jsonl").configurations
     head = found[0].small_batch
     sizes = [line.batch_size for line in found[0].lines]
     rows = []

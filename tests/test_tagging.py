@@ -17,7 +17,7 @@ from compress import plugins
 from compress.benchmarking import candidates as candidates_module
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.result_fields import quality_fields
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.cli import execute
 from compress.data import Example, LabelledData, content_sha256, open_source, read_examples
 from compress.data.examples import sentence
@@ -678,7 +678,7 @@ def test_a_study_of_several_treebanks(folder: Path, teacher: ModelDir, tmp_path:
     (tmp_path / "tags.toml").write_text(STUDY.replace("RECIPE", str(tmp_path / "small.toml")))
     settings = StudySettings(data_root=tmp_path, model_root=folder)
     made = run(str(tmp_path / "tags.toml"), tmp_path / "study", settings=settings, compute=Compute("cpu", 1))
-    lines = read_results([made / "results.jsonl"])
+    lines = Results.open(made / "results.jsonl")
     assert {line.data for line in lines} == {"tiny/one dev + tiny/two dev"}
     assert {line.kind for line in lines} == {"teacher", "model", "control", "baseline"}
     assert {line.metric_rows for line in lines} == {sum(len(row.words) for row in TEST)}

@@ -363,7 +363,7 @@ def show(lines: Sequence[Measurement]) -> None:
         print(
             f"{line.model:24.24} {line.runtime:18.18} {line.batch_size:5} {line.latency_p50_ms:8.3f} "
             f"{card:>8} {line.throughput_rows_per_second:9,.0f} {share:>6} "
-            f"x{line.speedup:.2f} ({line.speedup_low:.2f} to {line.speedup_high:.2f})"
+            f"x{line.speedup:.2f} ({line.speedups.low:.2f} to {line.speedups.high:.2f})"
             + (", wide" if is_wide(line.speedups) else "")
         )
     for missing in lines[0].left_out:

@@ -40,7 +40,7 @@ from compress.benchmarking.result_fields import (
     setting_fields,
     speed_fields,
 )
-from compress.benchmarking.results.files import host_id, write_results
+from compress.benchmarking.results.files import Results, host_id, write_results
 from compress.benchmarking.results.schema import PREDICTIONS_KEPT, REFERENCE_RUNTIME, SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import take_turns, workloads_of
 from compress.benchmarking.worker import WorkerRun, groups_of, started
@@ -125,7 +125,7 @@ class BenchmarkOutput:
         return alone(self.files[0]) if self.files else nullcontext()
 
 
-def run_benchmark(request: Benchmark) -> list[Measurement]:
+def run_benchmark(request: Benchmark) -> Results:
     """Measure what a request names, and say how its rows are read.
 
     Raises:
@@ -183,7 +183,7 @@ def benchmark(
     train: Any = None,
     output: BenchmarkOutput | str | Path | None = None,
     compute: Compute = Compute("cpu"),
-) -> list[Measurement]:
+) -> Results:
     """Measure speed, quality, size and memory of every model and return one line per configuration.
 
     Args:
@@ -295,7 +295,7 @@ def benchmark(
             write_results(output.files[0], lines)
             places = {candidate.name: candidate.model.path for candidate in candidates}
             write_lock(output.files[0], lines, settings, compute, places, fitted.examples if fitted else None)
-    return lines
+    return Results(tuple(lines), output.files[:1])
 
 
 def _measure(

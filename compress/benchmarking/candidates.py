@@ -212,7 +212,6 @@ def plan_entries(
 
 
 def _recipe(model: ModelDir) -> str:
-    """Return the recipe that made a model, or the stage without one; what is derived has only that of its source."""
     manifest = model.manifest
     return "" if manifest.stage in DERIVED_STAGES else str(manifest.recipe.get("name") or manifest.stage)
 

@@ -109,7 +109,6 @@ def _packages(powercap: Path) -> list[_Counter]:
 
 
 def _joules_in(file: Path) -> float:
-    """Return a number of microjoules that a file holds, in joules."""
     return int(file.read_text(encoding="ascii")) / 1e6
 
 
@@ -169,7 +168,6 @@ def matmul_peak_tflops(device: str, precision: str, threads: int) -> float:
 
 
 def _fastest_s(size: int, device: str, precision: str, threads: int) -> float:
-    """Return the fastest repetition of one product, in seconds."""
     import torch
     from torch.utils.benchmark import Timer
 

@@ -7,11 +7,11 @@ checked, numbers are bounded, and no name in it is ever used as a path.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, make_dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
-from compress.benchmarking.results.schema import Measurement, WithIntervals
+from compress.benchmarking.results.schema import FIELDS, Measurement, WithIntervals
 from compress.data import Example, content_sha256
 from compress.errors import CompressError, refuse
 from compress.files import parse_json, read_text
@@ -40,8 +40,6 @@ class LockedData:
 
 @dataclass(frozen=True)
 class LockedModel:
-    """A model directory: its name in the results, its kind and hashes, and the name of the directory."""
-
     name: str
     kind: str
     sha256: str
@@ -59,36 +57,8 @@ class LockedModel:
         )
 
 
-@dataclass(frozen=True)
-class LockedFigure(WithIntervals):
-    """The figures of one configuration; see :mod:`compress.benchmarking.results.schema` for every field."""
-
-    model: str
-    kind: str
-    model_sha256: str
-    runtime: str
-    device: str
-    threads: int
-    batch_size: int
-    length: int | None
-    padding: str
-    metric_name: str | None
-    metric: float | None
-    metric_low: float | None
-    metric_high: float | None
-    speedup: float
-    speedup_low: float
-    speedup_high: float
-    latency_p50_ms: float
-    size_bytes: int
-    clock: str
-    schema: int
-
-    @classmethod
-    def of(cls, line: Measurement) -> Self:
-        return cls(**{f.name: getattr(line, f.name) for f in fields(cls)})
-
-    def faults(self) -> list[str]:
+class _Figure(WithIntervals):
+    def faults(self: Any) -> list[str]:
         return _failed(
             {
                 **{f"{name} is not above 0": getattr(self, name) > 0 for name in ("speedup", "latency_p50_ms")},
@@ -99,6 +69,25 @@ class LockedFigure(WithIntervals):
                 == (self.metric_high is None),
             }
         )
+
+
+# The fields of a line that a lock keeps of each configuration.
+_FIGURES = (
+    *("model", "kind", "model_sha256", "runtime", "device", "threads", "batch_size", "length", "padding"),
+    *("metric_name", "metric", "metric_low", "metric_high", "speedup", "speedup_low", "speedup_high"),
+    *("latency_p50_ms", "size_bytes", "clock", "schema"),
+)
+if TYPE_CHECKING:
+    LockedFigure = Measurement
+else:
+    _TYPES = {"string": str, "integer": int, "number": float}
+    _kept = [(FIELDS[name], _TYPES[FIELDS[name].kind]) for name in _FIGURES]
+    _hints = [(one.name, kind | None if one.null else kind) for one, kind in _kept]
+    LockedFigure = make_dataclass("LockedFigure", _hints, bases=(_Figure,), frozen=True)
+
+
+def locked_figure(line: Measurement) -> LockedFigure:
+    return LockedFigure(**{name: getattr(line, name) for name in _FIGURES})
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,6 @@ class Lock:
 
 
 def lock_path(results: Path) -> Path:
-    """Return the path of the lock of a result file, beside it: ``sst2.jsonl`` has ``sst2.lock.json``."""
     return results.with_name(results.stem + LOCK_SUFFIX)
 
 
@@ -181,7 +169,7 @@ def write_lock(
         settings=LockedSettings(
             **{**vars(settings), "device": "cuda" if compute.device == "cuda" else "cpu", "seed": compute.seed}
         ),
-        figures=tuple(LockedFigure.of(line) for line in lines),
+        figures=tuple(locked_figure(line) for line in lines),
         **{name: getattr(first, name) for name in _SHARED},
     )
     target, content = lock_path(results), {"format_version": LOCK_VERSION, **asdict(lock)}

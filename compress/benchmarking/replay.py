@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark, labelled_rows, parts_of
-from compress.benchmarking.lockfile import LOCKED_KINDS, Lock, LockedData, LockedFigure, LockedModel, read_lock
+from compress.benchmarking.lockfile import (
+    LOCKED_KINDS,
+    Lock,
+    LockedData,
+    LockedFigure,
+    LockedModel,
+    locked_figure,
+    read_lock,
+)
+from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
 from compress.data import Example, content_sha256, load_rows, open_rows, open_text, read_examples, row_key
@@ -78,7 +87,7 @@ class ReplayOutcome:
     """What came of a replay: the lock, the new lines, and whether they agree."""
 
     lock: Lock
-    lines: tuple[Measurement, ...]
+    lines: Results
     agreement: Agreement
 
 
@@ -149,7 +158,7 @@ def replay(
         output=replace(output, study=lock.study, budget=lock.budget, data_name=lock.data.name),
         compute=Compute(lock.settings.device, seed=lock.settings.seed),
     )
-    return ReplayOutcome(lock, tuple(lines), compare(lock, lines))
+    return ReplayOutcome(lock, lines, compare(lock, lines))
 
 
 def _locked_rows(data: Any, locked: LockedData, option: str, role: str) -> list[Example]:
@@ -220,13 +229,13 @@ def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
     setting, on a host of the same fingerprint only: see :func:`ratio_agrees`.
     """
     copies = {sha256 for sha256, count in Counter(model.sha256 for model in lock.models).items() if count > 1}
-    new = {_key(figure, copies): figure for figure in map(LockedFigure.of, lines)}
+    new = {_key(figure, copies): figure for figure in map(locked_figure, lines)}
     again = [(old, new.get(_key(old, copies))) for old in lock.figures]
     missing = [f"{old.model} in {old.runtime}, {_setting(old)}" for old, now in again if now is None]
     pairs = [(old, now) for old, now in again if now is not None]
     once = {(old.kind, old.model, old.runtime): (old, now) for old, now in reversed(pairs)}
     # The teacher in torch is what the others are compared with: its own speed-up is 1 by definition.
-    timed = [(old, now) for old, now in pairs if old.speedup_low != old.speedup_high or now.speedup != old.speedup]
+    timed = [(old, now) for old, now in pairs if old.speedups.low != old.speedups.high or now.speedup != old.speedup]
     same_host = lines[0].host_id == lock.host_id
     comparisons = [
         _repeated(old, old.metric_name or "metric", metric, now.metric, SAME_WITHIN)
@@ -254,10 +263,10 @@ def ratio_agrees(before: LockedFigure, after: LockedFigure, comparisons: int = 1
     """
     from scipy.stats import norm
 
-    slower, faster = sorted((before, after), key=lambda figure: figure.speedup)
-    error = math.hypot(math.log(slower.speedup_high / slower.speedup), math.log(faster.speedup / faster.speedup_low))
+    slower, faster = sorted((before.speedups, after.speedups))
+    error = math.hypot(math.log(slower.high / slower.value), math.log(faster.value / faster.low))
     wider = norm.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons) / norm.ppf((1 + CONFIDENCE) / 2)
-    return bool(math.log(faster.speedup / slower.speedup) <= wider * error)
+    return bool(math.log(faster.value / slower.value) <= wider * error)
 
 
 def _key(figure: LockedFigure, copies: set[str]) -> tuple[Any, ...]:
@@ -275,7 +284,6 @@ def _setting(figure: LockedFigure) -> str:
 
 
 def _repeated(old: LockedFigure, what: str, before: Interval, now: float, same_within: float) -> ReplayComparison:
-    """Compare a figure that does not depend on the host."""
     outcome = WITHIN if before.low <= now <= before.high else DIFFERS
     if abs(now - before.value) <= same_within:
         outcome = SAME
@@ -289,5 +297,4 @@ def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bo
         outcome = OTHER_METHOD
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
-    before = Interval(old.speedup, old.speedup_low, old.speedup_high)
-    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", before, now.speedup, outcome)
+    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", old.speedups, now.speedup, outcome)

@@ -12,7 +12,7 @@ import numpy as np
 
 from compress.benchmarking.candidates import Candidate, precision_of, training_seed, vocabulary_sha256
 from compress.benchmarking.results.files import grouped
-from compress.benchmarking.results.schema import Fields, Measurement, groups, interval_fields
+from compress.benchmarking.results.schema import FIELDS, Fields, Measurement, interval_fields
 from compress.benchmarking.rounds import speedup_of
 from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.data import Example
@@ -257,7 +257,6 @@ def token_lengths(run: WorkerRun, runs: Sequence[WorkerRun]) -> list[int]:
 
 
 def _parents(candidate: Candidate, runs: Sequence[WorkerRun]) -> list[str]:
-    """Follow the manifests from model to model, as far as they are in this benchmark."""
     known = {run.entry.candidate.model.sha256: run.entry.candidate.model for run in runs}
     found: list[str] = []
     waiting = [candidate.model]
@@ -306,7 +305,6 @@ def count_arithmetic(
 
 
 def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun]) -> dict[Workload, float]:
-    """Count one model at every workload that it was measured at anywhere."""
     lengths = token_lengths(mine[0], runs)
     batches = {workload: run.rounds[workload][0].batches for run in mine for workload in run.rounds}
     jobs = [
@@ -360,7 +358,8 @@ def quality_fields(
     for title, values in logits.items():
         if values is None:
             empty = {"integer": 0, "array": []}
-            found[title] = {f.name: None if f.null else empty[f.kind] for f in groups()["Quality"] if not f.optional}
+            needed = [field for field in FIELDS.values() if field.group == "Quality" and not field.optional]
+            found[title] = {field.name: None if field.null else empty[field.kind] for field in needed}
             continue
         model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
         found[title] = {

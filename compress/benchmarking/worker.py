@@ -258,10 +258,7 @@ class Starting:
         return worker
 
     def prepare(self) -> None:
-        """Build what is to be built, and import what loading needs.
-
-        It is built in a process that ends: what conversion takes must not count as memory of the model.
-        """
+        # In a process that ends: what conversion takes must not count as memory of the model.
         if self.builder and (source := self.entry.source):
             logger.info("%s: building", self.entry.title)
             self.builder.ask(

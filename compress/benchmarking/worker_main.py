@@ -229,8 +229,6 @@ class RequestHandler:
         return {"tflops": matmul_peak_tflops(device, precision, threads)}
 
     def _time(self, inputs: Any) -> tuple[float, float]:
-        """Run a batch and return its milliseconds by the wall clock and of CPU time."""
-
         def run() -> None:
             started = time.process_time_ns()
             self.runner.run(inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from compress.benchmarking.results.files import grouped, read_results, results_of
+from compress.benchmarking.results.files import Results, grouped, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import refuse
 from compress.gating.budgets import GateBudget, Tolerance, select
@@ -65,7 +65,7 @@ def check(
         ),
         (faults, "; ".join(faults)),
     )
-    lines = read_results(results)
+    lines = Results.open(*results)
     rows = results_of(lines)
     judgements: list[Judgement] = []
     for budget, prefix in zip(every, prefixes, strict=True):

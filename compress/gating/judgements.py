@@ -209,7 +209,7 @@ def _calibration(limit: Limit, line: Measurement) -> Judgement:
 
 def _speedup(limit: Limit, line: Measurement) -> Judgement:
     key = limit.gate.removeprefix("min_")
-    figures = getattr(line, key), getattr(line, f"{key}_low"), getattr(line, f"{key}_high")
+    figures = line.figure(key)
     found = verdict.judge_speedup(*figures, limit.value)
     tokenizer = " with the tokenizer" if key != "speedup" else ""
     what = f"the speed-up of at least {times(limit.value)}{tokenizer} at batch {line.batch_size}"
@@ -217,8 +217,8 @@ def _speedup(limit: Limit, line: Measurement) -> Judgement:
 
 
 def _latency(limit: Limit, line: Measurement) -> Judgement:
-    figures = line.latency_p95_ms, line.latency_p95_low_ms, line.latency_p95_high_ms
-    found = verdict.at_least(-figures[2], -figures[1], -limit.value, verdict.NARROWER)
+    figures = line.figure("latency_p95_ms")
+    found = verdict.at_least(-figures.high, -figures.low, -limit.value, verdict.NARROWER)
     what = f"the p95 latency of at most {milliseconds(limit.value)} at batch {line.batch_size}"
     return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from compress.benchmarking.results import verdict
 from compress.benchmarking.results.files import (
+    Results,
     grouped,
     parse_results,
-    read_results,
     write_results,
 )
 from compress.benchmarking.results.formatting import in_points, times
@@ -31,7 +31,7 @@ from compress.evaluation.metrics import paired_difference
 from compress.files import RESULTS_LIMIT_BYTES
 from compress.gating.budgets import Tolerance
 from compress.gating.judgements import ONE_MODEL, UNDECIDED, Change, Figures, Judgement, Limit, as_loss, lost, subjects
-from compress.inference.speedup_intervals import divided
+from compress.inference.speedup_intervals import Interval, divided
 from compress.models.output_dir import check_file
 from compress.tasks import metrics_by_name
 
@@ -40,7 +40,7 @@ REFERENCE_SUFFIX = ".jsonl"
 _HOST = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-def read_reference(path: str | Path, hosts: Iterable[str]) -> list[Measurement]:
+def read_reference(path: str | Path, hosts: Iterable[str]) -> Sequence[Measurement]:
     """Return the lines of a baseline, those of the given hosts first.
 
     Of a directory, ``<host_id>.jsonl`` is read for each host; where a host has none, the files of all others are
@@ -58,12 +58,12 @@ def read_reference(path: str | Path, hosts: Iterable[str]) -> list[Measurement]:
         )
     )
     if not folder.is_dir():
-        return read_results([folder])
+        return Results.open(folder)
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
-    return _of_hosts(names, lambda name: read_results([folder / name]), hosts, str(path))
+    return _of_hosts(names, lambda name: Results.open(folder / name), hosts, str(path))
 
 
-def read_against(spec: str, hosts: Iterable[str]) -> list[Measurement]:
+def read_against(spec: str, hosts: Iterable[str]) -> Sequence[Measurement]:
     """Return the lines of a baseline, file or directory, as it is at ``REF:PATH`` in git.
 
     PATH counts from the top of the repository: ``origin/main:benchmarks/baselines``. No checkout is needed.
@@ -92,7 +92,7 @@ def read_against(spec: str, hosts: Iterable[str]) -> list[Measurement]:
         *("cat-file", "-t", found),
     )
 
-    def read(inside: str = "") -> list[Measurement]:
+    def read(inside: str = "") -> Sequence[Measurement]:
         fault = f"{spec}{inside} cannot be read from the repository; git says: {SAYS}"
         size = int(_git(fault, "cat-file", "-s", f"{found}{inside}"))
         too_large = f"{spec}{inside} has more than {RESULTS_LIMIT_BYTES:,} bytes; give a smaller one"
@@ -132,7 +132,7 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> dic
     Raises:
         CompressError: the directory is a file, or holds something else under the name of a host.
     """
-    lines, folder = read_results(results), Path(directory)
+    lines, folder = Results.open(*results), Path(directory)
     refuse(
         (folder.is_file(), f"--update-baseline {folder} is a file; give the directory that holds one file a host"),
         *(
@@ -144,7 +144,7 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> dic
     gone: dict[Path, list[str]] = {}
     for path, own in by_host.items():
         check_file(path, "--update-baseline")
-        before = read_results([path]) if path.is_file() else []
+        before = Results.open(path) if path.is_file() else []
         names, sets = {line.model for line in own}, {line.data for line in own}
         missing = [line for line in before if line.model not in names or line.data not in sets]
         said = (line.model + (f" on {line.data}" if line.data not in sets else "") for line in missing)
@@ -155,8 +155,8 @@ def store_reference(results: Sequence[str | Path], directory: str | Path) -> dic
 
 
 def _of_hosts(
-    names: Sequence[str], read: Callable[[str], list[Measurement]], hosts: Iterable[str], where: str
-) -> list[Measurement]:
+    names: Sequence[str], read: Callable[[str], Sequence[Measurement]], hosts: Iterable[str], where: str
+) -> Sequence[Measurement]:
     there = sorted(name for name in names if name.endswith(REFERENCE_SUFFIX))
     refuse((not there, f"{where} holds no baseline; make one with 'compress check RESULTS --update-baseline DIR'"))
     wanted = [f"{host}{REFERENCE_SUFFIX}" for host in dict.fromkeys(hosts)]
@@ -274,7 +274,8 @@ class ReferenceComparison:
                 found = paired_difference(now_rows, then_rows, gold, metric=metric, classes=classes)
                 return found.points, found.low, found.high
         # Rows that cannot be paired: two separate intervals are wider.
-        half = 100 * math.hypot(*(((x.metric_high or 0.0) - (x.metric_low or 0.0)) / 2 for x in (line, then)))
+        bounds = [one.interval("metric") or Interval(0, 0, 0) for one in (line, then)]
+        half = 100 * math.hypot(*((one.high - one.low) / 2 for one in bounds))
         difference = line.points_above(then)
         return difference, difference - half, difference + half
 

@@ -279,11 +279,11 @@ def _mark(line: Measurement, *, alone: bool) -> Point:
         name = f"{name} ({line.runtime})"
     metric, quality = None, "random weights, no metric"
     if line.metric is not None:
-        ends = (line.metric if end is None else end for end in (line.metric_low, line.metric_high))
+        ends = (line.metric if end is None else end for end in line.figure("metric")[1:])
         metric = Interval(*(_scale(line) * value for value in (line.metric, *ends)))
     if line.difference_points is not None:
         quality = f"{line.metric_name} {shown_metric(line)}, {points(line.difference_points)} points"
-    speed = f"{times(line.speedup)} ({span(times(line.speedup_low), times(line.speedup_high))})"
+    speed = f"{times(line.speedup)} ({span(*map(times, line.speedups[1:]))})"
     sizes = [f"{count(line.parameters)} parameters"] if line.parameters else []
     facts = ", ".join([speed, quality, *sizes, megabytes(line.size_bytes)])
     kind = "" if line.kind == "model" else f"; {line.kind}: {MARKERS[line.kind].meaning}"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.schema import Measurement
 from compress.data import content_sha256, open_rows, read_examples
 from compress.errors import refuse
@@ -41,9 +41,10 @@ def report(request: Report) -> Path:
     """
     target = output_path(str(request.output or ""))
     refuse((target.is_file(), f"{target} is a file; -o names a directory for {', '.join(_PAGES)}"))
-    keep_apart([target / name for name in _PAGES], [*request.results, *request.curves])
+    results = Results.open(*request.results)
+    keep_apart([target / name for name in _PAGES], [*results.files, *request.curves])
     _check_files(target, request.force)
-    lines = read_results(request.results)
+    lines = results.lines
     folders = {path: [path / METRICS_NAME, path / CURVE_NAME] for path in map(Path, request.curves)}
     files = [file for path, held in folders.items() for file in list(filter(Path.is_file, held)) or [path]]
     page = view(
@@ -52,7 +53,7 @@ def report(request: Report) -> Path:
         budget_points=request.max_accuracy_drop,
         curves=[read_curve(file) for file in files if file.suffix != ".jsonl"],
         logs=[read_training(file) for file in files if file.suffix == ".jsonl"],
-        locks=locks_beside(request.results),
+        locks=locks_beside(results.files),
         prices=PriceList(request.prices, request.currency),
         texts=_read_texts(request, lines),
     )

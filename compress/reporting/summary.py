@@ -93,7 +93,7 @@ def faster_line(
     """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
     if best is None or outcome_of(best, budget_points) != WITHIN:
         return None
-    faster = [line for line in lines if line.is_compressed and line.speedup_low > best.speedup_high]
+    faster = [line for line in lines if line.is_compressed and line.speedups.low > best.speedups.high]
     return _fastest(faster, UNDECIDED, budget_points)
 
 

@@ -116,7 +116,7 @@ def metric_cell(
 
 
 def metric(line: Measurement) -> Cell:
-    return metric_cell(line.metric, line.metric_name, (line.metric_low, line.metric_high))
+    return metric_cell(line.metric, line.metric_name, line.figure("metric")[1:])
 
 
 def difference(line: Measurement) -> Cell:
@@ -129,7 +129,7 @@ def difference(line: Measurement) -> Cell:
 
 def calibration(line: Measurement) -> Cell:
     """Return the expected calibration error with its interval, in percent."""
-    return share(line.calibration_error, interval=(line.calibration_error_low, line.calibration_error_high))
+    return share(line.calibration_error, interval=line.figure("calibration_error")[1:])
 
 
 def _smaller(ratio: float | None) -> str:

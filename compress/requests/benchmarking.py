@@ -29,7 +29,7 @@ ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Stric
 
 
 @request
-class Benchmark(Request[list[Any]], LabelColumns, Checks):
+class Benchmark(Request[Any], LabelColumns, Checks):
     """Measure models against their teacher, in one run.
 
     Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,

@@ -267,7 +267,7 @@ def measure(explored: Exploration, best: Path, rows: Sequence[Example], results:
         compute = Compute("cpu", seed=trainer.compute.seed)
         lines = benchmark(trainer.teacher, [best], list(rows), settings, output=output, compute=compute)
     line = next(line for line in lines if line.is_compressed)
-    latency = (line.latency_p50_ms, line.latency_p50_low_ms, line.latency_p50_high_ms)
+    latency = line.figure("latency_p50_ms")
     difference = line.difference
     assert difference is not None
     return {

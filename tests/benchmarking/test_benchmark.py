@@ -19,7 +19,7 @@ from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.result_fields import quantizer_of, training_fields
-from compress.benchmarking.results.files import read_results, results_of
+from compress.benchmarking.results.files import Results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.worker import Worker, groups_of
 from compress.benchmarking.worker_main import RequestHandler
@@ -89,7 +89,7 @@ def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
     told = [(line.model, line.padding) for line in lines]
     assert told == [("bert", "longest"), ("bert", "max_length"), ("a", "longest"), ("b", "longest"), ("c", "longest")]
     assert len({line.created for line in lines}) == 1 and all(x.predictions for x in lines if x.model == "c")
-    assert all(line.speedup_low <= line.speedup <= line.speedup_high for line in lines)
+    assert all(line.speedups.low <= line.speedup <= line.speedups.high for line in lines)
     assert read_lock(lock_path(output)).settings.together == 2
 
 
@@ -107,7 +107,7 @@ def test_a_group_has_the_teacher_and_all_runtimes_of_its_models(tmp_path: Path) 
 
 def test_one_line_for_each_configuration(measured: tuple[Path, list[Measurement]]) -> None:
     output, lines = measured
-    assert read_results([output]) == lines
+    assert Results.open(output) == lines
     # The teacher also runs in its export's runtime, and in torch with all rows padded.
     assert len(lines) == 2 * (2 + 1 + 1 + 1)
     assert {(x.kind, x.runtime) for x in lines} == {
@@ -152,8 +152,8 @@ def test_padding_costs_operations_and_changes_no_answer(measured: tuple[Path, li
     dynamic = find(measured[1], "torch", 8, kind="teacher")
     assert line.max_length == 64  # 128 is more than this model reads
     assert line.flops_per_row > 1.5 * dynamic.flops_per_row
-    assert line.speedup_low <= line.speedup <= line.speedup_high
-    assert (dynamic.speedup, dynamic.speedup_low) == (1.0, 1.0)
+    assert line.speedups.low <= line.speedup <= line.speedups.high
+    assert dynamic.speedups[:2] == (1.0, 1.0)
     assert line.metric == dynamic.metric and not line.predictions
 
 
@@ -181,11 +181,12 @@ def test_a_line_holds_samples_sizes_and_origin(measured: tuple[Path, list[Measur
     line = find(measured[1], "torch", kind="teacher")
     assert [len(samples) for samples in line.latency_ms] == [20] * 3
     assert 0 < line.latency_p50_ms <= line.latency_p90_ms <= line.latency_p95_ms <= line.latency_p99_ms
-    assert line.latency_p95_low_ms <= line.latency_p95_ms <= line.latency_p95_high_ms
+    p95 = line.figure("latency_p95_ms")
+    assert p95.low <= line.latency_p95_ms == p95.value <= p95.high
     assert line.throughput_tokens_per_second > 3 * line.throughput_rows_per_second
     assert line.tokenizer_inside is False and line.labels == ["negative", "positive"] and line.left_out == []
     assert line.throughput_rows_per_second > line.throughput_with_tokenizer_rows_per_second > 0
-    assert (line.speedup, line.speedup_low, line.speedup_high) == (1.0, 1.0, 1.0)
+    assert line.speedups == (1.0, 1.0, 1.0)
     teacher = torch_directory("bert")
     assert line.parameters == teacher.parameters and line.size_bytes == teacher.size_bytes
     assert line.directory_bytes > line.size_bytes
@@ -202,11 +203,13 @@ def test_an_export_agrees_with_its_teacher(measured: tuple[Path, list[Measuremen
     teacher = find(measured[1], "torch", kind="teacher")
     assert line.agreement == 1.0 and line.predictions == teacher.predictions
     assert line.metric == teacher.metric and line.metric_kept_percent == 100.0
-    assert line.difference_points == 0 and line.difference_low < 0 < line.difference_high
+    assert (
+        line.difference_points == 0 and line.figure("difference_points").low < 0 < line.figure("difference_points").high
+    )
     assert line.mcnemar_p == 1.0
     # One is against the graph of the teacher, the other against torch: two measurements.
     assert line.speedup_same_runtime != line.speedup
-    assert line.speedup_same_runtime_low < line.speedup_same_runtime_high
+    assert line.figure("speedup_same_runtime").low < line.figure("speedup_same_runtime").high
 
 
 def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[Measurement]]) -> None:
@@ -216,7 +219,8 @@ def test_the_metric_is_that_of_the_model(measured: tuple[Path, list[Measurement]
     for line in measured[1]:
         if line.predictions:
             assert line.metric == pytest.approx((np.array(line.predictions) == gold).mean())
-            assert line.metric_low <= line.metric <= line.metric_high and line.metric_rows == 40
+            metric = line.figure("metric")
+            assert metric.low <= line.metric <= metric.high and line.metric_rows == 40
 
 
 def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from compress.benchmarking.candidates import (
     plan_pruning_steps,
 )
 from compress.benchmarking.lockfile import lock_path, read_lock
-from compress.benchmarking.results.files import read_results, results_of
+from compress.benchmarking.results.files import Results, results_of
 from compress.benchmarking.rounds import workloads_of
 from compress.benchmarking.worker import WorkerRun, Workload, groups_of
 from compress.cli import execute
@@ -74,7 +74,7 @@ def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFac
 
 def test_every_shape_but_the_last_is_measured_in_each_runtime(measured: tuple[Path, list[Any]]) -> None:
     output, lines = measured
-    assert read_results([output]) == lines
+    assert Results.open(output) == lines
     found = [one for one in lines if one.kind == "pruning-step"]
     names = [
         "half: fewer word pieces",

@@ -30,7 +30,7 @@ from compress.benchmarking.replay import (
     ratio_agrees,
     replay,
 )
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.schema import Measurement
 from compress.cli import execute
 from compress.data import Example, content_sha256
@@ -290,7 +290,7 @@ def without_measuring(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> list[d
 
     def same_lines(teacher: Path, models: list[Path], rows: Any, *given: Any, **named: Any) -> list[Any]:
         asked.append({"settings": given[0], **named})
-        first, *rest = read_results([Path(teacher).parents[2] / "results.jsonl"])
+        first, *rest = Results.open(Path(teacher).parents[2] / "results.jsonl")
         return [first, *(replace(x, **changed) for x in rest)]
 
     monkeypatch.setattr(replay_module, "benchmark", same_lines)

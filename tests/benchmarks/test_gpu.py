@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from compress import __version__, host
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
 from compress.inference.runtimes import torch_bfloat16
 from compress.recipes import BenchmarkSettings
@@ -75,7 +75,7 @@ def test_a_dry_run_measures_what_this_machine_can(
 ) -> None:
     output = tmp_path / "results" / "gpu.jsonl"
     assert gpu.main([*words, *some("torch-bfloat16", "torch-float16"), "-o", str(output)]) == 0
-    lines = read_results([output])
+    lines = Results.open(output)
     expected = itertools.product(("big", "small"), ("torch", "torch-bfloat16"), (1, 4))
     assert {(x.model, x.runtime, x.batch_size) for x in lines} == set(expected)
     assert all(x.left_out == [{"name": "torch-float16", "reason": "it does not run on cpu"}] for x in lines)
@@ -123,7 +123,7 @@ def test_a_wrong_runtime_is_left_out_with_the_reason(
     output = tmp_path / "gpu.jsonl"
     assert quick.main([*words, *some("torch-bfloat16"), "-o", str(output)]) == 0
     assert [asked["runtimes"] for asked in measured.asked] == [["torch"]]
-    left_out = read_results([output])[0].left_out
+    left_out = Results.open(output)[0].left_out
     assert [entry["name"] for entry in left_out] == ["big in torch-bfloat16", "small in torch-bfloat16"]
     assert "differ from float32" in left_out[0]["reason"] and "1e-07" in left_out[0]["reason"]
 
@@ -136,7 +136,7 @@ def test_a_runtime_that_fails_in_the_benchmark_is_skipped(
     output = tmp_path / "gpu.jsonl"
     assert quick.main([*words, *some("torch-bfloat16"), "-o", str(output)]) == 0
     assert [asked["runtimes"] for asked in measured.asked] == [["torch", "torch-bfloat16"], ["torch"]]
-    assert read_results([output])[0].left_out == [
+    assert Results.open(output)[0].left_out == [
         {"name": "torch-bfloat16", "reason": "big in torch-bfloat16: its process ended"}
     ]
 

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from compress.benchmarking.results.aggregate import aggregate
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
@@ -151,7 +151,7 @@ def test_rows_add_to_the_results(script: ModuleType, folder: Path) -> None:
     (folder / "small.toml").write_text(TINY_STUDENT)
     assert window(script, folder, "--row", "b") == 0
     assert (folder / "out" / "results.jsonl").read_text().startswith(first)
-    lines = read_results([folder / "out" / "results.jsonl"])
+    lines = Results.open(folder / "out" / "results.jsonl")
     assert lines[0].size_bytes == ModelDir.open(folder / "models" / "tiny-bert").size_bytes
     # Each row is a run of its own, with the teacher and its control.
     assert [line.model for line in lines] == ["tiny-bert", "a", "a-control", "tiny-bert", "b", "a-control"]
@@ -170,7 +170,7 @@ def test_each_seed_is_a_row(script: ModuleType, folder: Path, capsys: pytest.Cap
     assert window(script, folder, "--minutes", "0", "--only", "a") == 0
     assert "not begun: a, a-seed-5\n" in capsys.readouterr().out
     assert window(script, folder, "--row", "a-seed-5") == 0 and window(script, folder, "--row", "a") == 0
-    lines = read_results([folder / "out" / "results.jsonl"])
+    lines = Results.open(folder / "out" / "results.jsonl")
     made = {line.model: (line.recipe, line.training_seed, line.control or line.control_of) for line in lines}
     made.pop("tiny-bert")
     assert made == {

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compress.benchmarking.lockfile import read_lock, write_lock
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.data import Example, check_roles, grouped_split, open_source, read_examples
 from compress.data.stored_tokenizer import PlainTokenizer
 from compress.errors import CompressError
@@ -278,7 +278,7 @@ def reads(folder: Path) -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
     tokenizer("bert").save_pretrained(folder / "tokenizer")
     config = (folder / "tokenizer" / "tokenizer_config.json").read_bytes()
     return {
-        "r.jsonl": (results, lambda path: read_results([path])),
+        "r.jsonl": (results, lambda path: Results.open(path)),
         "r.lock.json": ((folder / "r.lock.json").read_bytes(), read_lock),
         "study.json": (
             json.dumps({"teacher": {"fingerprint": "a", "seconds": 1.5}}).encode(),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from compress.benchmarking.lockfile import write_lock
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.formatting import (
     megabytes,
     milliseconds,
@@ -266,7 +266,7 @@ def test_results_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_lines(path, [line("a"), line("b", speedup=float("nan"))])
     assert list(tmp_path.iterdir()) == []
     write_lines(path, usual())
-    assert read_results([path, path]) == usual() * 2
+    assert list(Results.open(path, path)) == usual() * 2
 
 
 def test_numbers_as_people_write_them() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.curves import sweep
@@ -207,7 +207,7 @@ def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
     )
     assert reference_model.sections[0].picture is None and reference_model.sections[0].flips == []
     with pytest.raises(CompressError, match="does not exist"):
-        read_results([tmp_path / "nothing.jsonl"])
+        Results.open(tmp_path / "nothing.jsonl")
 
 
 @pytest.mark.parametrize(("name", "mean", "spread"), [("accuracy", "80.00%", "1.41"), ("pearson", "0.8000", "0.0141")])

@@ -15,7 +15,7 @@ import pytest
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput
 from compress.benchmarking.lockfile import read_lock
-from compress.benchmarking.results.files import read_results
+from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
@@ -134,7 +134,7 @@ def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
     manifests = {name: ModelDir.open(finished.out / name).manifest for name in names}
     assert {name: m.seeds["seed"] for name, m in manifests.items() if m} == names
     assert ModelDir.open(finished.out / "small").sha256 != ModelDir.open(finished.out / "small-seed-5").sha256
-    lines = read_results([finished.out / "results.jsonl"])
+    lines = Results.open(finished.out / "results.jsonl")
     fields = ("training_seed", "control_of", "control")
     assert {line.model: tuple(getattr(line, name) for name in fields) for line in lines if line.model in names} == {
         "small": (1, "", "small-control"),
@@ -146,7 +146,7 @@ def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
 
 
 def test_a_study_measures_baselines_fitted_on_its_training_rows(finished: Case) -> None:
-    lines = read_results([finished.out / "results.jsonl"])
+    lines = Results.open(finished.out / "results.jsonl")
     baselines = {line.model for line in lines if line.kind == "baseline"}
     assert {"majority", "tfidf"} <= baselines
     lock = read_lock(finished.out / "results.lock.json")
@@ -340,7 +340,7 @@ def test_a_student_without_the_encoder_that_it_learns_from_has_nothing_made_for_
         case.run(only=("tinybert-4",))
     assert {path.name for path in case.out.iterdir()} == {"labels", "study.json"}
     case.run(only=("small",))
-    assert {line.model for line in read_results([case.out / "results.jsonl"])} > {"small"}
+    assert {line.model for line in Results.open(case.out / "results.jsonl")} > {"small"}
 
 
 def test_a_teacher_whose_place_is_not_known(case: Case) -> None:

@@ -24,7 +24,6 @@ _FILE_NAME = "majority.safetensors"
 def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
-    """Count the classes of ``gold`` ``[N]``, or average its scores."""
     save_file({"answer": task.prior(gold, classes).astype(np.float32)}, directory / _FILE_NAME)
 
 

@@ -55,7 +55,6 @@ class Pooling:
 def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
-    """Take the embeddings out of the teacher and fit the classifier over their averages."""
     tokenizer: Any = copy.deepcopy(teacher.tokenizer)
     embedding: Any = teacher.network.get_input_embeddings()
     table = embedding.weight.detach().numpy()

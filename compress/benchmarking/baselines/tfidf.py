@@ -49,7 +49,6 @@ def _vectorizer(vocabulary: dict[str, int] | None = None) -> Any:
 def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
-    """Learn the vocabulary, its weights and the classifier."""
     vectorizer = _vectorizer()
     try:
         features = vectorizer.fit_transform(_texts(train))
@@ -63,7 +62,6 @@ def fit(
 
 
 def start(directory: Path, *, threads: int, device: str) -> Runner:
-    """Rebuild scikit-learn's vectorizer, which counts words in one thread; the rest is one sparse product."""
     words = json.loads((directory / _VOCABULARY_NAME).read_text(encoding="utf-8"))
     vectorizer = _vectorizer({word: column for column, word in enumerate(words)})
     vectorizer.idf_ = load_file(directory / _WEIGHTS_NAME)["idf"]

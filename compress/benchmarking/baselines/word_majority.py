@@ -28,7 +28,6 @@ _TABLE_NAME = "tags.safetensors"
 def fit(
     directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
 ) -> None:
-    """Count how often each word has each tag; ``gold`` is ``[W]``."""
     occurrences = [word.casefold() for example in train for word in example.words]
     words = sorted(set(occurrences))
     rows = {word: row for row, word in enumerate(words)}

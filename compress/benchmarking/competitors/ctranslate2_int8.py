@@ -46,7 +46,6 @@ HEADS: Mapping[str, Head] = {"bert": _bert, "distilbert": _distilbert, "roberta"
 
 
 def build(directory: Path, model: ModelDir) -> None:
-    """Convert the encoder and keep the head's weights."""
     from ctranslate2.converters import TransformersConverter
 
     model_type = str(model.config["model_type"])

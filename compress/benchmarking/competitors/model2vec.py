@@ -42,7 +42,6 @@ class Model2VecRunner:
         return int(self.static.embedding.size) + self.head.parameters
 
     def prepare(self, examples: Sequence[Example]) -> list[list[str]]:
-        """Return the texts, and the second texts if there are any."""
         return _linear_head.sides(examples)
 
     def run(self, inputs: list[list[str]]) -> np.ndarray:
@@ -56,7 +55,6 @@ def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarra
 
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray) -> None:
-    """Distil the static model and fit the classifier."""
     try:
         from model2vec.distill import distill_from_model
     except ImportError as error:  # without the extra "distill"
@@ -81,7 +79,6 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
 
 
 def start(directory: Path, *, threads: int, device: str) -> Model2VecRunner:
-    """Open both; model2vec averages one text after the other in NumPy."""
     from model2vec import StaticModel
 
     static = StaticModel.from_pretrained(directory / _STATIC_FOLDER)

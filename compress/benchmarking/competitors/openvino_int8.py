@@ -28,7 +28,6 @@ GRAPH_NAME = "openvino_model.xml"
 
 
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray) -> None:
-    """Convert and quantize; calibration texts are spread evenly over ``train``."""
     import nncf
     import openvino
 

@@ -33,11 +33,9 @@ class PipelineRunner:
     tokenizer_inside: bool = True
 
     def prepare(self, examples: Sequence[Example]) -> list[Any]:
-        """Return texts, or ``{"text", "text_pair"}`` for pairs."""
         return [e.text if e.text_pair is None else {"text": e.text, "text_pair": e.text_pair} for e in examples]
 
     def run(self, inputs: list[Any]) -> np.ndarray:
-        """Return logits ``[B, C]``."""
         answers = self.pipeline(
             inputs,
             batch_size=len(inputs),
@@ -54,7 +52,6 @@ class PipelineRunner:
 
 
 def start(directory: Path, *, threads: int, device: str) -> PipelineRunner:
-    """Open the model in a pipeline, as it is; ``device`` is ``"cpu"`` or ``"cuda"``."""
     from transformers import pipeline
 
     placed = ModelDir(directory)

@@ -125,7 +125,7 @@ def _aggregate(
     if head.kind == "teacher" and head.runtime == REFERENCE_RUNTIME:
         bounds = 0.0, 0.0  # it is what the others are compared with
     elif len(group) == 1:
-        bounds = head.difference_low, head.difference_high
+        bounds = head.difference[1:] if head.difference else (None, None)
     else:
         bounds = _interval([[(line, None) for line in lines] for lines in sets], answers, notes)
     pairs = _with_controls(group, members, notes)
@@ -206,7 +206,6 @@ def _uneven(sets: Sequence[Sequence[Measurement]], members: Sequence[Measurement
 
 
 def _newest(lines: Sequence[Measurement]) -> list[Measurement]:
-    """Return one line of every model, seed, runtime and data set: the first of its newest run."""
     runs = grouped(lines, lambda line: (line.model, *_unit_of(line), *_shared(line)))
     return [max(of_one, key=attrgetter("created")) for of_one in runs.values()]
 

@@ -6,17 +6,22 @@ write lines with fields of their own.
 """
 
 import hashlib
+import html
+import importlib
 import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from compress.benchmarking.results.schema import SCHEMA, Measurement, faults
-from compress.errors import refuse
+from compress.benchmarking.results import formatting
+from compress.benchmarking.results.schema import FIELDS, SCHEMA, Measurement
+from compress.errors import CompressError, MissingPackage, refuse
+from compress.escaping.characters import one_line
 from compress.files import RESULTS_LIMIT_BYTES, parse_json, read_text
 from compress.host import describe_host, library_versions, typed_command
 from compress.models.output_dir import unwritable, write_atomically, write_json_lines
@@ -62,6 +67,95 @@ class Result:
     def at(self, batch_size: int) -> Measurement | None:
         """Return the line of a batch size; None where it was not measured, as large ones of reference models."""
         return next((line for line in self.lines if line.batch_size == batch_size), None)
+
+
+@dataclass(frozen=True, repr=False)
+class Results(Sequence[Measurement]):
+    """Result lines in their order, checked: what ``compress.benchmark`` returns, and what files hold.
+
+    ``files`` are those that they were read from, or written to.
+    """
+
+    lines: tuple[Measurement, ...]
+    files: tuple[Path, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def open(cls, *given: "str | os.PathLike[str] | Results") -> Self:
+        """Read the lines of files, in order; results that are open already come as they are.
+
+        Raises:
+            CompressError: a file is missing, empty, damaged or of another kind.
+        """
+        lines: list[Measurement] = []
+        files: list[Path] = []
+        for one in given:
+            if isinstance(one, Results):
+                lines += one.lines
+                files += one.files
+                continue
+            exists = os.path.lexists(one)
+            refuse((not exists, f"{one} does not exist; make it with 'compress benchmark ... -o {one}'"))
+            lines += parse_results(read_text(Path(one), RESULTS_LIMIT_BYTES), str(one))
+            files.append(Path(one))
+        for group in grouped(lines, attrgetter("data_sha256")).values():
+            differ = len({line.data_rows for line in group}) > 1  # whose predictions could not be paired
+            refuse((differ, f"lines of {group[0].data}, of one data_sha256, have different data_rows; measure again"))
+        return cls(tuple(lines), tuple(files))
+
+    @cached_property
+    def configurations(self) -> list[Result]:
+        """The lines by configuration; see :func:`results_of`."""
+        return results_of(self.lines)
+
+    def report(self, output: str | Path, **options: Any) -> Path:
+        """Write them as a page; ``options`` are those of ``compress.report``. Return the page in HTML."""
+        from compress.requests.reporting import Report
+
+        return Report((self,), output, **options).run()
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with a row for each line and a column for each field.
+
+        Raises:
+            MissingPackage: pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ModuleNotFoundError as error:
+            raise MissingPackage(error) from None
+        return pandas.DataFrame([{name: getattr(line, name) for name in FIELDS} for line in self.lines])
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.lines[index]
+
+    def __repr__(self) -> str:
+        names = dict.fromkeys(line.model for line in self.lines)
+        return f"<Results: {formatting.plural(len(self.lines), 'line')} of {', '.join(names)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: one row a configuration, at its smallest batch."""
+        shown = [("model", "runtime", "batch", "metric", "points to teacher", "speed-up", "p50", "disk")]
+        for line in (row.small_batch for row in self.configurations):
+            kind, points = formatting.kind_text(line), formatting.NONE
+            if line.difference and not line.is_reference:
+                points = "{} ({} to {})".format(*map(formatting.points, line.difference))
+            shown.append(
+                (
+                    f"{line.model} ({kind})" if kind else line.model,
+                    line.runtime,
+                    str(line.batch_size),
+                    f"{line.metric_name} {formatting.shown_metric(line)}" if line.metric_name else formatting.NONE,
+                    points,
+                    "×1" if line.is_reference else formatting.with_span(line.speedups, formatting.times),
+                    formatting.milliseconds(line.latency_p50_ms),
+                    formatting.megabytes(line.size_bytes),
+                )
+            )
+        rows = ["".join(f"<td>{html.escape(one_line(cell))}</td>" for cell in row) for row in shown]
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def smallest_batch(rows: Iterable[Result]) -> int:
@@ -126,31 +220,13 @@ def write_results(path: Path, lines: Iterable[Measurement]) -> None:
     """
     found = [line.to_json() for line in lines]
     for line in found:
-        if wrong := faults(line):
-            raise ValueError(f"a line of results is not as its schema says: {', '.join(wrong)}")
+        Measurement.read(line)
     text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in found)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
         raise unwritable(path, error) from None
-
-
-def read_results(paths: Sequence[str | Path]) -> list[Measurement]:
-    """Read the lines of all files in order.
-
-    Raises:
-        CompressError: a file is missing, empty, damaged or of another kind.
-    """
-    lines: list[Measurement] = []
-    for path in map(Path, paths):
-        exists = os.path.lexists(path)
-        refuse((not exists, f"{path} does not exist; make it with 'compress benchmark ... -o {path}'"))
-        lines += parse_results(read_text(path, RESULTS_LIMIT_BYTES), str(path))
-    for group in grouped(lines, attrgetter("data_sha256")).values():
-        differ = len({line.data_rows for line in group}) > 1  # whose predictions could not be paired
-        refuse((differ, f"lines of {group[0].data}, of one data_sha256, have different data_rows; measure again"))
-    return lines
 
 
 def parse_results(text: str, path: str) -> list[Measurement]:
@@ -167,19 +243,18 @@ def parse_results(text: str, path: str) -> list[Measurement]:
 
 
 def _parse(text: str, number: int, path: str) -> Measurement:
-    line = parse_json(text, f"{path}, line {number}")
-    schema = line.get("schema", SCHEMA) if isinstance(line, dict) else SCHEMA
-    wrong = faults(line)
-    shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     where = f"{path}, line {number}"
-    refuse(
-        (
-            schema not in SCHEMAS,
-            f"{where} has schema {schema!r:.20}; this compress reads {SCHEMA}: run the benchmark again",
-        ),
-        (wrong, f"{where} is not a result of compress benchmark: {shown}"),
-    )
-    return Measurement(**line)
+    line = parse_json(text, where)
+    refuse((not isinstance(line, dict), f"{where} is not a result of compress benchmark: it is not an object"))
+    schema = line.get("schema", SCHEMA)
+    another = f"{where} has schema {schema!r:.20}; this compress reads {SCHEMA}: run the benchmark again"
+    refuse((schema not in SCHEMAS, another))
+    try:
+        return Measurement.read(line)
+    except ValueError as error:
+        wrong = error.args
+    shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+    raise CompressError(f"{where} is not a result of compress benchmark: {shown}")
 
 
 def host_id(host: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import grouped, parse_results, read_results, results_of
+from compress.benchmarking.results.files import Results, grouped, parse_results, results_of
 from compress.benchmarking.results.schema import interval_fields
 from compress.errors import CompressError
 from tests.support.results import line
@@ -123,4 +123,4 @@ def test_lines_of_one_set_have_as_many_rows(tmp_path: Path) -> None:
     for name, rows in (("a", 2000), ("b", 1999)):
         (tmp_path / name).write_text(json.dumps(line("model", data_rows=rows).to_json()))
     with pytest.raises(CompressError, match="lines of dev.tsv, of one data_sha256, have different data_rows"):
-        read_results([tmp_path / "a", tmp_path / "b"])
+        Results.open(tmp_path / "a", tmp_path / "b")
