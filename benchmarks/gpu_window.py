@@ -48,7 +48,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 # Nothing here imports torch or datasets: a window first installs what is missing.
 from compress import recipes
 from compress.errors import CompressError
-from compress.models.output_dir import in_turn, write_json_lines
+from compress.files import write_json_lines
+from compress.models.output_dir import in_turn
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import DataSet, StudyRecipe
 from compress.studies.plan import (
@@ -220,9 +221,9 @@ def convert(model: Path, target: Path, precision: str) -> Path:
     import torch
     from safetensors.torch import load_file, save_file
 
+    from compress.models.loading import weight_files
     from compress.models.manifest import MANIFEST_NAME, describe_files
     from compress.models.model_dir import ModelDir
-    from compress.models.model_files import weight_files
 
     source, kind = ModelDir.open(model), getattr(torch, precision)
     target.mkdir(parents=True)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from compress.benchmarking import worker
-from compress.inference import side_by_side
+from compress.inference import runners
 from compress.labelling import label as label_module
 from tests.support import MODELS_FOLDER, torch_as_it_is
 from tests.support import forked_workers as forked_workers_module
@@ -142,7 +142,7 @@ def label_in_torch() -> Iterator[None]:
 def time_in_few_rounds() -> Iterator[None]:
     """Time within a stage as shortly as it is possible: how fast tiny models are decides nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(side_by_side, "SECONDS", 0.0)
+        patch.setattr(runners, "SECONDS", 0.0)
         yield
 
 

@@ -17,9 +17,8 @@ from compress import plugins
 from compress.cli import execute
 from compress.data import Example, open_source, read_examples, row_key
 from compress.evaluation.metrics import probabilities as softmax
-from compress.inference.batching import logits_of
+from compress.inference.batching import logits_of, open_runtime
 from compress.inference.compute import Compute
-from compress.inference.open_runtime import open_runtime
 from compress.inference.predict import load as load_classifier
 from compress.inference.runners import LoadedModel
 from compress.inference.torch_run import TorchRun

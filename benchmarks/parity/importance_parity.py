@@ -38,8 +38,8 @@ from compress.data.examples import content_sha256
 from compress.data.overlap import check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import ACCURACY, paired_difference
+from compress.files import write_json_lines
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.scoring import head_importance

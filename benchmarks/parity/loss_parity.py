@@ -28,8 +28,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
 from compress.benchmarking.results.files import provenance
+from compress.files import write_json_lines
 from compress.models.batch import NO_TARGET, Batch, Outputs
-from compress.models.output_dir import write_json_lines
 from compress.training.loss_modules import VocabularyHead
 from compress.training.losses._common import split_heads
 

@@ -22,11 +22,11 @@ from typing import Any
 
 from compress.benchmarking.results.files import provenance
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
+from compress.files import write_json_lines
 from compress.inference.compute import Compute
-from compress.inference.side_by_side import time_side_by_side
+from compress.inference.runners import time_side_by_side
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 from compress.pruning.prune import PRUNING_REPORT_NAME, PruningData, prune
 from compress.recipes import Pruning, Training

@@ -38,12 +38,12 @@ from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source, read_examples
 from compress.data.overlap import grouped_split
 from compress.evaluation.metrics import agreement, interval, paired_difference
+from compress.files import write_atomically, write_json_lines
 from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_precision
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label import teacher_logits
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically, write_json_lines
 from compress.models.prunable_units import Part, units_of
 from compress.progress import quiet_libraries
 from compress.pruning.criteria.gradient import importance

@@ -32,9 +32,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from compress.files import write_json_lines
 from compress.host import describe_host, library_versions, typed_command
 from compress.inference.threads import RENEWED_AFTER_S, available_cores, busy_seconds
-from compress.models.output_dir import write_json_lines
 
 CORES = len(available_cores())
 VARIANTS = {"before": CORES, "sleeping": CORES, "now": 0, "one thread": 1}  # how many threads the stage is asked for

@@ -49,9 +49,9 @@ from distillation_turns import (
 
 from compress import plugins
 from compress.benchmarking.results.files import provenance
+from compress.files import write_json_lines
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import available_cores
-from compress.models.output_dir import write_json_lines
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
 from compress.training.layer_mapping import layer_map

@@ -47,10 +47,10 @@ from compress.benchmarking.rounds import CHECKED_ROUNDS
 from compress.benchmarking.worker import Worker, WorkerRun, load_candidate
 from compress.benchmarking.worker_main import write_rows
 from compress.data import open_source, read_examples
+from compress.files import write_json_lines
 from compress.inference.speedup_intervals import PROCESS_SPREAD, Interval, bootstrap_interval, speedup
 from compress.inference.threads import available_cores, quietest_first
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 from compress.recipes import BenchmarkSettings
 
 ROWS = 10

@@ -30,15 +30,13 @@ from compress.data.tokenization import encode, maximum_length, pad
 from compress.evaluation.metrics import probabilities as softmax
 from compress.exporting.export import write_onnx
 from compress.exporting.onnx_graph import quiet
-from compress.inference.batching import Run
-from compress.inference.open_runtime import open_runtime
-from compress.inference.runners import LoadedModel
-from compress.inference.side_by_side import time_in_turns
+from compress.files import write_json_lines
+from compress.inference.batching import Run, open_runtime
+from compress.inference.runners import LoadedModel, time_in_turns
 from compress.inference.speedup_intervals import percentile, speedup
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.networks.small_graph import SMALL_PRODUCT
-from compress.models.output_dir import write_json_lines
 
 WAYS = ("float32", "batch", "rows")
 BATCH_ROWS = 32

@@ -24,6 +24,7 @@ from script import read_options
 
 from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
+from compress.files import write_json_lines
 from compress.host import has_bfloat16
 from compress.inference.batching import Run, logits_of
 from compress.inference.compute import Compute
@@ -31,7 +32,6 @@ from compress.inference.speedup_intervals import speedup, throughput
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.labelling.shards import read_shard, write_shard
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 from compress.tasks import default
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)

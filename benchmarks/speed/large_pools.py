@@ -26,8 +26,8 @@ from script import read_options
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from compress.benchmarking.results.files import provenance, replace_line
+from compress.files import write_atomically
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_atomically
 
 STUDENT = """
 description = "so many steps"

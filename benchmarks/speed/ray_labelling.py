@@ -28,10 +28,10 @@ from script import read_options
 
 from compress.benchmarking.results.files import provenance
 from compress.data import ExampleSource, TextSource, open_source
+from compress.files import write_json_lines
 from compress.labelling.label import Engine, Job, Labelled, Shard
 from compress.labelling.shards import SHARD_ROWS
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 from compress.progress import Advance
 from compress.requests.exporting import export
 from compress.requests.labelling import label

@@ -27,11 +27,11 @@ from compress import plugins
 from compress.benchmarking.results.files import provenance
 from compress.data import open_source
 from compress.exporting.export import write_onnx
-from compress.inference.open_runtime import open_runtime
+from compress.files import write_json_lines
+from compress.inference.batching import open_runtime
 from compress.inference.runners import LoadedModel
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 
 WAYS, PRECISIONS = ("all positions", "tokens"), ("float32", "int8")
 

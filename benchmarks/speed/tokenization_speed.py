@@ -26,9 +26,9 @@ from script import read_options
 from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
+from compress.files import write_json_lines
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import write_json_lines
 
 OURS = "compress"
 Way = Callable[[Example], object]

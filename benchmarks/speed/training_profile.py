@@ -26,8 +26,8 @@ from script import read_options
 from compress import recipes
 from compress.benchmarking.results.files import provenance
 from compress.data import open_source
+from compress.files import write_json_lines
 from compress.inference.compute import Compute
-from compress.models.output_dir import write_json_lines
 from compress.requests.labelling import label
 from compress.requests.training import distill
 from compress.training import trainer

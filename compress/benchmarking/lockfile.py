@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from compress.benchmarking.results.schema import FIELDS, Measurement, WithIntervals
 from compress.data import Example, content_sha256
 from compress.errors import CompressError, refuse
-from compress.files import parse_json, read_text
+from compress.files import parse_json, read_text, write_atomically
 from compress.inference.compute import Compute
-from compress.models.output_dir import write_atomically
 from compress.recipes import BenchmarkSettings, parse
 from compress.recipes.study import faults_of_seeds
 

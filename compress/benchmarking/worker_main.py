@@ -107,7 +107,7 @@ class RequestHandler:
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":
-            from compress.inference.open_runtime import open_runtime
+            from compress.inference.batching import open_runtime
             from compress.inference.runners import open_runner
 
             tokens = open_runner(place, max_length, lengths)

@@ -43,8 +43,8 @@ from compress.files import read_json_table
 from compress.inference.predict import check_label_meaning
 from compress.inference.runners import LoadedModel
 from compress.models.fitted_rows import check_unseen
+from compress.models.loading import copy_client_files
 from compress.models.model_dir import ModelDir
-from compress.models.model_files import copy_client_files
 from compress.progress import logger
 from compress.reporting.calibration_page import verdict, view
 from compress.reporting.rendering import write_study

@@ -21,11 +21,10 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import Array, Metric, confidence, paired_difference, score
 from compress.evaluation.pareto import non_dominated
 from compress.files import read_json_table
+from compress.inference.batching import runtime_for
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.open_runtime import runtime_for
 from compress.inference.predict import check_label_meaning, load
-from compress.inference.runners import LoadedModel
-from compress.inference.side_by_side import time_side_by_side
+from compress.inference.runners import LoadedModel, time_side_by_side
 from compress.inference.threads import default_threads
 from compress.models.cascade_dir import KIND, CascadeDir, check_members, open_model, write_cascade
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen

@@ -176,8 +176,8 @@ def _check_outputs(junit: str | None, json_file: str | None) -> None:
 
 
 def _write(junit: str | None, json_file: str | None, verdict: GateVerdict) -> None:
+    from compress.files import write_atomically
     from compress.gating.outputs import to_json, to_junit
-    from compress.models.output_dir import write_atomically
 
     _check_outputs(junit, json_file)
     for option, path, form in (("--junit", junit, to_junit), ("--json", json_file, to_json)):

@@ -14,12 +14,11 @@ from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.exporting.onnx_graph import drop_segments, operator_counts
-from compress.inference.open_runtime import open_runtime
+from compress.inference.batching import open_runtime
 from compress.models.components import example_inputs
-from compress.models.loading import load_config
+from compress.models.loading import CROSS_ENCODER, load_config
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.model_files import CROSS_ENCODER
 from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
 from compress.models.networks import NAMES
 from compress.models.networks.small import SmallConfig

@@ -9,10 +9,11 @@ import json
 import math
 import os
 import re
+import secrets
 import stat
 import tomllib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -212,3 +213,20 @@ def too_long(where: str, limit_bytes: int) -> CompressError:
 def printable_name(path: str | Path) -> str:
     """Return a path as it can be written: bytes of a name that are not UTF-8 as ``\\udcff``."""
     return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file whole or not at all; a link at its name is replaced, not followed."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # of no name that could be too long, or lie there
+    try:
+        temporary.touch(exist_ok=False)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON lines, whole or not at all; the folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))

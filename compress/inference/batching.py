@@ -1,4 +1,4 @@
-"""Batched inference in any runtime: rows of similar length share a batch, so that little is padded.
+"""Open a model in a runtime of this process, and run it in batches: rows of similar length share one.
 
 A run function takes token arrays to logits. It may carry two things beside: ``device_ms``, the time of its last call on
 the GPU alone, and ``prepare_shapes(rows, length)``, which does beforehand what the first batches of so many rows, of
@@ -6,17 +6,24 @@ up to so many tokens, would cost in addition.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from compress import plugins
 from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import at_words, by_sentence, encode, pad, word_counts
 from compress.errors import CompressError
+from compress.files import fault_of
 from compress.host import memory_bytes
+from compress.inference.threads import default_threads
+from compress.models.graph_files import graph_file
+from compress.models.loading import CONFIG_NAME, read_config, sigmoid_of
 from compress.models.networks import is_network
 from compress.progress import Advance, logger
+from compress.tasks import labels_of, of_config
 
 BATCH_ROWS = 64
 _WIDTH, _HEADS = 768, 12  # of BERT-base, whose activations tell how many rows fit into memory
@@ -171,3 +178,73 @@ def padding_changes(run: Run, arrays: TokenArrays, tolerance: float = _ROUNDING)
 def _cut(arrays: TokenArrays, rows: np.ndarray, length: int) -> TokenArrays:
     # Arrays with one value a row are counts of words, which the model does not read.
     return {name: values[rows, :length] for name, values in arrays.items() if values.ndim == 2}
+
+
+def open_runtime(
+    directory: Path,
+    runtime: str = "",
+    *,
+    threads: int = 0,
+    device: str = "cpu",
+    config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Run:
+    """Return a function from token arrays to logits.
+
+    Args:
+        directory: a model directory that the runtime opens.
+        runtime: a name from ``compress list runtimes``; by default :func:`runtime_for`.
+        threads: CPU threads; 0 for :func:`default_threads`.
+        device: ``cpu`` or ``cuda``.
+        config: the ``config.json`` of the model, where it does not lie in the directory yet.
+        options: what this runtime alone takes, such as ``precision`` of ``torch``.
+
+    Raises:
+        CompressError: the runtime does not work on that device, or cannot open the directory.
+    """
+    plugin = plugins.find("runtimes", runtime or runtime_for(directory))
+    module: Any = plugin.load()
+    if device not in module.DEVICES:
+        instead = "" if "cpu" in module.DEVICES else ", or --runtime torch --device cpu"
+        raise CompressError(
+            f"device {device!r} is not one that {plugin.name} runs on here; use --device "
+            f"{' or '.join(module.DEVICES)}{instead}"
+        )
+    run: Run = plugin.function(directory, threads=threads or default_threads(), device=device, **options)
+    config = read_config(directory) if config is None else config
+    precision = options.get("precision", getattr(module, "PRECISION", ""))
+    return _Answers(exact_batches(run, config, precision), directory, config)
+
+
+class _Answers:
+    """A run function whose logits have the form that the config says; what else it has is its own."""
+
+    def __init__(self, run: Run, directory: Path, config: Mapping[str, Any]) -> None:
+        self._run, self._directory = run, directory
+        self._labels, self._by_word = len(labels_of(config)), of_config(config).by_word
+        self._sigmoid = graph_file(directory).is_file() and sigmoid_of(config)  # of torch it is part of the network
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+    def __call__(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        try:  # no context manager, whose time shows beside that of a small student
+            logits = self._run(arrays)
+        except Exception as error:
+            fault = fault_of(error, self._directory, "run on these texts", "copy it again", own=False)
+            if fault is error:
+                raise
+            raise fault from error
+        rows, length = arrays["input_ids"].shape
+        expected = (rows, length, self._labels) if self._by_word else (rows, self._labels)
+        if logits.shape != expected or logits.dtype.kind != "f":
+            raise CompressError(
+                f"{self._directory} answers {rows} texts of {length} tokens with {logits.dtype} {[*logits.shape]}, and "
+                f"its {CONFIG_NAME} asks for float logits {[*expected]}: copy the files of one model"
+            )
+        return (1 + np.tanh(logits / 2)) / 2 if self._sigmoid else logits
+
+
+def runtime_for(directory: Path) -> str:
+    """Return ``onnxruntime`` for a directory with an ONNX graph, else ``torch``."""
+    return "onnxruntime" if graph_file(directory).is_file() else "torch"

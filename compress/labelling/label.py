@@ -22,19 +22,18 @@ from compress.data.truncation import count_stream, counting
 from compress.errors import CompressError, first_line, interruptions, system_fault
 from compress.escaping.uris import is_uri
 from compress.exporting.export import has_exporter
-from compress.inference.batching import BATCH_ROWS, Run, logits_of
+from compress.files import write_atomically
+from compress.inference.batching import BATCH_ROWS, Run, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
-from compress.inference.open_runtime import open_runtime
 from compress.inference.speedup_intervals import speedup
 from compress.inference.threads import default_threads, using_threads
 from compress.labelling.label_dir import ROWS_ASKED, LabelDir
 from compress.labelling.parts import DRAFT_NAME, close_shards, take_up
 from compress.labelling.remote_labels import keep_copy, open_target, upload, work_place
 from compress.labelling.shards import SHARD_ROWS, Part, count_truncated, shard_is_done, shard_number, write_shard
-from compress.models.manifest import MANIFEST_NAME, Manifest
+from compress.models.manifest import MANIFEST_NAME, Manifest, cached_json, is_whole, keep
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import PREPARED, write_atomically
-from compress.models.resumption import cached_json, is_whole, keep
+from compress.models.output_dir import PREPARED
 from compress.progress import Advance, Progress, logger, silent
 from compress.requests.exporting import export
 from compress.requests.labelling import Label

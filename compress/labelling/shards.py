@@ -24,9 +24,8 @@ from compress.data.formats.parquet import batch_rows, is_string
 from compress.data.tokenization import check_one_kind
 from compress.data.truncation import Truncation
 from compress.errors import CompressError, refuse
-from compress.files import ALWAYS_BYTES, LARGEST_RATIO, faults_of, read_json_table, regular_file
+from compress.files import ALWAYS_BYTES, LARGEST_RATIO, faults_of, read_json_table, regular_file, write_atomically
 from compress.models.manifest import file_sha256
-from compress.models.output_dir import write_atomically
 from compress.tasks import Task
 
 SHARD_ROWS = 2048

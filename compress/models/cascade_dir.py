@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from compress.errors import CompressError, refuse
-from compress.files import read_json_table
+from compress.files import read_json_table, write_atomically
+from compress.models.loading import check_files
 from compress.models.manifest import MANIFEST_NAME, Manifest, named_files, verify_files
 from compress.models.model_dir import ModelDir, cascade_refusal
-from compress.models.model_files import check_files
-from compress.models.output_dir import write_atomically
 
 KIND = "cascade"
 CASCADE_NAME, MEMBERS = "cascade.json", "members"

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,20 @@ from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTo
 from compress.errors import CompressError, refuse, some_of
 from compress.files import printable_name
 from compress.models.graph_files import check_graph, found_graphs, graph_file, graph_with_data
+from compress.models.loading import (
+    PICKLES,
+    check_files,
+    check_foreign,
+    check_opened_tokenizer,
+    count_weights,
+    load_config,
+    load_network,
+    load_tokenizer,
+    read_config,
+    sigmoid_of,
+    unfit,
+    weight_files,
+)
 from compress.models.manifest import (
     MANIFEST_NAME,
     ONNX_NAME,
@@ -29,16 +43,8 @@ from compress.models.manifest import (
     describe_files,
     verify_files,
 )
-from compress.models.model_files import (
-    PICKLES,
-    check_files,
-    count_weights,
-    read_config,
-    sigmoid_of,
-    weight_files,
-)
 from compress.models.modeling import ENDINGS
-from compress.progress import logger
+from compress.progress import logger, quiet_libraries
 from compress.recipes import Kind, recipe_names
 from compress.tasks import labels_of, of_config
 
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
 
     from compress.tasks import Task
 
+_HEAD_PARTS = {"classifier", "head", "pre_classifier", "pooler"}
 _SETFIT = ("config_setfit.json", "model_head.pkl")
 
 
@@ -86,8 +93,6 @@ class ModelDir:
         if not (directory / "config.json").is_file():
             raise CompressError(f"{path} is not a model directory: it has no config.json")
         if not model.is_onnx:
-            from compress.models.loading import check_foreign
-
             check_foreign(directory)
         model.check_weights()
         if classifier:
@@ -222,9 +227,6 @@ class ModelDir:
                 "from",
             ),
         )
-        from compress.models.loading import load_config, load_network, unfit
-        from compress.progress import quiet_libraries
-
         quiet_libraries()
         config = load_config(self.path)
         if config.is_encoder_decoder:
@@ -237,6 +239,69 @@ class ModelDir:
         if sigmoid_of(self.config):
             model.register_forward_hook(_sigmoid_of_logits)
         return cast("PreTrainedModel", model.eval())
+
+    def with_head(self, labels: Sequence[str], task: "Task") -> "PreTrainedModel":
+        """Load an encoder with a head of these labels: its own where it has one of as many classes, else a random one.
+
+        Raises:
+            CompressError: more than the head would start at random.
+        """
+        config = load_config(self.path, num_labels=len(labels), **task.head_settings(labels))
+        return self._load_encoder(task.auto_model(), config)
+
+    def give_body(self, student: "PreTrainedModel") -> None:
+        """Give a student the embeddings and layers of this encoder of its family and shape; its head stays as it is.
+
+        Raises:
+            CompressError: another family or shape, or weights of the encoder are missing.
+        """
+        from transformers import AutoModel
+
+        body = self._load_encoder(AutoModel)
+        theirs, ours = (
+            {name: value for name, value in base.state_dict().items() if not set(name.split(".")) & _HEAD_PARTS}
+            for base in (body, student.base_model)
+        )
+        has, wants = (
+            {"type": model.config.model_type, **{name: list(value.shape) for name, value in weights.items()}}
+            for model, weights in ((body, theirs), (student, ours))
+        )
+        for name in {**has, **wants}:
+            own, wanted = has.get(name, "absent"), wants.get(name, "absent")
+            refuse(
+                (
+                    own != wanted,
+                    f"{self.path} has another shape than this student ({name} is {own} and not {wanted}); make it with "
+                    "'compress pretrain' from the encoder of this teacher, for the same student",
+                )
+            )
+        student.base_model.load_state_dict(theirs, strict=False)
+
+    def _load_encoder(self, opener: Any, config: "PretrainedConfig | None" = None) -> "PreTrainedModel":
+        """Load an encoder of which no more than a head may start at random."""
+        model, found = load_network(opener, self.path, config)
+        fresh = [key for key in unfit(found) if not set(key.split(".")) & _HEAD_PARTS]
+        refuse(
+            (
+                fresh,
+                f"{self.path} lacks weights of its own architecture ({len(fresh)}, such as {''.join(fresh[:1])}), "
+                "which would start at random; save the encoder again with save_pretrained",
+            )
+        )
+        return model
+
+    def check_vocabulary(self, tokenizer: "PreTrainedTokenizerFast") -> None:
+        """Refuse a checkpoint that would take the teacher's token ids for other pieces."""
+        own, theirs = self.tokenizer.get_vocab(), tokenizer.get_vocab()
+        different = sum(own.get(piece) != index for piece, index in theirs.items())
+        refuse(
+            (
+                own != theirs,
+                f"{self.path} has another vocabulary than the teacher ({different} of the teacher's {len(theirs)} "
+                "pieces are absent or have another number), and a student reads the teacher's token ids; choose a "
+                "checkpoint of the teacher's vocabulary, or fine-tune this one with 'compress finetune --teacher ...'",
+            )
+        )
 
     def _check_ends(self, config: "PretrainedConfig") -> None:
         """Refuse a sequence-to-sequence classifier whose decoder has no beginning, or whose texts have no end."""
@@ -270,8 +335,6 @@ class ModelDir:
         return self._load_tokenizer(add_prefix_space=True)  # RoBERTa's pieces begin with the space
 
     def _load_tokenizer(self, **options: Any) -> "PreTrainedTokenizerFast":
-        from compress.models.loading import check_opened_tokenizer, load_tokenizer
-
         if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
             raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
         tokenizer = load_tokenizer(self.path, **options)
@@ -283,8 +346,6 @@ class ModelDir:
         """The tokenizer for inference: without transformers where the model runs without it."""
         if not self.is_onnx or not (self.path / TOKENIZER_NAME).is_file():
             return self.tokenizer
-        from compress.models.loading import check_opened_tokenizer
-
         tokenizer = PlainTokenizer.read(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
         check_opened_tokenizer(tokenizer, self.path, self.config)
         return tokenizer

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 
 from compress.errors import CompressError, interruptions, refuse, system_fault
 from compress.escaping.uris import is_uri, without_secrets
-from compress.files import printable_name
+from compress.files import printable_name, write_atomically
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.progress import logger
 
@@ -481,20 +480,3 @@ def append_summary(text: str) -> None:
                 file.write(f"{text}\n")
         except OSError as error:
             raise unwritable(summary, error, f"${SUMMARY_VARIABLE}") from None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file whole or not at all; a link at its name is replaced, not followed."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # of no name that could be too long, or lie there
-    try:
-        temporary.touch(exist_ok=False)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON lines, whole or not at all; the folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))

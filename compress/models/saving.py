@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.models.components import example_inputs
-from compress.models.model_files import CROSS_ENCODER
+from compress.models.loading import CROSS_ENCODER
 from compress.models.modeling import input_names
 from compress.models.modeling.registration import register_models
 from compress.models.networks import write_code

@@ -28,11 +28,11 @@ from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
 from compress.models.components import count_flops
+from compress.models.manifest import is_whole, seal
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import to_pruned
 from compress.models.prunable_units import Part, has_units, kept_layers
-from compress.models.resumption import is_whole, seal
 from compress.models.saving import describe_architecture, save_model
 from compress.pruning.scoring import check_rows, scoring_batches
 from compress.surgery.remove import remove_heads, remove_hidden, remove_layers, remove_neurons

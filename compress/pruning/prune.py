@@ -16,17 +16,18 @@ from compress import plugins
 from compress.data import Example, LabelledData, content_sha256
 from compress.errors import CompressError, refuse
 from compress.exporting.export import has_exporter
+from compress.files import write_atomically
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.side_by_side import Speed, time_side_by_side
+from compress.inference.runners import Speed, time_side_by_side
 from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import using_threads
 from compress.labelling.label import teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
+from compress.models.manifest import cached_json, is_whole
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import head_size_of
-from compress.models.output_dir import WORK_FOLDER, empty, keep_apart, places_of, write_atomically
+from compress.models.output_dir import WORK_FOLDER, empty, keep_apart, places_of
 from compress.models.prunable_units import Part, units_of
-from compress.models.resumption import cached_json, is_whole
 from compress.models.stage import Stage
 from compress.progress import Progress, each, logger, silent
 from compress.pruning.choose_units import PruningPlan, choose_units, plan_pruning, plan_units

@@ -19,9 +19,9 @@ from compress import plugins
 from compress.data import Example
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError, refuse
+from compress.files import write_atomically
 from compress.models.batch import Batch
 from compress.models.components import fixed_weights
-from compress.models.output_dir import write_atomically
 from compress.models.prunable_units import kept_layers
 from compress.progress import Advance
 from compress.surgery.remove import members, removable_layers, skipped

@@ -23,9 +23,9 @@ from compress.errors import CompressError, refuse
 from compress.files import faults_of
 from compress.inference.speedup_intervals import Interval
 from compress.models.graph_files import graph_file
+from compress.models.integer_rounding import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.quantization.fake_layers import FakeLayers, quantized_modules
 from compress.quantization.hessian_sensitivity import (
     PART_ROWS,

@@ -29,17 +29,16 @@ from compress.data import Example, LabelledData, check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, agreement, score
 from compress.exporting.export import write_onnx
+from compress.inference.batching import open_runtime, runtime_for
 from compress.inference.compute import Compute
-from compress.inference.open_runtime import open_runtime, runtime_for
 from compress.inference.predict import check_label_meaning
-from compress.inference.runners import LoadedModel
-from compress.inference.side_by_side import time_in_turns
+from compress.inference.runners import LoadedModel, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import default_threads
 from compress.models.fitted_rows import check_unseen
 from compress.models.graph_files import copy_graph, graph_file, graph_with_data
+from compress.models.loading import copy_client_files, read_config
 from compress.models.model_dir import ModelDir
-from compress.models.model_files import copy_client_files, read_config
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
 from compress.models.stage import Stage

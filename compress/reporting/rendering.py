@@ -11,7 +11,7 @@ from typing import Any
 from compress.benchmarking.results.formatting import exact, plural, points, shown, span, times
 from compress.escaping.markdown import code_span, markdown_text
 from compress.escaping.markup import visible_value
-from compress.models.output_dir import write_atomically
+from compress.files import write_atomically
 from compress.reporting.curves import Chart
 from compress.reporting.pareto import MARKERS, symbol
 from compress.reporting.tables import Cell

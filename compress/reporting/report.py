@@ -9,6 +9,7 @@ from compress.benchmarking.results.schema import Measurement
 from compress.data import content_sha256, open_rows, read_examples
 from compress.errors import refuse
 from compress.escaping.characters import visible
+from compress.files import write_atomically
 from compress.models.manifest import METRICS_NAME
 from compress.models.output_dir import (
     alone,
@@ -19,7 +20,6 @@ from compress.models.output_dir import (
     refuse_other_outputs,
     set_aside,
     unwritable,
-    write_atomically,
 )
 from compress.models.training_log import read_training
 from compress.reporting.cost import PriceList

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from compress.escaping.uris import text_without_secrets
+from compress.files import write_atomically
 from compress.host import without_home
-from compress.models.output_dir import write_atomically
 from compress.recipes import Pruning
 from compress.recipes.writing import student_toml
 from compress.searching.exploration import Exploration

@@ -17,7 +17,7 @@ from typing import Self
 
 from compress.benchmarking.results.formatting import plural, points, shown, times, with_span
 from compress.errors import CompressError
-from compress.models.resumption import keep, kept
+from compress.models.manifest import keep, kept
 from compress.progress import duration, logger
 from compress.searching.budget import SearchBudget, ShapeTiming
 from compress.searching.making import Trainer

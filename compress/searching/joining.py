@@ -15,8 +15,8 @@ import numpy as np
 from compress.cascades.cascade import cascade, choice_of
 from compress.errors import CompressError
 from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
+from compress.models.manifest import is_whole
 from compress.models.model_dir import ModelDir
-from compress.models.resumption import is_whole
 from compress.progress import logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize

@@ -29,15 +29,13 @@ from compress.evaluation.metrics import Metric, paired_difference, score
 from compress.exporting.export import write_onnx
 from compress.inference.compute import Compute
 from compress.inference.predict import load
-from compress.inference.runners import LoadedModel
-from compress.inference.side_by_side import time_side_by_side
+from compress.inference.runners import LoadedModel, time_side_by_side
 from compress.inference.threads import core_count
 from compress.labelling.label_dir import LabelDir
 from compress.models.cascade_dir import CascadeDir, open_model
-from compress.models.manifest import ONNX_NAME
+from compress.models.manifest import ONNX_NAME, is_whole, keep, kept
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import places_of
-from compress.models.resumption import is_whole, keep, kept
 from compress.models.saving import save_model
 from compress.models.training_log import read_training
 from compress.progress import Progress, logger, silent

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compress.errors import CompressError
-from compress.models.resumption import keep, kept
+from compress.models.manifest import keep, kept
 from compress.searching.space import PRECISIONS, Shape, committed
 
 STARTUP_TRIALS = 8  # that are drawn at random before the estimator has enough to learn from

@@ -16,14 +16,14 @@ from compress.benchmarking.results.formatting import plural
 from compress.data import Example, ExampleSource, TextSource, check_roles, row_key
 from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Metric
+from compress.files import write_atomically, write_json_lines
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
-from compress.models.manifest import MANIFEST_NAME, Manifest
+from compress.models.manifest import MANIFEST_NAME, Manifest, is_whole
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import finish, write_atomically, write_json_lines
-from compress.models.resumption import is_whole
+from compress.models.output_dir import finish
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
 from compress.reporting.rendering import write_page

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compress.errors import CompressError
-from compress.models.output_dir import write_atomically
+from compress.files import write_atomically
 
 STANDARD_LIBRARY = "python"
 # Modules by subject, each with all that lies below it.

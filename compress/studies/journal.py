@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from compress.errors import CompressError, interruptions
-from compress.files import read_json_table
+from compress.files import read_json_table, write_atomically
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import (
@@ -22,7 +22,6 @@ from compress.models.output_dir import (
     lock_file,
     output_path,
     set_aside,
-    write_atomically,
 )
 from compress.progress import logger
 from compress.recipes import parse

@@ -13,9 +13,8 @@ from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label import teacher_logits
 from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
+from compress.models.manifest import is_whole
 from compress.models.model_dir import ModelDir
-from compress.models.pretrained import check_vocabulary, load_body, load_classifier
-from compress.models.resumption import is_whole
 from compress.progress import logger
 from compress.recipes import Choice, Phase, resolved
 from compress.requests.labelling import label
@@ -82,7 +81,7 @@ def distill(request: Distill) -> ModelDir:
     model.task.metric(metric, len(model.labels))  # refuses an unknown one
     tokenizer = model.tokenizer
     if start:
-        check_vocabulary(start, tokenizer)
+        start.check_vocabulary(tokenizer)
     pool: Any = unlabeled or LabelledPool(tuple(label_dirs))  # of no rows where all phases read gold ones
     roles = {"train": labelled.train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, labelled.overlap)
@@ -106,7 +105,7 @@ def distill(request: Distill) -> ModelDir:
     encoder = encoder_of(model, request.encoder) if any(phase.teacher == "encoder" for phase in phases) else None
 
     def teachers() -> dict[str, Any]:
-        return {"task": model.load(), "encoder": encoder and load_classifier(encoder, model.labels, model.task)}
+        return {"task": model.load(), "encoder": encoder and encoder.with_head(model.labels, model.task)}
 
     def texts() -> Iterable[Example]:
         return chain(pool, train)
@@ -114,7 +113,7 @@ def distill(request: Distill) -> ModelDir:
     built_from = replace(recipe, phases=phases)
     tried = try_student(built_from, teachers(), tokenizer, texts, model.task, selects=True)
     if start:
-        load_body(tried, start)  # refuses another shape
+        start.give_body(tried)  # refuses another shape
     del tried
     if not foreign and not request.control:
         check_gold(model, train, "train", compute)
@@ -157,7 +156,7 @@ def distill(request: Distill) -> ModelDir:
             built_from, networks["task"], tokenizer, texts, seed=compute.seed, progress=progress
         )
         if start:
-            load_body(built, start)
+            start.give_body(built)
 
         # Train; a control, on its gold rows, takes as many steps.
         taught = None if request.control else pool

@@ -16,7 +16,6 @@ from compress.data import Example
 from compress.errors import CompressError, refuse
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
-from compress.models.pretrained import load_classifier
 from compress.progress import logger
 from compress.recipes import Phase, StudentRecipe, of_phases, resolved
 from compress.requests import Model, is_given
@@ -40,7 +39,7 @@ class BareEncoder(ModelDir):
 
     def load(self, *, plain: bool = False) -> PreTrainedModel:
         """Load it with a head of the classes, which is random."""
-        model: PreTrainedModel = load_classifier(self, self.classes, self.task).eval()
+        model: PreTrainedModel = self.with_head(self.classes, self.task).eval()
         return model
 
 

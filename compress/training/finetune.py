@@ -12,7 +12,6 @@ from compress.errors import CompressError
 from compress.inference.compute import resolve_device
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
-from compress.models.pretrained import load_classifier
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, Phase, TeacherRecipe, Training, resolved
 from compress.requests.training import Finetune
@@ -56,7 +55,7 @@ def finetune(request: Finetune) -> ModelDir:
         validation=roles["validation"],
     ) as stage:
         set_seed(compute.seed)
-        model = load_classifier(encoder, names, task)
+        model = encoder.with_head(names, task)
         tokenizer = encoder.word_tokenizer() if task.by_word else encoder.tokenizer
         selection = Selection(list(gold["validation"].rows()), "validation", metric)
         (outcome,) = fit(

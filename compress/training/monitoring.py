@@ -14,9 +14,10 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from compress.errors import CompressError
+from compress.files import write_json_lines
 from compress.inference import processes
 from compress.models.manifest import METRICS_NAME
-from compress.models.output_dir import work_title, write_json_lines
+from compress.models.output_dir import work_title
 from compress.models.training_log import read_training
 from compress.progress import logger
 from compress.recipes import Choice

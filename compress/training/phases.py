@@ -28,10 +28,10 @@ from compress.host import few_kernels
 from compress.inference import processes
 from compress.inference.compute import autocast, fast_float32
 from compress.models.components import embeddings_projection
+from compress.models.integer_rounding import forget_quantization
+from compress.models.manifest import cached_json, is_whole, keep, kept, seal
 from compress.models.modeling.families import layers_of
 from compress.models.output_dir import PREPARED, WORK_FOLDER
-from compress.models.packed_weights import forget_quantization
-from compress.models.resumption import cached_json, is_whole, keep, kept, seal
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions

@@ -26,7 +26,6 @@ from compress.inference.compute import resolve_device
 from compress.models.components import example_inputs, input_embeddings
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED, WORK_FOLDER
-from compress.models.pretrained import load_classifier
 from compress.progress import logger, quiet_libraries
 from compress.recipes import Choice, Phase, StudentRecipe, Training, of_phases, resolved
 from compress.requests.training import Pretrain
@@ -91,13 +90,13 @@ def pretrain(request: Pretrain) -> ModelDir:
     check_held_out(unlabeled, text.rows, remedy="give more text")
     # Both models are freed at once: the encoder is loaded again for the training.
     tried = try_student(
-        recipe, {"encoder": load_classifier(source, NO_LABELS, TASK)}, tokenizer, lambda: unlabeled, TASK, selects=False
+        recipe, {"encoder": source.with_head(NO_LABELS, TASK)}, tokenizer, lambda: unlabeled, TASK, selects=False
     )
     check_form(tried, with_head="targets" in recipe.phases[-1].needs)
     del tried
     with request.begin({"encoder": source}, student=recipe, unlabeled=[unlabeled.name, fingerprint.sha256()]) as stage:
         set_seed(compute.seed)
-        teacher = load_classifier(source, NO_LABELS, TASK)
+        teacher = source.with_head(NO_LABELS, TASK)
         built = build_student(recipe, teacher, tokenizer, lambda: unlabeled, seed=compute.seed).model
         run = TrainingRun(stage.working, recipe.training, TASK, compute, request.progress, "Pre-training")
         outcomes = fit(

@@ -23,10 +23,10 @@ from compress.inference.batching import may_read_padding, padding_changes
 from compress.inference.compute import autocast
 from compress.models.batch import Batch, Outputs
 from compress.models.components import fixed_weights
+from compress.models.manifest import is_whole, seal
 from compress.models.modeling import input_names
 from compress.models.networks import is_network
 from compress.models.prunable_units import attention_layers, has_heads
-from compress.models.resumption import is_whole, seal
 from compress.progress import Advance, logger
 from compress.recipes import Choice
 from compress.training.batches import batches_by_length

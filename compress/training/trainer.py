@@ -34,8 +34,7 @@ from compress.host import few_kernels
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
-from compress.models.manifest import METRICS_NAME
-from compress.models.resumption import is_whole, seal
+from compress.models.manifest import METRICS_NAME, is_whole, seal
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.tasks import NO_LABEL, Task

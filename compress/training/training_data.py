@@ -18,7 +18,7 @@ from compress.data.sources import is_spread
 from compress.data.tokenization import encode
 from compress.errors import CompressError
 from compress.labelling.label_dir import LabelDir
-from compress.models.resumption import is_whole, seal
+from compress.models.manifest import is_whole, seal
 from compress.tasks import Task
 from compress.training.learned_vocabulary import Mixer
 

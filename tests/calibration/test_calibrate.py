@@ -17,9 +17,8 @@ from compress.cli import execute
 from compress.data import Example, describe_rows
 from compress.errors import CompressError
 from compress.evaluation.metrics import probabilities
-from compress.inference.batching import logits_of
+from compress.inference.batching import logits_of, open_runtime
 from compress.inference.compute import Compute
-from compress.inference.open_runtime import open_runtime
 from compress.inference.predict import load
 from compress.models.fitted_rows import check_unseen
 from compress.models.manifest import ONNX_NAME, Manifest

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.calibration.scaling import UNCHANGED, Scaling, last_layer, rescale_graph, rescale_torch
 from compress.errors import CompressError
-from compress.inference.open_runtime import open_runtime
+from compress.inference.batching import open_runtime
 from compress.models.components import example_inputs
 from compress.models.manifest import ONNX_NAME
 from compress.quantization.quantize import quantize

@@ -22,8 +22,7 @@ from compress.data import Example, describe_rows
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.predict import load
-from compress.inference.runners import LoadedModel
-from compress.inference.side_by_side import Speed
+from compress.inference.runners import LoadedModel, Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir

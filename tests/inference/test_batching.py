@@ -12,9 +12,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.inference.batching import EqualLengths, exact_batches, logits_of, run_by_length
+from compress.inference.batching import EqualLengths, exact_batches, logits_of, open_runtime, run_by_length
 from compress.inference.compute import Compute
-from compress.inference.open_runtime import open_runtime
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
 from tests.support import tiny

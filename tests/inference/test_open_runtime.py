@@ -16,7 +16,7 @@ import pytest
 
 from compress.cli import execute
 from compress.errors import CompressError
-from compress.inference.open_runtime import open_runtime
+from compress.inference.batching import open_runtime
 from compress.inference.runtimes import _onnx_session
 from tests.support import odd_graphs
 from tests.support.tiny import classifier, onnx_directory, torch_directory, write

@@ -13,8 +13,8 @@ import pytest
 
 from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.batching import open_runtime
 from compress.inference.compute import Compute
-from compress.inference.open_runtime import open_runtime
 from compress.inference.predict import load
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir

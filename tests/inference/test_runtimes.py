@@ -16,7 +16,7 @@ import torch
 from compress import plugins
 from compress.errors import CompressError, Unavailable
 from compress.exporting.export import padded_example
-from compress.inference.open_runtime import open_runtime
+from compress.inference.batching import open_runtime
 from compress.inference.runtimes import torch_cuda_graphs
 from compress.inference.torch_run import TorchRun
 from tests.support.tiny import bilstm, load, onnx_directory, torch_directory

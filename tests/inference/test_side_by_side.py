@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from compress.data.examples import Example
-from compress.inference import side_by_side
-from compress.inference.runners import LoadedModel
-from compress.inference.side_by_side import LEAST_ROUNDS, MOST_ROUNDS, time_in_turns
+from compress.inference import runners
+from compress.inference.runners import LEAST_ROUNDS, MOST_ROUNDS, LoadedModel, time_in_turns
 from compress.inference.speedup_intervals import speedup
 from tests.support.tiny import tokenizer
 
@@ -23,7 +22,7 @@ class Clocks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cpu = 0.0
         clocks = {"thread_time": lambda: self.cpu, "perf_counter": lambda: 2 * self.cpu}
-        monkeypatch.setattr(side_by_side, "time", SimpleNamespace(**{**vars(side_by_side.time), **clocks}))
+        monkeypatch.setattr(runners, "time", SimpleNamespace(**{**vars(runners.time), **clocks}))
 
     def run(self, seconds: float, spread: float = 0.0) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
         generator = np.random.default_rng(0)
@@ -40,7 +39,7 @@ def turns(runs: dict[str, Any], threads: int = 1) -> dict[str, list[list[float]]
 
 
 def test_what_is_precise_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "SECONDS", 1e9)
+    monkeypatch.setattr(runners, "SECONDS", 1e9)
     clocks = Clocks(monkeypatch)
     samples = turns({"one": clocks.run(0.004), "other": clocks.run(0.001)})
     assert {len(rounds) for rounds in samples.values()} == {LEAST_ROUNDS}
@@ -51,7 +50,7 @@ def test_what_is_precise_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_round_begins_after_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
-    monkeypatch.setattr(side_by_side, "SECONDS", 10.0)
+    monkeypatch.setattr(runners, "SECONDS", 10.0)
     # A round is 20 batches of 2 runs, each twice: 40 calls of 0.01 CPU seconds and 40 of 0.01, twice that by the clock.
     samples = turns({"one": clocks.run(0.01), "other": clocks.run(0.01, spread=2.0)})
     assert LEAST_ROUNDS <= len(samples["other"]) < MOST_ROUNDS

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compress.models.integer_rounding import fake_symmetric, grid_of, symmetric_codes
-from compress.models.packed_weights import pack, unpack
+from compress.models.integer_rounding import fake_symmetric, grid_of, pack, symmetric_codes, unpack
 
 
 def test_symmetric_codes_by_hand() -> None:

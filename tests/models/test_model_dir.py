@@ -18,9 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import load_file, save_file
 
 from compress.errors import CompressError
+from compress.files import write_atomically
 from compress.models.manifest import Manifest, verify_files
 from compress.models.model_dir import ModelDir, parent_entry
-from compress.models.output_dir import finish, write_atomically, writing
+from compress.models.output_dir import finish, writing
 from tests.support.tiny import assert_reloaded, bilstm, classifier, load, onnx_directory, pruned, torch_directory, write
 
 REQUEST = {"stage": "test", "seed": 0}

@@ -13,15 +13,9 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
+from compress.files import write_atomically
 from compress.models.manifest import Manifest
-from compress.models.output_dir import (
-    alone,
-    discard_unfinished,
-    finish,
-    places_of,
-    write_atomically,
-    writing,
-)
+from compress.models.output_dir import alone, discard_unfinished, finish, places_of, writing
 
 REQUEST = {"stage": "test", "seed": 0}
 

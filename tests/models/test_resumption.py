@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from compress.models.manifest import Manifest
+from compress.models.manifest import Manifest, cached_json, is_whole, keep, kept, seal
 from compress.models.output_dir import finish
-from compress.models.resumption import cached_json, is_whole, keep, kept, seal
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from compress.data import LabelledData
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
-from compress.inference.batching import logits_of
-from compress.inference.open_runtime import open_runtime
+from compress.inference.batching import logits_of, open_runtime
 from compress.inference.speedup_intervals import Interval
 from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import ModelDir

@@ -12,7 +12,7 @@ import pytest
 from compress.cascades import cascade as cascade_stage
 from compress.evaluation.metrics import ACCURACY
 from compress.inference.compute import Compute
-from compress.inference.side_by_side import Speed
+from compress.inference.runners import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.model_dir import ModelDir
 from compress.searching import joining

@@ -19,7 +19,7 @@ from compress.cascades import cascade as cascade_stage
 from compress.cli import execute
 from compress.data import Example, describe_rows
 from compress.errors import CompressError
-from compress.inference.side_by_side import Speed
+from compress.inference.runners import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir

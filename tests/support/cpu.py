@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 
 from compress.host import describe_host
-from compress.inference.open_runtime import open_runtime
+from compress.inference.batching import open_runtime
 
 
 def saturates() -> bool:

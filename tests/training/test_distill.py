@@ -22,8 +22,8 @@ from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
+from compress.models.manifest import seal
 from compress.models.model_dir import ModelDir
-from compress.models.resumption import seal
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
 from compress.tasks import default, find_task
 from compress.training import distill as distill_module

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from compress.errors import refuse
-from compress.models.packed_weights import WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization, save_packed
+from compress.models.integer_rounding import WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization, save_packed
 from compress.quantization.fake_layers import quantized_modules
 
 WRITES = "torch"

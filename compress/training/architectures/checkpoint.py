@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.data import Example
 from compress.errors import refuse
 from compress.models.model_dir import ModelDir
-from compress.models.pretrained import check_vocabulary, load_classifier
 from compress.tasks import of_network
 
 
@@ -34,7 +33,7 @@ def build(
     """
     encoder = ModelDir.open(model, classifier=False)
     refuse((encoder.is_onnx, f"{model} is an ONNX model, which cannot be trained; give the one it was exported from"))
-    check_vocabulary(encoder, tokenizer)
+    encoder.check_vocabulary(tokenizer)
     config: Any = teacher.config
     labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
-    return load_classifier(encoder, labels, of_network(teacher))
+    return encoder.with_head(labels, of_network(teacher))

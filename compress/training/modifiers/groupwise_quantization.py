@@ -16,9 +16,8 @@ from transformers import PreTrainedModel
 from compress.errors import refuse
 from compress.inference import processes
 from compress.models.components import input_embeddings
-from compress.models.integer_rounding import grid_of
+from compress.models.integer_rounding import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization, grid_of
 from compress.models.modeling.families import layers_of
-from compress.models.packed_weights import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization
 from compress.models.prunable_units import has_heads
 from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
 from compress.quantization.hessian_sensitivity import (
