@@ -183,10 +183,9 @@ def find_models(models: Sequence[LockedModel], roots: Sequence[Path]) -> dict[Lo
     """
     refuse(*((not r.is_dir(), f"{r} is not a directory; give one that holds the models with --root") for r in roots))
     called = {model.directory for model in models}
-    seen: dict[Path, int] = {}
     found: dict[LockedModel, Path] = {}
-    candidates = (path for root in roots for path in _directories(root.resolve(), DEPTH, seen))
-    for directory in sorted(candidates, key=lambda path: path.name not in called):
+    places = dict.fromkeys(path for root in roots for path in _directories(root.resolve()))
+    for directory in sorted(places, key=lambda path: (path.name not in called, path)):
         try:  # the benchmark checks the files of those it opens
             sha256 = open_model(directory, verify=False).sha256
         except (CompressError, OSError):
@@ -203,23 +202,13 @@ def find_models(models: Sequence[LockedModel], roots: Sequence[Path]) -> dict[Lo
     )
 
 
-def _directories(root: Path, depth: int, seen: dict[Path, int]) -> Iterator[Path]:
-    """Yield directories that may be models, at most so deep, each once however it is linked.
-
-    ``seen`` remembers how deep was looked below each.
-    """
-    before = seen.get(root, -1)
-    if before >= depth:
-        return
-    seen[root] = depth
-    if before < 0 and any((root / name).is_file() for name in ("config.json", CASCADE_NAME)):
-        yield root
-    try:
-        below = sorted(entry for entry in root.iterdir() if not entry.name.startswith(".") and entry.is_dir())
-    except OSError:
-        return
-    for entry in below if depth else ():
-        yield from _directories(entry.resolve(), depth - 1, seen)
+def _directories(root: Path) -> Iterator[Path]:
+    """Yield directories that may be models, at most :data:`DEPTH` below a root; links are followed so far."""
+    for depth in range(DEPTH + 1):
+        for name in ("config.json", CASCADE_NAME):
+            for file in root.glob("*/" * depth + name):
+                if not any(part.startswith(".") for part in file.relative_to(root).parts) and file.is_file():
+                    yield file.parent.resolve()
 
 
 def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:

@@ -122,7 +122,7 @@ class RequestHandler:
         else:
             self.runner = module.start(place, threads=threads, device=device)
             if max_length and folder == "competitors":
-                if not hasattr(self.runner, "max_length"):
+                if not self.runner.max_length:
                     raise Unavailable("it reads texts whole; leave out --max-length to measure it")
                 self.runner.max_length = min(max_length, self.runner.max_length)
         shortest = min(range(len(self.sizes)), key=lambda row: self.sizes[row])
@@ -131,7 +131,7 @@ class RequestHandler:
             "load_ms": round((time.perf_counter_ns() - started) / 1e6, 5),
             "parameters": int(self.runner.parameters),
             "tokenizer_inside": bool(self.runner.tokenizer_inside),
-            "max_length": int(getattr(self.runner, "max_length", 0)),
+            "max_length": int(self.runner.max_length),
             "lengths": self.sizes if tokens else None,
             "truncated_rows": sum(map(truncation.has_cut, self.examples)) if tokens else None,
             "versions": library_versions()

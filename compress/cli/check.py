@@ -17,7 +17,7 @@ from compress.models.output_dir import append_summary, check_file, output_path, 
 
 if TYPE_CHECKING:
     from compress.gating.budgets import GateBudget, Tolerance
-    from compress.gating.judgements import GateVerdict
+    from compress.gating.check import GateVerdict
 
 
 class LimitValue(click.ParamType[float]):
@@ -83,8 +83,7 @@ def command(
 ) -> None:
     """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
     from compress.gating.budgets import read_budgets
-    from compress.gating.check import check
-    from compress.gating.judgements import HOLDS, GateVerdict
+    from compress.gating.check import HOLDS, GateVerdict, check
     from compress.gating.reference import store_reference
 
     _check_outputs(junit, json_file)

@@ -12,7 +12,7 @@ from compress.escaping.characters import one_line, visible
 from compress.escaping.markdown import markdown_text
 from compress.escaping.terminal import terminal_text
 from compress.files import read_json_table, read_text
-from compress.gating.judgements import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
+from compress.gating.check import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
 
 JSON_SCHEMA = 1
 _JSON_KEYS = {"schema", "outcome", "exit_code", "judgements", "notes"}

@@ -52,12 +52,14 @@ class Runner:
             a row for every word of the B sentences, ``[W, C]``, not a number where it has no answer.
         parameters: the number of its weights.
         tokenizer_inside: whether ``prepare`` does next to nothing because ``run`` takes texts.
+        max_length: tokens that ``run`` cuts a text to, as it then says; 0 where it reads texts whole.
     """
 
     prepare: Callable[[Sequence[Example]], Any]
     run: Callable[[Any], np.ndarray]
     parameters: int
     tokenizer_inside: bool = False
+    max_length: int = 0
 
 
 @dataclass

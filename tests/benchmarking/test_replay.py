@@ -16,7 +16,7 @@ import pytest
 
 from compress.benchmarking import replay as replay_module
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
-from compress.benchmarking.lockfile import LockedFigure, LockedModel, lock_path, read_lock, write_lock
+from compress.benchmarking.lockfile import LockedModel, lock_path, locked_figure, read_lock, write_lock
 from compress.benchmarking.replay import (
     DIFFERS,
     OTHER_HOST,
@@ -105,8 +105,8 @@ def test_a_size_is_held_to_a_hundredth(size: int, expected: str, tmp_path: Path)
     assert outcome(compared(tmp_path, run_lines(size_bytes=size)), "size") == expected
 
 
-def figure(value: float, percent: float) -> LockedFigure:
-    return LockedFigure.of(line("small", **speed(value, percent)))
+def figure(value: float, percent: float) -> Any:
+    return locked_figure(line("small", **speed(value, percent)))
 
 
 def test_errors_of_two_speedups_add_in_squares() -> None:
@@ -132,7 +132,7 @@ def test_the_bound_holds_as_often_as_it_says() -> None:
 
 
 def test_interval_sides_are_those_that_face_each_other() -> None:
-    wide_above = LockedFigure.of(line("small", speedup=2.0, speedup_low=1.99, speedup_high=3.0))
+    wide_above = locked_figure(line("small", speedup=2.0, speedup_low=1.99, speedup_high=3.0))
     assert ratio_agrees(wide_above, figure(2.8, 1.0))
     assert not ratio_agrees(wide_above, figure(1.8, 1.0))
 

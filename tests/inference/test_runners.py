@@ -109,7 +109,7 @@ class Clock:
 class Timed:
     """A runner that takes so long for a batch, 0.4 ms to prepare it, and remembers what it did."""
 
-    parameters, tokenizer_inside = 0, True
+    parameters, tokenizer_inside, max_length = 0, True, 0
 
     def __init__(self, clock: Clock, cost_ns: int) -> None:
         self.clock, self.cost_ns = clock, cost_ns

@@ -9,7 +9,7 @@ Source: https://opennmt.net/CTranslate2/guides/transformers.html (BERT)
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,25 +24,13 @@ REQUIRES = {"ctranslate2": "ctranslate2>=4.8", **TOKENIZERS}
 DEVICES = ("cpu",)
 HEAD_NAME = "head.safetensors"
 
-Head = Callable[[np.ndarray, Mapping[str, np.ndarray]], np.ndarray]
-
-
-def _bert(pooled: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
-    return np.asarray(pooled @ head["classifier.weight"].T + head["classifier.bias"])
-
-
-def _distilbert(first: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
-    hidden = np.maximum(first @ head["pre_classifier.weight"].T + head["pre_classifier.bias"], 0)
-    return np.asarray(hidden @ head["classifier.weight"].T + head["classifier.bias"])
-
-
-def _roberta(first: np.ndarray, head: Mapping[str, np.ndarray]) -> np.ndarray:
-    hidden = np.tanh(first @ head["classifier.dense.weight"].T + head["classifier.dense.bias"])
-    return np.asarray(hidden @ head["classifier.out_proj.weight"].T + head["classifier.out_proj.bias"])
-
-
-# Model type -> its head over the first token's state, or over the pooled one that the engine computes for BERT.
-HEADS: Mapping[str, Head] = {"bert": _bert, "distilbert": _distilbert, "roberta": _roberta, "xlm-roberta": _roberta}
+# Model type -> the layers of its head over the first token's state, or over the pooled one that the engine computes for
+# BERT, and what is between them.
+HEADS: Mapping[str, tuple[Sequence[str], Callable[[np.ndarray], np.ndarray]]] = {
+    "bert": (("classifier",), np.asarray),
+    "distilbert": (("pre_classifier", "classifier"), lambda hidden: np.maximum(hidden, 0)),
+    **dict.fromkeys(("roberta", "xlm-roberta"), (("classifier.dense", "classifier.out_proj"), np.tanh)),
+}
 
 
 def build(directory: Path, model: ModelDir) -> None:
@@ -69,7 +57,7 @@ def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
     import ctranslate2
 
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    compute, pooled = HEADS[config["model_type"]], config["model_type"] == "bert"
+    (*inner, last), activation = HEADS[config["model_type"]]
     has_segments = config.get("type_vocab_size", 0) > 0
     head = load_file(directory / HEAD_NAME)
     encoder = ctranslate2.Encoder(
@@ -84,7 +72,10 @@ def start(directory: Path, *, threads: int, device: str) -> LoadedModel:
         # Segments are given as lists: the engine takes no array of them.
         segments = inputs["token_type_ids"].tolist() if has_segments else None
         found = encoder.forward_batch(view(inputs["input_ids"]), lengths, token_type_ids=segments)
-        state = np.array(found.pooler_output) if pooled else np.array(found.last_hidden_state)[:, 0]
-        return compute(state, head)
+        is_pooled = config["model_type"] == "bert"
+        state = np.array(found.pooler_output) if is_pooled else np.array(found.last_hidden_state)[:, 0]
+        for layer in inner:
+            state = activation(state @ head[f"{layer}.weight"].T + head[f"{layer}.bias"])
+        return np.asarray(state @ head[f"{last}.weight"].T + head[f"{last}.bias"])
 
     return token_runner(directory, run, ("input_ids", "attention_mask", "token_type_ids"))

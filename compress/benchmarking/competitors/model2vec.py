@@ -8,7 +8,6 @@ Source: Tulkens & van Dongen 2024, https://github.com/MinishLab/model2vec
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.errors import Unavailable, first_line
+from compress.inference.runners import Runner
 from compress.models.model_dir import ModelDir
 
 # 0.8.0 is the last whose requirements allow the transformers of this package.
@@ -26,26 +26,6 @@ NEEDS_TRAIN = True
 DIMENSIONS = 256
 MAX_LENGTH = 512  # subword tokens, as by default in model2vec
 _STATIC_FOLDER = "static"
-
-
-@dataclass
-class Model2VecRunner:
-    """model2vec's own ``encode``, which takes texts, then the classifier: a runner whose length can be limited."""
-
-    static: Any
-    head: _linear_head.Head
-    max_length: int = MAX_LENGTH
-    tokenizer_inside: bool = True
-
-    @property
-    def parameters(self) -> int:
-        return int(self.static.embedding.size) + self.head.parameters
-
-    def prepare(self, examples: Sequence[Example]) -> list[list[str]]:
-        return _linear_head.sides(examples)
-
-    def run(self, inputs: list[list[str]]) -> np.ndarray:
-        return self.head(_features(self.static, inputs, self.max_length))
 
 
 def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarray:
@@ -78,8 +58,16 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     _linear_head.fit_linear_head(features, gold, model.task, len(model.labels)).save(directory)
 
 
-def start(directory: Path, *, threads: int, device: str) -> Model2VecRunner:
+def start(directory: Path, *, threads: int, device: str) -> Runner:
+    """model2vec's own ``encode``, which takes texts, then the classifier."""
     from model2vec import StaticModel
 
     static = StaticModel.from_pretrained(directory / _STATIC_FOLDER)
-    return Model2VecRunner(static, _linear_head.Head.load(directory))
+    head = _linear_head.Head.load(directory)
+
+    def run(sides: list[list[str]]) -> np.ndarray:
+        return head(_features(static, sides, runner.max_length))
+
+    weights = int(static.embedding.size) + head.parameters
+    runner = Runner(_linear_head.sides, run, weights, tokenizer_inside=True, max_length=MAX_LENGTH)
+    return runner

@@ -30,6 +30,7 @@ GRAPH_NAME = "openvino_model.xml"
 def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray) -> None:
     import nncf
     import openvino
+    import torch
 
     from compress.models.prunable_units import has_heads
 
@@ -40,7 +41,13 @@ def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.n
     inputs = input_names(loaded)
     runner = token_runner(directory, lambda _: np.empty(0), inputs)
     rows = [runner.prepare([example]) for example in spread(train)]
-    graph = _convert(openvino, loaded, inputs)
+    # Two rows of three tokens: nothing of the trace may take a size for a constant.
+    traced = {name: torch.ones(2, 3, dtype=torch.int64) for name in inputs}
+    try:
+        graph = openvino.convert_model(loaded, example_input=traced)
+        graph.reshape({port: [-1, -1] for port in graph.inputs})
+    except Exception as error:  # it has no class of its own
+        raise Unavailable(f"OpenVINO cannot convert this model: {first_line(error)}") from None
     quantized = nncf.quantize(graph, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
     openvino.save_model(quantized, directory / GRAPH_NAME)
 
@@ -49,19 +56,6 @@ def spread(train: Sequence[Example]) -> list[Example]:
     """Return the calibration texts, from the first to the last of the training rows in even steps."""
     count = min(CALIBRATION_ROWS, len(train))
     return [train[index * len(train) // count] for index in range(count)]
-
-
-def _convert(openvino: Any, model: Any, inputs: Sequence[str]) -> Any:
-    import torch
-
-    # Two rows of three tokens: nothing of the trace may take a size for a constant.
-    example = {name: torch.ones(2, 3, dtype=torch.int64) for name in inputs}
-    try:
-        graph = openvino.convert_model(model, example_input=example)
-        graph.reshape({port: [-1, -1] for port in graph.inputs})
-    except Exception as error:  # it has no class of its own
-        raise Unavailable(f"OpenVINO cannot convert this model: {first_line(error)}") from None
-    return graph
 
 
 def start(directory: Path, *, threads: int, device: str) -> LoadedModel:

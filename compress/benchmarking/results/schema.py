@@ -349,9 +349,10 @@ class Measurement(WithIntervals):
             ValueError: its arguments are all faults, as short phrases.
         """
         try:
-            found: Self = _validator().validate_python(ArgsKwargs((), line))
+            _validator().validate_python(ArgsKwargs((), line))
         except pydantic.ValidationError as error:
             raise ValueError(*dict.fromkeys(map(_phrase, error.errors(include_url=False)))) from None
+        found = cls(**line)  # with the numbers as they are written
         if wrong := _value_faults(found):
             raise ValueError(*wrong)
         return found
