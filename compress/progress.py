@@ -17,6 +17,7 @@ logger = logging.getLogger("compress")
 
 Advance = Callable[[int], None]
 Progress = Callable[[str, int | None], AbstractContextManager[Advance]]
+Callback = Callable[[str, int, int | None], object]
 Item = TypeVar("Item")
 
 LINE_INTERVAL_S = 60
@@ -28,6 +29,24 @@ RECENT_LINES = ESTIMATE_S // LINE_INTERVAL_S
 def silent(title: str, total: int | None) -> Iterator[Advance]:
     """Show nothing."""
     yield lambda steps: None
+
+
+def calling(callback: Callback) -> Progress:
+    """Call ``callback(title, done, total)`` when a phase begins and after each of its steps; ``total`` may be None."""
+
+    @contextmanager
+    def phase(title: str, total: int | None) -> Iterator[Advance]:
+        done = 0
+
+        def advance(steps: int) -> None:
+            nonlocal done
+            done += steps
+            callback(title, done, total)
+
+        advance(0)
+        yield advance
+
+    return phase
 
 
 @dataclass

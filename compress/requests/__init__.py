@@ -39,7 +39,7 @@ from compress.errors import CompressError, MissingPackage, did_you_mean
 from compress.escaping.uris import text_without_secrets
 from compress.host import without_home
 from compress.models.model_dir import ModelDir
-from compress.progress import Progress, silent
+from compress.progress import Progress, calling, silent
 from compress.recipes import deciding
 
 Result = TypeVar("Result")
@@ -110,6 +110,12 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike | ModelDir)
 
 
+def _progress_of(value: Any) -> Any:
+    """Take a callback too; what shows progress itself takes a title and a total."""
+    is_callback = callable(value) and len(inspect.signature(value).parameters) == 3
+    return calling(value) if is_callback else value
+
+
 class FileList(tuple[str, ...]):
     """Several files, patterns or URIs that are read as one text; a list of strings is a list of texts."""
 
@@ -124,6 +130,7 @@ if TYPE_CHECKING:
     File = str | os.PathLike[str]
     Output = str | os.PathLike[str] | None
     Labels = Sequence[Any]
+    Shown = Any  # a Progress, or a function of title, steps done and all steps
     Models = Sequence[ModelDir | str | os.PathLike[str]]
 else:
     Model = Annotated[
@@ -139,6 +146,7 @@ else:
     File = Annotated[Any, Holds("file"), _accept(_is_path, "a path; give that of a file to read")]
     Output = Annotated[Any, Holds("output"), _accept(_is_path, "a path; give that of a directory to write")]
     Labels = Annotated[tuple[Any, ...], Holds("labels"), pydantic.Strict(False)]
+    Shown = Annotated[Progress, pydantic.BeforeValidator(_progress_of)]
     Models = Annotated[tuple[Model, ...], Holds("model"), pydantic.Strict(False)]
 Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line
 Percent = Annotated[float | None, Holds("percent")]  # a share; 95% or 0.95 on the command line
@@ -187,6 +195,7 @@ _ALLOWED = {
     "finite_number": "must be a finite number",
     "string_type": "must be text",
     "tuple_type": "must be a list",
+    "callable_type": "must be a function of a title, the steps done and all steps",
     "literal_error": "must be one of {expected}",
 }
 
@@ -247,7 +256,12 @@ class Request(Generic[Result]):
     NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # in place of what a group declares
 
     _: KW_ONLY
-    progress: Progress = option(default=silent, decides=False, has_option=False, help="Called for each phase.")
+    progress: Shown = option(
+        default=silent,
+        decides=False,
+        has_option=False,
+        help="A function of a phase's title, the steps done and all steps (None: unknown).",
+    )
 
     def __post_init__(self) -> None:
         if faults := [*self._idle(), *self.faults()]:

@@ -14,7 +14,7 @@ from compress.cli import REQUESTS, cli
 from compress.errors import CompressError
 from compress.requests import Request, declared_of, fields_of, option_of
 from compress.requests.benchmarking import Replay
-from compress.requests.training import Distill
+from compress.requests.training import Distill, Finetune
 from tests.support.tiny import examples
 
 DECLARED: dict[str, type[Request[Any]]] = {
@@ -118,3 +118,17 @@ def test_content_decides_and_not_its_place() -> None:
 def test_what_is_taken_by_position_comes_first_in_the_command() -> None:
     made = Replay("https://me:secret@host/a.lock.json", "test.csv", "new.jsonl", roots=("models",))
     assert made.command == "compress replay https://host/a.lock.json --data test.csv --output new.jsonl --root models"
+
+
+def test_a_callback_gets_a_title_the_steps_done_and_all_steps() -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    request = Finetune("encoder", train=[], validation=[], progress=lambda *phase, **_: None)  # shows by itself
+    assert request.progress.__name__ == "<lambda>"
+    request = Finetune(
+        "encoder", train=[], validation=[], progress=lambda title, done, total: seen.append((title, done, total))
+    )
+    with request.progress("Training", 3) as advance:
+        advance(2)
+    assert seen == [("Training", 0, 3), ("Training", 2, 3)]
+    with pytest.raises(CompressError, match="progress = 3 must be a function of a title"):
+        Finetune("encoder", train=[], validation=[], progress=3)
