@@ -17,8 +17,7 @@ from typing import Any
 from compress.benchmarking import worker
 from compress.inference import runners
 from compress.labelling import label as label_module
-from tests.support import MODELS_FOLDER, torch_as_it_is
-from tests.support import forked_workers as forked_workers_module
+from tests.support import MODELS_FOLDER, forked, torch_as_it_is
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -92,7 +91,7 @@ def pytest_collection_finish() -> None:
 def forked_workers() -> Iterator[None]:
     """Start the workers of benchmarks by forking, which spares each the import of torch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "subprocess", SimpleNamespace(Popen=forked_workers_module.start, PIPE=subprocess.PIPE))
+        patch.setattr(worker, "subprocess", SimpleNamespace(Popen=forked.start_worker, PIPE=subprocess.PIPE))
         yield
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 
 from compress.benchmarking import benchmark as benchmark_module
-from compress.benchmarking import worker as worker_module
 from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
@@ -58,15 +56,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Measu
         write(folder / "control", bilstm()), recipe={"name": "bilstm"}, notes={"control": True}, seeds={"seed": 7}
     )
     output = folder / "results.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_module, "subprocess", subprocess)  # as users start workers
-        lines = benchmark(
-            torch_directory("bert"),
-            [onnx_directory("bert"), control],
-            ROWS,
-            QUICK,
-            output=BenchmarkOutput(output, study="tiny", command="compress benchmark ..."),
-        )
+    lines = benchmark(
+        torch_directory("bert"),
+        [onnx_directory("bert"), control],
+        ROWS,
+        QUICK,
+        output=BenchmarkOutput(output, study="tiny", command="compress benchmark ..."),
+    )
     return output, lines
 
 

@@ -27,6 +27,7 @@ from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from compress.recipes import RECIPE_SINGULAR, Kind, catalogue, folder, recipe_names
 from compress.requests import groups
+from tests.support import forked
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
 
@@ -340,7 +341,7 @@ def test_a_full_disk_as_the_libraries_tell_it(
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(compress.models.saving, "save_model", full)
-    assert execute(desk.command("prune")) == 2
+    assert execute([*desk.command("prune"), "--no-measure"]) == 2
     said = capsys.readouterr().err
     assert "disk is full" in said and "Traceback" not in said
 
@@ -401,16 +402,9 @@ def test_an_interruption_that_becomes_another_error_stays_one(
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_exits_130_and_says_what_can_be_resumed(sent: signal.Signals, desk: Desk) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, *desk.command("label")]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"SLOW": "1"},
-        # A shell that runs the tests in the background has its children ignore SIGINT, and they inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    command = ["-c", INTERRUPTED, *desk.command("label")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = forked.Forked(command, env=os.environ | {"SLOW": "1"}, **pipes)
     assert process.stdout is not None and process.stdout.readline() == "shard 0\n"
     time.sleep(0.2)
     process.send_signal(sent)
@@ -418,7 +412,7 @@ def test_an_interruption_exits_130_and_says_what_can_be_resumed(sent: signal.Sig
     assert process.returncode == 130
     assert said.splitlines()[-1] == f"Interrupted. The same command goes on from what is finished of {desk.out}."
     assert "Traceback" not in said and not desk.out.exists()
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith(f"{desk.out}: 90 rows")
+    assert forked.run(command, check=True).stdout.startswith(f"{desk.out}: 90 rows")
     assert sorted(path.name for path in desk.out.glob("*.parquet")) == [f"shard-0000{n}.parquet" for n in range(3)]
 
 
@@ -483,7 +477,7 @@ def test_from_text_to_a_pruned_student_in_four_commands(desk: Desk, capsys: pyte
     assert execute(desk.command("distill", unlabeled=None, labels=folder / "labels", output=folder / "student")) == 0
     assert "parameters" in capsys.readouterr().out
     recover = {"recover": 1, "labels": folder / "labels"}
-    assert execute(desk.command("prune", heads="60%", output=folder / "small", **recover)) == 0
+    assert execute([*desk.command("prune", heads="60%", output=folder / "small", **recover), "--no-measure"]) == 0
     assert "Removed: 5 of 8 heads. Page: " in capsys.readouterr().out
     for model in ("student", "small"):
         assert execute(["predict", "--model", str(folder / model), "the film is good", "dull"]) == 0
@@ -546,7 +540,7 @@ def test_training_rows_of_a_benchmark_are_not_called_unlabelled(
 
 
 def test_columns_are_shown_to_the_user(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(desk.command("prune")) == 0
+    assert execute([*desk.command("prune"), "--no-measure"]) == 0
     said = capsys.readouterr().err
     assert "train: train.csv: CSV, text = text, label = label" in said and "removing 2 of 8 heads, 6 stay" in said
 
@@ -701,6 +695,6 @@ def test_an_output_never_replaces_what_the_command_reads(tmp_path: Path) -> None
         ["check", "results.jsonl", "--budgets", str(mine), "--junit", other],
         ["replay", str(mine), "--data", "test.csv", "-o", other, "--force"],
     ):
-        result = subprocess.run([sys.executable, "-m", "compress", *arguments], capture_output=True, text=True)
+        result = forked.run(["-m", "compress", *arguments])
         assert result.returncode == 2 and "which this command reads" in result.stderr, result.stderr
         assert mine.read_text(encoding="utf-8") == "keep me"

@@ -55,7 +55,7 @@ from tests.fuzzing.kinds import Use, kinds
 from tests.fuzzing.mutations import change_file, replace_file
 from tests.fuzzing.work_folders import RESUMED, damaged_work
 from tests.support import torch_as_it_is
-from tests.support.forked_workers import start
+from tests.support.forked import start_worker
 from tests.support.labelling import LabelOptions, label
 from tests.support.tiny import bilstm, classifier, write
 from tests.support.training_data import (
@@ -420,7 +420,7 @@ def load_everything(inputs: Path) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     os.environ |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    forked: Any = SimpleNamespace(Popen=partial(start, method="fork"), PIPE=subprocess.PIPE)
+    forked: Any = SimpleNamespace(Popen=partial(start_worker, method="fork"), PIPE=subprocess.PIPE)
     worker.subprocess = forked
     label_module.choose_runtime = torch_as_it_is
     vars(finetune.TRAINING).update(min_steps=10, min_steps_per_class=0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +24,7 @@ from compress.labelling.shards import SHARD_ROWS, write_shard
 from compress.models.model_dir import ModelDir
 from compress.tasks import default
 from tests.labelling.conftest import SHARD
+from tests.support import forked
 from tests.support.labelling import LabelOptions, label
 from tests.support.tagging import tagger
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
@@ -459,11 +458,7 @@ print(kills)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_again_and_again_it_ends_with_the_same_bytes(seed: int, teacher: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "pool.txt")
-    run = subprocess.run(
-        [sys.executable, "-c", KILLED, str(teacher), str(tmp_path / "pool.txt"), str(tmp_path), str(seed)],
-        capture_output=True,
-        text=True,
-    )
+    run = forked.run(["-c", KILLED, str(teacher), str(tmp_path / "pool.txt"), str(tmp_path), str(seed)])
     assert run.returncode == 0, run.stderr[-2000:]
     kills = int(run.stdout)
     assert kills >= 3

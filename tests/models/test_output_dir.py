@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from compress.errors import CompressError
 from compress.files import write_atomically
 from compress.models.manifest import Manifest
 from compress.models.output_dir import alone, discard_unfinished, finish, places_of, writing
+from tests.support import forked
 
 REQUEST = {"stage": "test", "seed": 0}
 
@@ -170,8 +170,8 @@ with writing(Path(sys.argv[1]), {"stage": "test", "seed": 0}) as working:
 
 def test_a_killed_process_leaves_nothing_locked(tmp_path: Path) -> None:
     """And while it lives no other process writes the same output."""
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path / "out")], stdout=subprocess.PIPE) as child:
-        assert child.stdout and child.stdout.readline() == b"working\n"
+    with forked.Forked(["-c", CHILD, str(tmp_path / "out")], stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline() == "working\n"
         with pytest.raises(CompressError, match="another command is writing .*out now; wait for it"):
             make(tmp_path / "out")
         child.kill()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ import pytest
 from compress.errors import CompressError
 from compress.models.output_dir import Busy, alone
 from compress.studies.journal import JOURNAL_NAME, OutOfDate, Stages
+from tests.support import forked
 
 
 @pytest.mark.parametrize("text", ["[]", '{"a": 1}', '{"a": {"fingerprint": 1, "seconds": 1}}', "[" * 9000, '{"a": {}}'])
@@ -202,7 +201,7 @@ def test_a_study_that_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
 def test_a_killed_study_locks_nobody_out(tmp_path: Path) -> None:
     kills_itself = "import os, sys; from compress.studies.journal import Stages; "
     kills_itself += "study = Stages.open(sys.argv[1], False); study.__enter__(); os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", kills_itself, str(tmp_path / "study")], check=False)
+    done = forked.run(["-c", kills_itself, str(tmp_path / "study")])
     assert done.returncode == -9 and [path.name for path in (tmp_path / "study").iterdir()] == [".study.json.lock"]
     with Stages.open(tmp_path / "study", False) as stages:
         assert not stages.done()

@@ -23,10 +23,10 @@ from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase
 from compress.training.batches import ProcessBatches, average_gradients, counts_of, shares
 from compress.training.phases import check_batch_sizes
+from tests.support.forked import run_in_two
 from tests.support.tagging import conllu, sentences, tagger
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TRAINING, labelled_file, pool_file, state, train_rows, validation_rows
-from tests.support.two_processes import run_in_two
 
 ROOT = Path(__file__).parents[2]
 # 129 rows in batches of 16: of the last batch of an epoch one process has none. Projections are trained outside the
@@ -139,7 +139,7 @@ def commands(files: Path) -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def by_two(files: Path, commands: dict[str, list[str]]) -> Path:
     """What two processes make of the commands."""
-    ended = run_in_two("tests.support.several_commands", [json.dumps([*commands.values()])], files)
+    ended = run_in_two("tests.support.several_commands", [json.dumps([*commands.values()])])
     assert ended.returncode == 0, ended.stderr
     return files / "two"
 
@@ -167,7 +167,7 @@ def test_pretrain(by_two: Path) -> None:
 
 def test_a_killed_training_resumes_in_as_many_processes_or_in_one(files: Path, tmp_path: Path) -> None:
     assert execute([*distilling(files, tmp_path / "one"), "-q"]) == 0
-    killed = run_in_two("tests.support.disturbed", ["kill", "1", "7", *distilling(files, tmp_path / "two")], files)
+    killed = run_in_two("tests.support.disturbed", ["kill", "1", "7", *distilling(files, tmp_path / "two")])
     assert killed.returncode == -signal.SIGKILL and not (tmp_path / "two").exists()
     shutil.copytree(tmp_path / ".two.partial", tmp_path / ".alone.partial")
     checkpoints = {path.name for path in (tmp_path / ".two.partial").rglob("checkpoint-*")}
@@ -182,10 +182,10 @@ def test_a_killed_training_resumes_in_as_many_processes_or_in_one(files: Path, t
 
 
 def test_an_error_of_any_process_is_said_once(files: Path, tmp_path: Path) -> None:
-    failed = run_in_two("tests.support.disturbed", ["fail", "1", "3", *distilling(files, tmp_path / "two")], files)
+    failed = run_in_two("tests.support.disturbed", ["fail", "1", "3", *distilling(files, tmp_path / "two")])
     assert failed.returncode == 2 and failed.stderr.count("ValueError: disturbed") == 1, failed.stderr
     (files / "odd.toml").write_text(STUDENT.replace("batch_size = 16", "batch_size = 15"), encoding="utf-8")
-    undivided = run_in_two("compress", distilling(files, tmp_path / "odd", student="odd.toml"), files)
+    undivided = run_in_two("compress", distilling(files, tmp_path / "odd", student="odd.toml"))
     assert undivided.returncode == 2 and undivided.stderr.count("a batch of 15 rows does not divide") == 1
     assert not list(tmp_path.glob("*odd*"))
 
