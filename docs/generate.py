@@ -26,8 +26,8 @@ from compress.benchmarking.results.schema import json_schema
 from compress.cli import COMMANDS, cli
 from compress.recipes import load_recipe
 from compress.reporting.curves import CURVE_NAME, read_curve
-from compress.reporting.page import locks_beside, view
 from compress.reporting.rendering import render
+from compress.reporting.report import view
 
 ROOT = Path(__file__).parent.parent
 
@@ -142,9 +142,9 @@ def reports() -> dict[Path, str]:
         title = load_recipe("benchmarks", study).title
         folder = RESULTS / f"{study}-report"
         curves = [read_curve(path) for path in sorted(folder.glob(f"*/{CURVE_NAME}"))]
-        page = view(Results.open(results), title=title, curves=curves, locks=locks_beside([results]))
+        page = view(Results.open(results), title=title, curves=curves)
         for path in folder.glob("report.*"):
-            found[path] = render(f"{path.name}.j2", page)
+            found[path] = render(f"{path.name}.j2", page=page)
     return found
 
 

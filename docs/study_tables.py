@@ -25,9 +25,10 @@ from compress.benchmarking.results.schema import FIELDS, Measurement
 from compress.escaping.markdown import Markdown, code_span, markdown_text
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting import tables
+from compress.reporting.pages import ReportTable
 from compress.reporting.pareto import marks, pareto_chart
 from compress.reporting.sections import Measured, gather
-from compress.reporting.survey import HEADINGS, SurveyTable, survey
+from compress.reporting.survey import HEADINGS, survey
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 FULL = ("table1-full-fourth", "table1-full", "table1-full-xeon", "table1-full-third")  # each with a teacher of its own
@@ -178,7 +179,7 @@ def _figures(study: str) -> list[dict[str, dict[str, str]]]:
     return [published_in_short(one, line) for one, line in made if one]
 
 
-def published_in_short(found: SurveyTable, line: Measurement) -> dict[str, dict[str, str]]:
+def published_in_short(found: ReportTable, line: Measurement) -> dict[str, dict[str, str]]:
     """Return by recipe what was measured, as text by column, with what the data and the metric are called."""
     about = {"data": line.data, "metric_name": line.metric_name or "", "study": line.study}
     measured = [key for key in HEADINGS if key not in {"system", "published", "recipe"}]

@@ -44,7 +44,7 @@ from compress.pruning.prune import PruningData, prune
 from compress.pruning.scoring import scoring_batches
 from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
-from compress.reporting.flips import flips_of
+from compress.reporting.tables import flips_of
 from compress.requests.exporting import export
 from compress.studies.plan import StudySettings
 from compress.studies.run import run

@@ -46,8 +46,8 @@ from compress.models.fitted_rows import check_unseen
 from compress.models.loading import copy_client_files
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
-from compress.reporting.calibration_page import verdict, view
-from compress.reporting.rendering import write_study
+from compress.reporting.calibration_page import calibration_page
+from compress.reporting.pages import write_study
 from compress.requests.calibration import Calibrate
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
@@ -126,7 +126,7 @@ def calibrate(request: Calibrate) -> ModelDir:
             "notes": notes,
         }
         # No client reads this folder, and no later stage copies it.
-        write_study(content, view, stage.working / FOLDER / CALIBRATION_NAME)
+        write_study(content, calibration_page, stage.working / FOLDER / CALIBRATION_NAME)
         if network is None:
             copy_client_files(source.path, stage.working)
             rescale_graph(source.path, stage.working, chosen.scaling)
@@ -145,7 +145,7 @@ def calibrate(request: Calibrate) -> ModelDir:
 
 def calibration_verdict(model: ModelDir) -> Sequence[str]:
     """Return what was done to the probabilities of a calibrated model and what is accepted, a sentence each."""
-    return verdict(read_json_table(model.path / FOLDER / CALIBRATION_NAME))
+    return calibration_page(read_json_table(model.path / FOLDER / CALIBRATION_NAME)).verdict
 
 
 def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:

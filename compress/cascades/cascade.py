@@ -30,8 +30,8 @@ from compress.models.cascade_dir import KIND, CascadeDir, check_members, open_mo
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress
-from compress.reporting.cascade_page import verdict, view
-from compress.reporting.rendering import write_study
+from compress.reporting.calibration_page import cascade_page
+from compress.reporting.pages import write_study
 from compress.requests.calibration import Cascade
 
 FOLDER, CONTENT_NAME = "cascade", "choice.json"
@@ -204,7 +204,7 @@ def cascade(request: Cascade) -> CascadeDir:
             "front": [judge.of(one) | {"members": one.members} for one in best_plans(tried, judge.gold, metric)],
             **{role: one.of(simulate(one.models, plan.members, plan.thresholds)) for role, one in judges.items()},
         }
-        write_study(content, view, stage.working / FOLDER / CONTENT_NAME)
+        write_study(content, cascade_page, stage.working / FOLDER / CONTENT_NAME)
         write_cascade({names[number]: members[number] for number in plan.members}, plan.thresholds, stage.working)
         stage.finish(
             kind=KIND,
@@ -228,7 +228,7 @@ def cascade(request: Cascade) -> CascadeDir:
 
 def cascade_verdict(model: CascadeDir) -> Sequence[str]:
     """Return what a cascade is made of, how fast it is, and what it loses, a sentence each."""
-    return verdict(choice_of(model))
+    return cascade_page(choice_of(model)).verdict
 
 
 def choice_of(model: CascadeDir) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def command(study: str, output: str, compute: Compute, **given: Any) -> None:
 
 def _print(directory: Path) -> None:
     """Print the report of a study, if it was made."""
-    from compress.reporting.rendering import MARKDOWN_NAME
+    from compress.reporting.pages import MARKDOWN_NAME
     from compress.studies.run import REPORT_NAME, RESULTS_NAME
 
     page = directory / REPORT_NAME / MARKDOWN_NAME

@@ -31,8 +31,8 @@ from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning
-from compress.reporting.heads_page import view
-from compress.reporting.rendering import write_study
+from compress.reporting.pages import write_study
+from compress.reporting.pruning_page import heads_page
 from compress.surgery.unit_masks import Masks, unmasked
 
 STUDY_NAME = "heads.json"
@@ -136,7 +136,7 @@ def head_study(
             "one_head": alone,
             "evolution": evolution,
         }
-        write_study(content, view, stage.working / STUDY_NAME)
+        write_study(content, heads_page, stage.working / STUDY_NAME)
         stage.finish(kind="heads", recipe=recipe)
     return Path(output)
 

@@ -34,9 +34,9 @@ from compress.pruning.choose_units import PruningPlan, choose_units, plan_prunin
 from compress.pruning.evaluation import PrunedState, PruningRows, reloadable, split_rows
 from compress.pruning.scoring import Values, choose_removed_layers, hidden_importance
 from compress.recipes import Choice, Phase, Pruning, Training
-from compress.reporting.curves import CURVE_NAME, curve_csv
-from compress.reporting.pruning_page import removed, view
-from compress.reporting.rendering import write_study
+from compress.reporting.curves import CURVE_NAME
+from compress.reporting.pages import as_csv, write_study
+from compress.reporting.pruning_page import pruning_page, removed
 from compress.requests.exporting import export
 from compress.surgery.remove_vocabulary import check_tokenizer
 from compress.surgery.unit_masks import Masks, mask_key, masks_at, masks_from_json
@@ -418,9 +418,10 @@ def write_pruning_report(
         **decisions,
         "curve": curve,
     }
-    write_study(content, view, stage.working / PRUNING_REPORT_NAME)
+    write_study(content, pruning_page, stage.working / PRUNING_REPORT_NAME)
     if curve:
-        write_atomically(stage.working / CURVE_NAME, curve_csv(curve))
+        points = [[*curve[0]], *([point[key] for key in curve[0]] for point in curve)]
+        write_atomically(stage.working / CURVE_NAME, as_csv(points))
     # A target may remove no heads or no neurons.
     shapes = [
         {key: step[key] for key in ("removal", "config")} for step in state.steps if step["removed"] or not step["of"]

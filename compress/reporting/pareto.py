@@ -8,83 +8,22 @@ and at the edge where its speed is out of range too.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
 from compress.benchmarking.results.schema import Measurement
-from compress.escaping.markup import markup_text
 from compress.evaluation.pareto import non_dominated
 from compress.inference.speedup_intervals import Interval
 from compress.recipes import known_student
-from compress.reporting.svg import Axis, Canvas, both_sizes, document, frame, horizontal_ticks, vertical_ticks
+from compress.recipes.student import Published
+from compress.reporting.rendering import MARKERS, ORDER, render
+from compress.reporting.svg import Axis, Canvas, both_sizes
 from compress.reporting.tables import setting_text
 
-
-@dataclass(frozen=True)
-class Marker:
-    """``path`` is the outline of its mark around 0, 0 in pixels; ``colour`` a variable of the charts' style."""
-
-    meaning: str
-    path: str
-    colour: str
-    hollow: bool = False
-
-
-MARKERS: Mapping[str, Marker] = {
-    "teacher": Marker("what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
-    "model": Marker("made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
-    "cascade": Marker(
-        "models of which the next answers what the first is not sure of", "M0-7 7 5-7 5z M-7 1 7 1", "--c0"
-    ),
-    "control": Marker(
-        "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
-    ),
-    "baseline": Marker("a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
-    "competitor": Marker("the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
-    "reference-model": Marker("a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"),
-    "published": Marker(
-        "the authors’ figure for the method, without a speed",
-        "M0-8 2-2.5 8-2.5 3.2 1.2 5 7 0 3.4-5 7-3.2 1.2-8-2.5-2-2.5z",
-        "--c0",
-        hollow=True,
-    ),
-}
-# In legends and where the shape needs no words.
-ORDER = {name: index for index, name in enumerate(MARKERS)}
-
-
-def symbol(name: str) -> str:
-    """Return a kind's mark as a small picture for a legend; it says nothing to a screen reader, its label does."""
-    return (
-        '<svg class="chart symbol" viewBox="-10 -10 20 20" width="16" height="16" aria-hidden="true" focusable="false">'
-        f'<g class="point {name}"><path class="mark" d="{MARKERS[name].path}"/></g></svg>'
-    )
-
-
 MODES = ("log", "linear")
-_COLOURS = [f".chart .point.{name}{{--own:var({kind.colour})}}" for name, kind in MARKERS.items()]
-_OUTLINES = [
-    f".chart .point.{name} .mark{{fill:var(--paper);stroke:var(--own);stroke-width:2}}"
-    for name, kind in MARKERS.items()
-    if kind.hollow
-]
-_RULES = "\n".join(_COLOURS + _OUTLINES)
-STYLE = f"""
-.chart .point{{transition:transform .35s;transform:translate(var(--log),var(--y))}}
-.chart .point:focus{{outline:none}}.chart .point .bars{{opacity:.22;stroke:var(--own);stroke-width:1.5}}
-.chart .point:hover .bars,.chart .point:focus .bars{{opacity:1}}
-.chart .point .mark{{fill:var(--own);stroke:var(--paper);stroke-width:1.5}}
-.chart .front{{fill:none;stroke:var(--c0);stroke-width:1.5;stroke-dasharray:5 4;opacity:.75}}
-.chart .one{{stroke:var(--faint);stroke-width:1;stroke-dasharray:2 3}}
-.chart .point .arrow{{fill:none;stroke:var(--own);stroke-width:2}}
-.chart .point .name{{font-size:12px;paint-order:stroke;stroke:var(--paper);stroke-width:4px;stroke-linejoin:round}}
-.chart .on-linear{{display:none}}
-{_RULES}
-.chart .point:focus-visible .mark{{stroke:var(--ink);stroke-width:3}}
-"""
 SHALLOWEST_SHARE = 0.08  # of the metric's scale: how far below the teacher the plot reaches at least where marks do
 
 
@@ -117,6 +56,10 @@ class _Plot:
         """Return the pixel of a speed, inside the frame."""
         return min(max(self.axes[mode].place(max(speedup, 1e-9)), self.canvas.left), self.canvas.right)
 
+    def up(self, metric: float) -> float:
+        """Return the pixel of a metric, inside the frame."""
+        return min(max(self.y.place(metric), self.canvas.top), self.canvas.bottom)
+
     def height(self, point: Point) -> float:
         bottom = self.canvas.bottom
         return min(self.y.place(point.metric.value), bottom - 10) if point.metric else bottom
@@ -129,7 +72,7 @@ def front(points: Sequence[Point]) -> list[Point]:
     """Return the points that no other beats in both speed and metric, by rising speed; controls do not count."""
     drawn = [(p.speedup.value, p.metric.value, p) for p in points if p.kind != "control" and p.speedup and p.metric]
     best = non_dominated([(speed, metric) for speed, metric, _ in drawn])
-    return [point for _, _, point in sorted((drawn[index] for index in best), key=itemgetter(0))]
+    return [drawn[index][-1] for index in sorted(best, key=lambda index: drawn[index][0])]
 
 
 @both_sizes
@@ -145,19 +88,15 @@ def pareto_chart(canvas: Canvas, points: Sequence[Point], *, title: str, y_label
     heights = [p.metric.value for p in shown if p.metric] or [0.0, scale]
     y = Axis.over(heights, canvas.bottom, canvas.top, margin=0.15)
     plot = _Plot(axes, y, canvas)
-    parts = [*frame(canvas, title, "times as fast as the teacher in torch", y_label), *horizontal_ticks(canvas, y)]
+    places = [_names(points, plot, mode) for mode in MODES]
+    drawn = [
+        (point, {mode: found[index] for mode, found in zip(MODES, places, strict=True) if index in found})
+        for index, point in enumerate(points)
+    ]
+    drawn.sort(key=lambda one: -ORDER[one[0].kind])  # the teacher on top
     best = [point for point in front(points) if not plot.is_sunk(point)]
-    for mode, x in axes.items():
-        parts += vertical_ticks(canvas, x, prefix="×", group=f"on-{mode}")
-        line = " ".join(f"{plot.x(p, mode)},{plot.height(p)}" for p in best)
-        parts.append(f'<polyline class="front on-{mode}" points="{line}"/>')
-        one = x.place(1.0)
-        parts.append(f'<line class="one on-{mode}" x1="{one}" x2="{one}" y1="{canvas.top}" y2="{canvas.bottom}"/>')
-    named = {mode: _labels(points, plot, mode) for mode in MODES}
-    for index in sorted(range(len(points)), key=lambda i: -ORDER[points[i].kind]):  # the teacher on top
-        labels = "".join(named[mode].get(index, "") for mode in MODES)
-        parts.append(_drawn(points[index], plot, labels))
-    return document(canvas, title, parts, description=f"{len(points)} marks", style=STYLE, role="group")
+    labels = {"title": title, "y_label": y_label, "says": f"{len(points)} marks"}
+    return render("pareto.svg.j2", canvas=canvas, plot=plot, points=drawn, front=best, **labels)
 
 
 def _lowest(points: Sequence[Point], scale: float) -> float:
@@ -169,66 +108,38 @@ def _lowest(points: Sequence[Point], scale: float) -> float:
     return top - max(SHALLOWEST_SHARE * scale, 3 * usual) if known else 0.0
 
 
-def _drawn(point: Point, plot: _Plot, labels: str) -> str:
-    """Return a mark with both intervals as lines through it, cut off at the frame."""
-    canvas, here, bars = plot.canvas, plot.height(point), ""
-    if point.metric and not plot.is_sunk(point):
-        ends = (point.metric.high, point.metric.low)
-        top, bottom = (min(max(plot.y.place(end), canvas.top), canvas.bottom) - here for end in ends)
-        bars += f'<line class="bars" x1="0" x2="0" y1="{top:.1f}" y2="{bottom:.1f}"/>'
-    for mode in MODES if point.speedup else ():
-        left, right = (plot.across(mode, end) - plot.x(point, mode) for end in (point.speedup or (0, 0, 0))[1:])
-        bars += f'<line class="bars on-{mode}" x1="{left:.1f}" x2="{right:.1f}" y1="0" y2="0"/>'
-    at = "".join(f"--{mode}:{plot.x(point, mode)}px;" for mode in MODES)
-    arrow = '<path class="arrow" d="M-4 11l4 5 4-5M0 8v8"/>' if plot.is_sunk(point) else ""
-    return (
-        f'<g class="point {markup_text(point.kind)}" tabindex="0" role="img" aria-label="{markup_text(point.caption)}" '
-        f'style="{at}--y:{here}px">{bars}{arrow}<path class="mark" d="{MARKERS[point.kind].path}"/>{labels}</g>'
-    )
+def _names(points: Sequence[Point], plot: _Plot, mode: str) -> dict[int, tuple[float, float, str]]:
+    """Return where names find room: right of the mark, left, above or below; the others are told on hover."""
+    canvas, found = plot.canvas, dict[int, tuple[float, float, str]]()
+    marks = [(plot.x(point, mode), plot.height(point)) for point in points]
+    boxes = [(x - 9, y - 9, x + 9, y + 9) for x, y in marks]
 
+    def is_free(index: int, box: tuple[float, float, float, float]) -> bool:
+        left, low, right, high = box
+        inside = canvas.left <= left and right <= canvas.width - 2 and canvas.top - 12 <= low and high <= canvas.bottom
+        others = (other for place, other in enumerate(boxes) if place != index)
+        return inside and not any(left < c and a < right and low < d and b < high for a, b, c, d in others)
 
-def _labels(points: Sequence[Point], plot: _Plot, mode: str) -> dict[int, str]:
-    """Return the names that find room: right of the mark, left, above or below; the others are told on hover."""
-    canvas = plot.canvas
-    marks = [(plot.x(p, mode), plot.height(p)) for p in points]
-    taken = [(a - 9, b - 9, a + 9, b + 9) for a, b in marks]
-    found, values = {}, [p.metric.value if p.metric else 0.0 for p in points]
+    values = [point.metric.value if point.metric else 0.0 for point in points]
     for index in sorted(range(len(points)), key=lambda i: (ORDER[points[i].kind], -values[i])):
-        px, py = marks[index]
-        width = 6.6 * len(points[index].name)
-        for dx, dy, anchor, left in (
-            (12, 4, "start", px + 10),
-            (-12, 4, "end", px - 12 - width),
-            (0, -13, "middle", px - width / 2),
-            (0, 21, "middle", px - width / 2),
-        ):
-            low, high, right = py + dy - 12, py + dy + 3, left + width
-            inside = canvas.left <= left and right <= canvas.width - 2
-            inside = inside and canvas.top - 12 <= low and high <= canvas.bottom
-            others = (box for place, box in enumerate(taken) if place != index)
-            if inside and not any(left < c and a < right and low < d and b < high for a, b, c, d in others):
-                taken.append((left, low, right, high))
-                name = markup_text(points[index].name)
-                found[index] = f'<text class="name on-{mode}" x="{dx}" y="{dy}" text-anchor="{anchor}">{name}</text>'
-                break
+        (x, y), width = marks[index], 6.6 * len(points[index].name)
+        lefts = {(12, 4, "start"): 10, (-12, 4, "end"): -12 - width}
+        lefts |= {(0, -13, "middle"): -width / 2, (0, 21, "middle"): -width / 2}
+        boxed = {at: (x + left, y + at[1] - 12, x + left + width, y + at[1] + 3) for at, left in lefts.items()}
+        if at := next((at for at, box in boxed.items() if is_free(index, box)), None):
+            boxes.append(boxed[at])
+            found[index] = at
     return found
 
 
 @dataclass(frozen=True)
 class PublishedPoint:
-    """What authors reported of a method that is among the rows, and what we measure of it; all in percent.
-
-    ``kept`` is of their own teacher, ``ours_kept`` of ours.
-    """
+    """What authors reported of a method that is among the rows; what they and we keep of our teachers, in percent."""
 
     recipe: str
-    dataset: str
-    metric: str
-    value: float
-    teacher: float
+    figure: Published
     kept: float
     ours_kept: float
-    source: str
 
 
 def published_figures(lines: Sequence[Measurement]) -> list[PublishedPoint]:
@@ -245,9 +156,8 @@ def published_figures(lines: Sequence[Measurement]) -> list[PublishedPoint]:
             # As a word: RTE is in 'glue/RTE dev', not in 'forte'.
             is_same = re.search(rf"(?<!\w){name}(?!\w)", best.data, re.IGNORECASE)
             if is_same and one.metric == best.metric_name:
-                kept, ours = 100 * one.value / one.teacher, best.metric_kept_percent or 0.0
                 found.append(
-                    PublishedPoint(recipe, one.dataset, one.metric, one.value, one.teacher, kept, ours, one.source)
+                    PublishedPoint(recipe, one, 100 * one.value / one.teacher, best.metric_kept_percent or 0.0)
                 )
     return found
 
@@ -258,12 +168,12 @@ def marks(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) -> 
     found = [_mark(line, alone=runtimes[line.model] == 1) for line in lines]
     whole = [_scale(line) * line.metric for line in lines if line.kind == "teacher" and line.metric is not None]
     for one in published if whole else ():
+        figure, name, height = one.figure, f"{one.recipe}, published", one.kept / 100 * whole[0]
         caption = (
-            f"{one.recipe}, published: {one.value:g} {one.metric} on {one.dataset}, {one.kept:.1f}% of its teacher’s "
-            f"{one.teacher:g}; drawn at that share of our teacher, without a speed. {one.source}"
+            f"{name}: {figure.value:g} {figure.metric} on {figure.dataset}, {one.kept:.1f}% of its teacher’s "
+            f"{figure.teacher:g}; drawn at that share of our teacher, without a speed. {figure.source}"
         )
-        height = one.kept / 100 * whole[0]
-        found.append(Point(f"{one.recipe}, published", "published", None, Interval(height, height, height), caption))
+        found.append(Point(name, "published", None, Interval(height, height, height), caption))
     return found
 
 

@@ -1,82 +1,74 @@
-"""Pages of charts and tables as data, and the templates that render them; every value is escaped."""
+"""The templates of pages and pictures, in which every value is escaped, and the marks that both have."""
 
-import csv
-import io
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from compress.benchmarking.results.formatting import exact, plural, points, shown, span, times
+from compress.benchmarking.results.formatting import exact, plural, points, times
 from compress.escaping.markdown import code_span, markdown_text
 from compress.escaping.markup import visible_value
-from compress.files import write_atomically
-from compress.reporting.curves import Chart
-from compress.reporting.pareto import MARKERS, symbol
-from compress.reporting.tables import Cell
 
-HTML_NAME, MARKDOWN_NAME = "report.html", "report.md"
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 @dataclass(frozen=True)
-class StudyPage:
-    """The page of a stage: sentences, then charts and tables; ``again`` is a command that makes again what it found."""
+class Marker:
+    """``path`` is the outline of a mark around 0, 0 in pixels; ``colour`` a variable of the charts' style."""
 
-    title: str
-    command: str
-    verdict: Sequence[str]
-    contents: Sequence[Chart]
-    again: str = ""
+    meaning: str
+    path: str
+    colour: str
+    hollow: bool = False
 
 
-def render(template: str, page: Any) -> str:
-    """Return a page from one of the ``templates``, as HTML or as Markdown."""
+# Marks of the Pareto chart, in the order of legends and where the shape needs no words.
+MARKERS: Mapping[str, Marker] = {
+    "teacher": Marker("what the models are compared with", "M0-8 8 0 0 8-8 0z", "--c1"),
+    "model": Marker("made from the teacher", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c0"),
+    "cascade": Marker(
+        "models of which the next answers what the first is not sure of", "M0-7 7 5-7 5z M-7 1 7 1", "--c0"
+    ),
+    "control": Marker(
+        "the same student without distillation", "M-6 0a6 6 0 1 0 12 0a6 6 0 1 0-12 0z", "--c3", hollow=True
+    ),
+    "baseline": Marker("a cheap classifier fitted on gold labels only", "M0-7 7 6-7 6z", "--c2"),
+    "competitor": Marker("the same model in another tool", "M-5.5-5.5h11v11h-11z", "--c4"),
+    "reference-model": Marker("a published size with random weights: speed only", "M-2-8h4v16h-4z", "--faint"),
+    "published": Marker(
+        "the authors’ figure for the method, without a speed",
+        "M0-8 2-2.5 8-2.5 3.2 1.2 5 7 0 3.4-5 7-3.2 1.2-8-2.5-2-2.5z",
+        "--c0",
+        hollow=True,
+    ),
+}
+ORDER = {name: index for index, name in enumerate(MARKERS)}
+
+
+def number(value: float) -> str:
+    """Return a tick's label without needless digits."""
+    return f"{value:,.10g}" if abs(value) >= 1000 else f"{value:.10g}"
+
+
+def render(template: str, **values: Any) -> str:
+    """Return one of the ``templates`` with its values, as HTML, SVG or Markdown."""
+    return _environment(template.endswith(".md.j2")).get_template(template).render(**values)
+
+
+@cache
+def _environment(is_markdown: bool) -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    is_html = template.endswith(".html.j2")
     environment = Environment(
         loader=PackageLoader("compress.reporting"),
-        autoescape=is_html,
-        finalize=visible_value if is_html else markdown_text,
+        autoescape=not is_markdown,
+        finalize=markdown_text if is_markdown else visible_value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {
-        "plural": plural,
-        "points": points,
-        "times": times,
-        "exact": exact,
-        "code_span": code_span,
-    }
-    environment.globals |= {"kinds": MARKERS, "symbol": symbol}
-    return environment.get_template(template).render(page=page)
-
-
-def write_study(content: Mapping[str, Any], view: Callable[[Any], StudyPage], file: Path) -> None:
-    """Write what a stage found as JSON, and the page about it beside the file; its folder is made."""
-    file.parent.mkdir(exist_ok=True)
-    write_atomically(file, json.dumps(content, indent=1) + "\n")
-    write_page(view(content), file.parent)
-
-
-def write_page(page: StudyPage, directory: Path) -> None:
-    """Write ``report.html``, ``report.md``, and a CSV and, of pictures, an SVG for each chart."""
-    write_atomically(directory / HTML_NAME, render("study.html.j2", page))
-    write_atomically(directory / MARKDOWN_NAME, render("study.md.j2", page))
-    for chart in page.contents:
-        for picture in chart.pictures:
-            write_atomically(directory / f"{chart.name}.svg", picture.wide)
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(chart.headings)
-        writer.writerows([cell.text if cell.value is None else cell.value for cell in row] for row in chart.rows)
-        write_atomically(directory / f"{chart.name}.csv", buffer.getvalue())
-
-
-def quality(one: Mapping[str, Any], metric: str) -> list[Cell]:
-    """Return the cells of a metric's ``value`` and of its difference to the whole model in ``points``."""
-    interval = span(points(one["low"]), points(one["high"]))
-    return [Cell(shown(one["value"], metric), "", one["value"]), Cell(points(one["points"]), interval, one["points"])]
+    environment.filters |= {one.__name__: one for one in (plural, points, times, exact, code_span, number)}
+    environment.globals["kinds"] = MARKERS
+    return environment

@@ -1,9 +1,11 @@
 """Report of ``compress search``: what was found and how certain it is, the front as it grew, and all that was tried."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
+from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import (
     in_points,
     megabytes,
@@ -19,11 +21,10 @@ from compress.benchmarking.results.formatting import (
 from compress.evaluation.pareto import non_dominated
 from compress.inference.speedup_intervals import Interval
 from compress.progress import duration
-from compress.reporting.curves import Chart
-from compress.reporting.rendering import StudyPage, quality
-from compress.reporting.svg import Series, line_chart
-from compress.reporting.tables import EMPTY, Cell, number
+from compress.reporting.pages import EMPTY, Cell, ReportTable, StagePage, integer, number, quality
+from compress.reporting.svg import Picture, Series, line_chart
 
+FASTER = "times as fast as the teacher"
 # What rule chose the winner; they are those of compress.searching.selection.
 RULES = {
     "speed": "The fastest student within the budget",
@@ -32,52 +33,59 @@ RULES = {
 }
 
 
-def view(found: Mapping[str, Any]) -> StudyPage:
-    """Return the page."""
+def search_page(found: Mapping[str, Any]) -> StagePage:
+    """Return the page of a search."""
     contents = [_front(found)] if found["front"] else []
     contents += [_tried(found)] if any(row["speedup"] for row in found["trials"]) else []
     title = f"Students of {found['teacher']} within a budget"
-    return StudyPage(title, found["command"] or "compress search", verdict(found), contents, found["again"])
+    return StagePage(title, found["command"] or "compress search", verdict(found), contents, found["again"])
 
 
 def verdict(found: Mapping[str, Any]) -> list[str]:
     """Return what was asked, found and measured, a sentence each."""
-    trained = [row for row in found["trials"] if row["rungs"]]
-    metric, rows, winner, joined = found["metric"], found["rows"]["validation"], _row(found, "winner"), found["cascade"]
+    trained = sum(bool(row["rungs"]) for row in found["trials"])
+    winner, joined = _row(found, "winner"), found["cascade"]
     sentences = [
-        f"Asked for: {found['asked']}. {plural(len(found['trials']), 'shape')} timed, {len(trained)} trained, in "
+        f"Asked for: {found['asked']}. {plural(len(found['trials']), 'shape')} timed, {trained} trained, in "
         f"{duration(found['seconds'])}.",
+        _missed(found) if winner is None else _won(found, winner),
     ]
-    if winner is None:
-        sentences.append(_missed(found))
-    else:
-        share, why = winner["rungs"][-1]["share"], winner["ended"].partition(": ")[2] or "the time was over"
-        steps = "" if share == 1 else f" (trained for {share:.0%} of its steps: {why})"
-        certainty = f", {found['certainty']}" if found["certainty"] else ""
-        rule = "knee" if not found["budget"] else "speed" if "max_accuracy_drop" in found["budget"] else "metric"
-        sentences.append(
-            f"{RULES[rule]}: {winner['name']}{steps}. {with_span(_speed(winner), times)} as fast as the teacher in "
-            f"torch on {plural(found['threads'], 'thread')}, {milliseconds(winner['latency_ms'])} a row, "
-            f"{megabytes(winner['size_bytes'])}. {metric.capitalize()} {shown(winner['value'], metric)} on {rows:,} "
-            f"validation rows, {_difference(winner)} to the teacher{certainty}."
-        )
     if joined is not None:
         chosen = "It was chosen among thousands on validation rows, so that their figure is optimistic."
         return [*sentences, _joined(found, joined), _on_test(found, chosen)]
-    chosen = f"It was chosen among {plural(len(trained), 'candidate')} on validation rows, so that their figure is "
+    chosen = f"It was chosen among {plural(trained, 'candidate')} on validation rows, so that their figure is "
     return sentences if winner is None else [*sentences, _on_test(found, f"{chosen}optimistic by selection.")]
+
+
+def _won(found: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
+    """Return what is said of the student that won."""
+    share, why = winner["rungs"][-1]["share"], winner["ended"].partition(": ")[2] or "the time was over"
+    steps = "" if share == 1 else f" (trained for {share:.0%} of its steps: {why})"
+    certainty = f", {found['certainty']}" if found["certainty"] else ""
+    rule = "knee" if not found["budget"] else "speed" if "max_accuracy_drop" in found["budget"] else "metric"
+    return (
+        f"{RULES[rule]}: {winner['name']}{steps}. {with_span(_speed(winner), times)} as fast as the teacher in "
+        f"torch on {plural(found['threads'], 'thread')}, {milliseconds(winner['latency_ms'])} a row, "
+        f"{_figures(found, winner)}{certainty}."
+    )
+
+
+def _figures(found: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+    metric, rows = found["metric"], found["rows"]["validation"]
+    return (
+        f"{megabytes(one['size_bytes'])}. {metric.capitalize()} {shown(one['value'], metric)} on {rows:,} "
+        f"validation rows, {_difference(one)} to the teacher"
+    )
 
 
 def _joined(found: Mapping[str, Any], joined: Mapping[str, Any]) -> str:
     """Return what is said of a cascade that won."""
     answers = [f"{name} {share:.1%}" for name, share in zip(joined["members"], joined["answered"], strict=True)]
-    metric, rows = found["metric"], found["rows"]["validation"]
     alone = "Faster is a cascade" if found["winner"] else "A cascade meets it"
     return (
         f"{alone}, which is DIR/best: of the rows each answers {'; '.join(answers)}. It is about "
         f"{times(joined['speedup'])} as fast as the teacher in torch in the mean, by the typical times of each, "
-        f"{milliseconds(joined['latency_ms'])} a row, {megabytes(joined['size_bytes'])}. {metric.capitalize()} "
-        f"{shown(joined['value'], metric)} on {rows:,} validation rows, {_difference(joined)} to the teacher. Rows "
+        f"{milliseconds(joined['latency_ms'])} a row, {_figures(found, joined)}. Rows "
         "that the last member answers take as long as all members together."
     )
 
@@ -95,30 +103,29 @@ def _on_test(found: Mapping[str, Any], chosen: str) -> str:
     return (
         f"{chosen} On {test['rows']:,} test rows that took no part it has {metric} {shown(test['value'], metric)}, "
         f"{_difference(test)} to the teacher, and is {with_span(Interval(**test['speedup']), times)} as fast."
-        f"{_held(found, test)}{left_out}"
+        f"{_held(found['budget'], test)}{left_out}"
     )
 
 
-def _held(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
+def _held(budget: Mapping[str, float], test: Mapping[str, Any]) -> str:
     """Say whether the allowed drop and the asked speed-up hold on test rows; nothing where none was given."""
-    said, allowed = "", found["budget"].get("max_accuracy_drop")
+    said, allowed = "", budget.get("max_accuracy_drop")
     if allowed is not None:
-        limit = in_points(allowed)
+        limit, side = in_points(allowed), "within" if test["points"] >= -allowed else "beyond"
+        said = f" That is {side} {limit}, not certain with {test['rows']:,} rows."
         if test["low"] >= -allowed:
             said = f" That is certainly within {limit}."
         elif test["high"] < -allowed:
             said = f" That is certainly beyond {limit}: the budget is not met."
-        else:
-            side = "within" if test["points"] >= -allowed else "beyond"
-            said = f" That is {side} {limit}, not certain with {test['rows']:,} rows."
-    if test["speedup"]["high"] < (asked := found["budget"].get("min_speedup", 0)):
+    if test["speedup"]["high"] < (asked := budget.get("min_speedup", 0)):
         said += f" It is certainly slower than the {times(asked)} that was asked: the budget is not met."
-    if test["latency_ms"]["low"] > (most := found["budget"].get("max_latency_ms", math.inf)):
+    if test["latency_ms"]["low"] > (most := budget.get("max_latency_ms", math.inf)):
         said += f" It certainly takes longer than the {most:g} ms that were asked: the budget is not met."
     return said
 
 
 def _missed(found: Mapping[str, Any]) -> str:
+    """Return what came closest where no student won."""
     near = _row(found, "closest")
     if near is not None and near["rungs"]:
         return (
@@ -127,12 +134,9 @@ def _missed(found: Mapping[str, Any]) -> str:
         )
     if near is not None:
         return f"None was trained. In speed and size the closest is {near['name']}: {near['ended']}."
-    first = next(iter(found["trials"]), None)
-    return (
-        f"No shape could be timed. The first {first['ended']}."
-        if first
-        else "No shape was timed: the time was over before."
-    )
+    if found["trials"]:
+        return f"No shape could be timed. The first {found['trials'][0]['ended']}."
+    return "No shape was timed: the time was over before."
 
 
 def _row(found: Mapping[str, Any], which: str) -> Mapping[str, Any] | None:
@@ -147,24 +151,28 @@ def _difference(row: Mapping[str, Any]) -> str:
     return f"{points(row['points'])} points ({span(points(row['low']), points(row['high']))})"
 
 
-def _front(found: Mapping[str, Any]) -> Chart:
-    series, title = [], "The front"
+def _front(found: Mapping[str, Any]) -> ReportTable:
+    series, winner = [], _row(found, "winner")
+    rungs = [(_drawn(row), rung) for row in found["trials"] for rung in row["rungs"]]
     for share in found["rungs"]:
-        rungs = [(_drawn(row), rung) for row in found["trials"] for rung in row["rungs"]]
         at = [(speed, rung["points"]) for speed, rung in rungs if rung["share"] == share]
-        if best := non_dominated(at):
-            series.append(Series(f"after {share:.0%} of the steps", sorted(at[index] for index in best)))
-    if winner := _row(found, "winner"):
+        series.append(Series(f"after {share:.0%} of the steps", sorted(at[index] for index in non_dominated(at))))
+    if winner:
         series.append(Series("winner", [(_drawn(winner), winner["points"])], [(winner["low"], winner["high"])]))
-    x_label, y_label = "times as fast as the teacher", "difference (points)"
-    return Chart(
-        title=title,
+    return _table(
+        found,
+        title="The front",
         caption="Students than which no other is faster and better, after each rung: speed-up over the teacher in "
         f"torch, and {found['metric']} minus the teacher's on validation rows in points, with the paired 95% interval.",
         name="front",
-        pictures=[line_chart(series, title=title, x_label=x_label, y_label=y_label, log="x")],
-        headings=_headings(found),
-        rows=[_cells(found, row) for row in found["trials"] if row["trial"] in found["front"]],
+        picture=line_chart(
+            [one for one in series if one.points],
+            title="The front",
+            x_label=FASTER,
+            y_label="difference (points)",
+            log="x",
+        ),
+        trials=[row for row in found["trials"] if row["trial"] in found["front"]],
     )
 
 
@@ -173,36 +181,39 @@ def _drawn(row: Mapping[str, Any]) -> float:
     return float(f"{row['speedup']:.3g}")
 
 
-def _tried(found: Mapping[str, Any]) -> Chart:
-    families: dict[str, list[tuple[float, float]]] = {}
-    for row in found["trials"]:
-        families.setdefault(row["family"], []).extend([(row["trial"], _drawn(row))] if row["speedup"] else [])
-    series = [Series(name, drawn) for name, drawn in families.items() if drawn]
-    title, y_label = "All that was tried", "times as fast as the teacher"
-    return Chart(
+def _tried(found: Mapping[str, Any]) -> ReportTable:
+    timed = grouped((row for row in found["trials"] if row["speedup"]), itemgetter("family"))
+    series = [Series(name, [(row["trial"], _drawn(row)) for row in rows]) for name, rows in timed.items()]
+    title = "All that was tried"
+    return _table(
+        found,
         title=title,
         caption="Every shape in the order in which it was timed, with untrained weights, on validation rows, one at a "
         "time.",
         name="trials",
-        pictures=[line_chart(series, title=title, x_label="trial", y_label=y_label, log="y", lines=False)],
-        headings=_headings(found),
-        rows=[_cells(found, row) for row in found["trials"]],
+        picture=line_chart(series, title=title, x_label="trial", y_label=FASTER, log="y", lines=False),
+        trials=found["trials"],
     )
 
 
-def _headings(found: Mapping[str, Any]) -> list[str]:
-    metric = metric_title(found["metric"])
-    return ["Student", "Trial", "Speed-up", "Latency", "Size", metric, "Points", "Steps", "Why it ended"]
-
-
-def _cells(found: Mapping[str, Any], row: Mapping[str, Any]) -> list[Cell]:
-    timed, trained = [EMPTY] * 3, [EMPTY] * 3
-    if row["speedup"]:
+def _table(
+    found: Mapping[str, Any],
+    *,
+    title: str,
+    caption: str,
+    name: str,
+    picture: Picture,
+    trials: Sequence[Mapping[str, Any]],
+) -> ReportTable:
+    metric, rows = found["metric"], []
+    headings = ["Student", "Trial", "Speed-up", "Latency", "Size", metric_title(metric), "Points", "Steps"]
+    for row in trials:
+        interval = span(times(row["low_speedup"]), times(row["high_speedup"])) if row["speedup"] else ""
         timed = [
-            Cell(times(row["speedup"]), span(times(row["low_speedup"]), times(row["high_speedup"])), row["speedup"]),
-            number(row["latency_ms"], milliseconds),
-            number(row["size_bytes"], megabytes),
+            number(row["speedup"] or None, times, small=interval),
+            number(row["latency_ms"] if row["speedup"] else None, milliseconds),
+            number(row["size_bytes"] if row["speedup"] else None, megabytes),
         ]
-    if row["rungs"]:
-        trained = [*quality(row, found["metric"]), number(row["steps"], "{:,}".format)]
-    return [Cell(row["name"]), number(row["trial"], str), *timed, *trained, Cell(row["ended"])]
+        trained = [*quality(row, metric), integer(row["steps"])] if row["rungs"] else [EMPTY] * 3
+        rows.append([Cell(row["name"]), number(row["trial"], str), *timed, *trained, Cell(row["ended"])])
+    return ReportTable(title, [*headings, "Why it ended"], rows, pictures=[picture], caption=caption, name=name)

@@ -1,28 +1,48 @@
-"""A section of the report: the comparable rows, those of one data set on one host and device."""
+"""A section of the report: the comparable rows, those of one data set on one host and device, and what is said of them.
+
+A line stands for its row of the table: it is that of the smallest batch size.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from compress.benchmarking.results.files import Result, grouped, of_smallest_batch, results_of
+import numpy as np
+
+from compress.benchmarking.results.files import Result, grouped, is_control_of, of_smallest_batch, results_of
 from compress.benchmarking.results.formatting import (
+    WIDE_NOTE,
     in_percent,
+    in_points,
+    is_wide,
+    megabytes,
     metric_title,
     milliseconds,
     plural,
+    points,
+    shown_metric,
+    span,
+    speed_span,
     times,
+    with_span,
 )
-from compress.benchmarking.results.schema import Measurement
-from compress.errors import CompressError
-from compress.reporting.cost import DEVICES
-from compress.reporting.curves import Chart, learning_curve, sweep
-from compress.reporting.flips import Flips, flips_of
-from compress.reporting.pareto import ORDER, PublishedPoint, marks, pareto_chart, published_figures
+from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, Verdict, judge_drop_of
+from compress.errors import refuse
+from compress.evaluation.metrics import paired_difference
+from compress.reporting.curves import learning_curve, sweep
+from compress.reporting.pages import PAGE_ONLY, ReportTable
+from compress.reporting.pareto import PublishedPoint, marks, pareto_chart, published_figures
+from compress.reporting.rendering import ORDER
 from compress.reporting.speedup_breakdown import Waterfall, breakdowns
-from compress.reporting.summary import Leaders, is_surely_faster, outcome_of, verdict
-from compress.reporting.survey import SurveyTable, survey
+from compress.reporting.survey import survey
 from compress.reporting.svg import Picture
-from compress.reporting.tables import PAGE_ONLY, ResultsTable, results
+from compress.reporting.tables import DEVICES, Flips, ResultsTable, flips_of, results
+from compress.tasks import metrics_by_name
+
+Pair = tuple[Measurement, Measurement]
 
 _KIND_NOTES = {
     "control": "A control is the same student, trained with the same settings on gold labels only.",
@@ -37,16 +57,229 @@ LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows wel
 
 
 @dataclass(frozen=True)
-class AtLength:
-    """The table of rows that were all made this many tokens long."""
+class Leaders:
+    """The lines of a section that a reader wants to know first, found once when results are gathered.
 
-    length: int
-    table: ResultsTable
+    ``best`` is the fastest model within the budget (:func:`best_line`), ``faster`` one that may be within it too,
+    ``teacher`` the one in torch that ``best`` was compared with, ``control`` a student and its control, whose
+    difference is what distillation is worth to ``best``.
+    """
+
+    budget_points: float
+    teacher: Measurement | None
+    best: Measurement | None
+    faster: Measurement | None
+    control: Pair | None
+
+    @classmethod
+    def of(cls, lines: Sequence[Measurement], budget_points: float = 1.0) -> Leaders:
+        best = best_line(lines, budget_points)
+        teachers = [line for line in lines if line.is_reference]
+        teachers.sort(key=lambda line: best is None or line.created != best.created)  # of its own run first
+        faster = faster_line(best, lines, budget_points)
+        return cls(budget_points, next(iter(teachers), None), best, faster, control_pair(best, lines) if best else None)
+
+    @property
+    def models(self) -> list[Measurement]:
+        """The best model and, behind it, a faster one that needs more examples to be as sure of."""
+        return [line for line in (self.best, self.faster) if line is not None]
+
+
+def outcome_of(line: Measurement, budget_points: float) -> str:
+    """Return whether a line is ``within`` a budget, ``worse`` or ``undecided``; empty where it has no metric."""
+    judged = judge_drop_of(line, budget_points)
+    return judged.outcome if judged else ""
+
+
+def _fastest(lines: Sequence[Measurement], outcome: str, budget_points: float) -> Measurement | None:
+    """Return the fastest of an outcome whose loss is no larger than the budget as far as its rows say."""
+    good = [line for line in lines if outcome_of(line, budget_points) == outcome]
+    good = [line for line in good if (line.difference_points or 0.0) >= -budget_points]
+    return max(good, key=attrgetter("speedup"), default=None)
+
+
+def best_line(lines: Sequence[Measurement], budget_points: float = 1.0) -> Measurement | None:
+    """Return the fastest model that is within the budget.
+
+    Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
+    loses least, of those that may be within the budget if there are any.
+    """
+    models = [line for line in lines if line.is_compressed and line.difference is not None]
+    return (
+        _fastest(models, WITHIN, budget_points)
+        or _fastest(models, UNDECIDED, budget_points)
+        or max(models, key=lambda line: (outcome_of(line, budget_points) != WORSE, line.metric or 0.0), default=None)
+    )
+
+
+def faster_line(
+    best: Measurement | None, lines: Sequence[Measurement], budget_points: float = 1.0
+) -> Measurement | None:
+    """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
+    if best is None or outcome_of(best, budget_points) != WITHIN:
+        return None
+    faster = [line for line in lines if line.is_compressed and line.speedups.low > best.speedups.high]
+    return _fastest(faster, UNDECIDED, budget_points)
+
+
+def control_pair(line: Measurement, lines: Sequence[Measurement]) -> Pair | None:
+    """Return a student and its control, whose difference is what distillation is worth to a model; None without one.
+
+    A model names its control; in older results a control is named after its student, else shares its recipe. Of an
+    int8 model it is the student before int8 that is compared, so that int8 is not in the difference; in the model's own
+    runtime if both are there.
+    """
+    scored = [other for other in lines if other.metric is not None]
+    control = min(
+        (other for other in scored if is_control_of(other, [line])),
+        key=lambda other: (other.control_of != line.model, other.runtime != line.runtime),
+        default=None,
+    )
+    if control is None:
+        return None
+    names, is_int8 = {line.model if line.control else control.control_of}, line.stage == "quantize"
+    if line.control and is_int8:
+        names = {other.model for other in lines if other.kind == "model" and other.model_sha256 in line.parents}
+    students = [other for other in scored if other.kind == "model" and other.model in names]
+    if not students and is_int8:
+        return None  # the student before int8 was not measured, and int8 would be in the difference
+    return min(students or [line], key=lambda other: other.runtime != control.runtime), control
+
+
+def verdict(lines: Sequence[Measurement], leaders: Leaders) -> list[str]:
+    """Return the sentences a reader needs if they read nothing else; the first one is the result.
+
+    ``lines`` are those of the table's rows at the smallest batch size.
+
+    A baseline that is within the budget comes before every model: whoever reads no further should know of it.
+    """
+    best, faster, teacher, budget = leaders.best, leaders.faster, leaders.teacher, leaders.budget_points
+    if teacher is None:
+        return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
+    by_metric = sorted(lines, key=lambda line: -(line.metric or 0.0))
+    baselines = [line for line in by_metric if line.kind == "baseline" and line.difference is not None]
+    sentences = [
+        f"{line.model} alone is within {in_points(budget)} of the teacher: {shown_metric(line)} against "
+        f"{shown_metric(teacher)}, {_interval(line)}."
+        for line in baselines
+        if outcome_of(line, budget) == WITHIN
+    ]
+    others = [] if sentences else _other_baselines(baselines, budget)
+    judged = judge_drop_of(best, budget) if best else None
+    if best is None or judged is None:
+        return [*sentences, "No compressed model was measured here, so there is none to judge."]
+    sentences += [_best_sentence(best, teacher, judged, budget), _accuracy_sentence(best, teacher, judged)]
+    sentences += _control_sentence(leaders.control, teacher)
+    if faster and (open_one := judge_drop_of(faster, budget)):
+        sentences.append(
+            f"{faster.title} is faster still, {with_span(faster.speedups, times)}, at {_interval(faster)}: whether "
+            f"that is within {in_points(budget)} is undecided; {open_one.more}."
+        )
+        sentences += _control_sentence(control_pair(faster, lines), teacher)
+    sentences += [*others, *_faster_competitor(best, lines, budget)]
+    compared = [line for line in lines if not line.is_reference]
+    if wide := [line for line in compared if is_wide(line.speedups)]:
+        sentences.append(f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}")
+    return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
+
+
+def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget_points: float) -> str:
+    budget, kept = in_points(budget_points), line.metric_kept_percent
+    size, full = megabytes(line.size_bytes), megabytes(teacher.size_bytes)
+    said = (
+        (f"has {shown_metric(line)}" if kept is None else f"keeps {kept:.1f}% of the teacher’s {line.metric_name}")
+        + f" at {times(line.speedup)} its speed ({speed_span(line.speedups, times)})"
+        + (f", in {size} instead of {full}" if size != full else "")
+    )
+    return {
+        WITHIN: f"{line.title} {said}: within {budget} of the teacher.",
+        UNDECIDED: f"{line.title} {said}: whether that is within {budget} is undecided.",
+        WORSE: f"No model is within {budget} of the teacher. The closest, {line.title}, {said}.",
+    }[judged.outcome]
+
+
+def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict) -> str:
+    assert line.difference is not None  # it was judged by it
+    value, low, high = map(points, line.difference)
+    rows, unit = line.counted
+    examples = f" in {line.data_rows:,} examples" if unit == "words" else ""
+    # How much of the speed is left over the teacher in the model's own runtime, where that is another one.
+    same = line.interval("speedup_same_runtime") if line.runtime != REFERENCE_RUNTIME else None
+    beside = f" Its speed is {with_span(same, times)} that of the teacher in {line.runtime}." if same else ""
+    return (
+        f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher)} on {rows:,} {unit}{examples}: "
+        f"{value} points, and the data allow {span(low, high)} (95% paired interval)"
+        f"{f'; {judged.more}' if judged.more else ''}.{beside}"
+    )
+
+
+def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:
+    """Say what distillation is worth, with the paired 95% interval of a student against its control."""
+    if pair is None:
+        return []
+    student, control = pair
+    sentence = (
+        f"{student.model} trained on gold labels only reaches {shown_metric(control)} instead of "
+        f"{shown_metric(student)}: distillation is worth {points(student.points_above(control))} points"
+    )
+    columns = (student.predictions, control.predictions, teacher.gold)
+    if not all(columns) or not student.labels == control.labels == teacher.labels:  # predictions are their numbers
+        return [f"{sentence}; without predictions in the results there is no interval to say how sure that is."]
+    metric, classes = metrics_by_name()[student.metric_name or ""], len(student.labels)
+    found = paired_difference(*map(np.asarray, columns), metric=metric, classes=classes)
+    doubt = ", so these rows do not show that it helped" if found.low <= 0 <= found.high else ""
+    return [f"{sentence} ({span(points(found.low), points(found.high))}){doubt}."]
+
+
+def _other_baselines(baselines: Sequence[Measurement], budget_points: float) -> list[str]:
+    """Say of the best baseline, none of which is within the budget, how far it is."""
+    undecided = [line for line in baselines if outcome_of(line, budget_points) == UNDECIDED]
+    for best in [*undecided, *baselines][:1]:
+        judged = judge_drop_of(best, budget_points)
+        if undecided and judged:
+            return [f"{best.model} alone may be enough, at {_interval(best)}: undecided; {judged.more}."]
+        return [f"No baseline is within {in_points(budget_points)}: the best, {best.model}, is at {_interval(best)}."]
+    return []
+
+
+def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_points: float) -> list[str]:
+    """Name a competitor that is surely faster than the best model and not surely worse than the budget.
+
+    Where tokenisation cannot be told from the competitor's time it is counted on both sides.
+    """
+    faster = [line for line in lines if line.kind == "competitor" and is_surely_faster(line, best)]
+    line = max(
+        (line for line in faster if outcome_of(line, budget_points) in (WITHIN, UNDECIDED)),
+        key=lambda line: float(line.speedup),
+        default=None,
+    )
+    if line is None:
+        return []
+    found = f"within {in_points(budget_points)}"
+    if outcome_of(line, budget_points) == UNDECIDED:
+        found = f"whether that is {found} is undecided"
+    inside = ", tokenisation included" if line.tokenizer_inside else ""
+    speed = f"{line.title} at {with_span(line.speedups, times)}{inside}"
+    return [f"A competitor is faster: {speed}, at {_interval(line)}: {found}."]
+
+
+def is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
+    """Tell whether intervals say so: with tokenisation on both sides where it is inside the competitor's time."""
+    key = "speedup_with_tokenizer" if competitor.tokenizer_inside else "speedup"
+    return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
+
+
+def _interval(line: Measurement) -> str:
+    assert line.difference is not None  # it was judged by it
+    return "{} points ({} to {})".format(*map(points, line.difference))
 
 
 @dataclass(frozen=True)
 class Section:
-    """Everything about one data set on one host and device; the table is that of the fewest threads measured."""
+    """Everything about one data set on one host and device; the table is that of the fewest threads measured.
+
+    ``at_lengths`` are tables of rows that were all made so many tokens long.
+    """
 
     title: str
     data: str
@@ -64,10 +297,10 @@ class Section:
     notes: list[str]
     published: list[PublishedPoint]
     waterfalls: list[Waterfall]
-    sweeps: list[Chart]
-    at_lengths: list[AtLength]
+    sweeps: list[ReportTable]
+    at_lengths: dict[int, ResultsTable]
     flips: list[Flips]
-    survey: SurveyTable | None
+    survey: ReportTable | None
 
 
 @dataclass(frozen=True)
@@ -101,11 +334,10 @@ def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Mea
         CompressError: a line is of a kind or device that is not known here.
     """
     for line in lines:
-        if line.kind not in {*ORDER, "pruning-step"} or line.device not in DEVICES:
-            raise CompressError(
-                f"{line.model} is a {line.kind!r} on {line.device!r}, which this compress does not know; "
-                f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
-            )
+        is_unknown = line.kind not in {*ORDER, "pruning-step"} or line.device not in DEVICES
+        known = f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
+        named = f"{line.model} is a {line.kind!r} on {line.device!r}"
+        refuse((is_unknown, f"{named}, which this compress does not know; {known}"))
     # A baseline runs on the processor, also in the rounds of models on a GPU.
     run = attrgetter("data_sha256", "host_id", "created")
     devices = {run(line): line.device for line in lines if line.is_reference}
@@ -133,24 +365,17 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
 
 def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     """Return everything that is shown of what was measured."""
-    rows, lines, leaders, budget = (
-        measured.rows,
-        measured.small_batches,
-        measured.leaders,
-        measured.leaders.budget_points,
-    )
-    first, best = lines[0], leaders.best
-    published = published_figures(lines)
-    speeds = [line.speedup for line in measured.compared]
-    kinds = [kind for kind in ORDER if any(line.kind == kind for line in lines)]
+    rows, lines, leaders = measured.rows, measured.small_batches, measured.leaders
+    first, best, budget = lines[0], leaders.best, leaders.budget_points
+    published, speeds = published_figures(lines), [line.speedup for line in measured.compared]
     sweeps = [learning_curve(lines), sweep(measured.swept, "threads", best), sweep(measured.fixed, "length", best)]
     by_length = grouped(measured.fixed, lambda row: row.small_batch.length or 0)
     gpus = first.host.get("gpu") or []
     machine = str(gpus[0]) if first.device == "cuda" and gpus else str(first.host.get("cpu", "unknown processor"))
-    where = f"{machine}, {plural(first.threads, 'thread')}"
     length = "" if first.length is None else f", every row {first.length} tokens long"
     return Section(
-        title=f"{first.data} ({plural(first.data_rows, 'row')}) on {where}{length}",
+        title=f"{first.data} ({plural(first.data_rows, 'row')}) on {machine}, {plural(first.threads, 'thread')}"
+        f"{length}",
         data=first.data,
         data_sha256=first.data_sha256,
         host_id=first.host_id,
@@ -160,14 +385,14 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         verdict=verdict(measured.compared, leaders),
         outcome=outcome_of(best, budget) if best else "",
         picture=_picture(measured.compared, published),
-        kinds=kinds + (["published"] if published else []),
+        kinds=[kind for kind in ORDER if any(line.kind == kind for line in lines)] + ["published"] * bool(published),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
         table=results(rows, budget),
         notes=_notes(measured),
         published=published,
         waterfalls=breakdowns(leaders.models, rows, measured.lines),
         sweeps=[one for one in sweeps if one],
-        at_lengths=[AtLength(at, results(by_length[at], budget)) for at in sorted(by_length) if at != first.length],
+        at_lengths={at: results(by_length[at], budget) for at in sorted(by_length) if at != first.length},
         flips=flips_of(lines, texts),
         survey=survey(lines, measured.lines),
     )
@@ -184,23 +409,21 @@ def _picture(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) 
 
 def _faster_competitors(rows: Sequence[Result]) -> list[str]:
     """Return a sentence for each batch size at which a competitor is surely faster than every model."""
-    found = {}
+    found = []
     for size in sorted({line.batch_size for row in rows for line in (row.small_batch, row.large_batch)}):
         lines = list(filter(None, (row.at(size) for row in rows)))
         models = [line for line in lines if line.is_compressed]
         competitors = [line for line in lines if line.kind == "competitor"]
-        if not (models and competitors):
-            continue
-        if faster := [line for line in competitors if all(is_surely_faster(line, own) for own in models)]:
-            theirs = max(faster, key=attrgetter("speedup"))
+        faster = [line for line in competitors if models and all(is_surely_faster(line, own) for own in models)]
+        for theirs in sorted(faster, key=lambda line: -line.speedup)[:1]:
             compared = attrgetter("speedup_with_tokenizer" if theirs.tokenizer_inside else "speedup")
             ours = max(models, key=compared)
-            found[theirs.batch_size] = (
-                f"At batch {theirs.batch_size} {theirs.title} is faster ({times(theirs.speedup)}) than every model "
+            found.append(
+                f"At batch {size} {theirs.title} is faster ({times(theirs.speedup)}) than every model "
                 f"here ({ours.title}: {times(compared(ours))}); 'compress show {theirs.runtime}' says where its guide "
                 "is."
             )
-    return list(found.values())
+    return found
 
 
 def _tail(line: Measurement) -> str:
@@ -218,38 +441,38 @@ def _tail(line: Measurement) -> str:
 def _notes(measured: Measured) -> list[str]:
     """Say how everything was measured, and what of it is not in the table."""
     rows, lines = measured.rows, measured.small_batches
-    line, kinds = lines[0], {line.kind for line in lines}
-    rounds = max(line.rounds for line in lines)
-    found = [
+    line, kinds, shown = lines[0], {line.kind for line in lines}, {line.title for line in lines}
+    models = sum(line.is_compressed for line in lines)
+    inside = sorted({line.title for line in lines if line.tokenizer_inside})
+    others = [row.small_batch for row in measured.swept if row.small_batch.title not in shown]
+    threads = {
+        title: " and ".join(map(str, sorted({line.threads for line in alike})))
+        for title, alike in grouped(others, attrgetter("title")).items()
+    }
+    chosen = (
+        f"The model named first was chosen among {models} combinations of a compressed model and a runtime on "
+        "these examples, so that its figures are a little lucky: for a decision that matters, measure it on "
+        "examples of its own."
+    )
+    with_tokenizer = f"Of {', '.join(inside)} the tokenisation cannot be told from the rest; it is in every speed of "
+    runs = "The results come from more than one run on this host; each speed-up is within its own run."
+    return [
         f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows: the median "
-        f"over at most {plural(rounds, 'round')} of the ratio of {CLOCKS[line.clock]}, with a 95% interval; "
-        "tokenisation is not in them unless a column says so.",
+        f"over at most {plural(max(line.rounds for line in lines), 'round')} of the ratio of {CLOCKS[line.clock]}, "
+        "with a 95% interval; tokenisation is not in them unless a column says so.",
         "Latency and throughput are wall-clock times as observed on this host at that time, disturbances included.",
         f"Texts have {line.tokens_median:.0f} tokens in the median, {line.tokens_p95:.0f} at the "
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
-    ]
-    if (models := sum(line.is_compressed for line in lines)) > 1:
-        found.append(
-            f"The model named first was chosen among {models} combinations of a compressed model and a runtime on "
-            "these examples, so that its figures are a little lucky: for a decision that matters, measure it on "
-            "examples of its own."
-        )
-    found += [note for kind, note in _KIND_NOTES.items() if kind in kinds]
-    found += [_tail(line) for line in lines if line.kind == "cascade"]
-    found += _faster_competitors(rows)
-    if inside := sorted({line.title for line in lines if line.tokenizer_inside}):
-        found.append(
-            f"Of {', '.join(inside)} the tokenisation cannot be told from the rest; it is in every speed of theirs."
-        )
-    if len({line.created for row in rows for line in row.lines}) > 1:
-        found.append("The results come from more than one run on this host; each speed-up is within its own run.")
-    shown = {line.title for line in lines}
-    others = [row.small_batch for row in measured.swept if row.small_batch.title not in shown]
-    for title, alike in grouped(others, attrgetter("title")).items():
-        threads = " and ".join(map(str, sorted({line.threads for line in alike})))
-        found.append(
-            f"{title} was measured with {threads} threads alone, and is not in this table: report its results by "
+        *([chosen] if models > 1 else []),
+        *(note for kind, note in _KIND_NOTES.items() if kind in kinds),
+        *(_tail(line) for line in lines if line.kind == "cascade"),
+        *_faster_competitors(rows),
+        *([f"{with_tokenizer}theirs."] if inside else []),
+        *([runs] if len({line.created for row in rows for line in row.lines}) > 1 else []),
+        *(
+            f"{title} was measured with {counts} threads alone, and is not in this table: report its results by "
             "themselves."
-        )
-    return found
+            for title, counts in threads.items()
+        ),
+    ]

@@ -4,8 +4,7 @@ A step is the ratio of two lines of one run, taken round by round like every spe
 out and named, never guessed; the product of the steps is held against the ratio of the two ends, measured directly.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import attrgetter, mul
@@ -14,8 +13,8 @@ from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.formatting import plural, precision, times, with_span
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.inference.speedup_intervals import Interval, divided, speedup
+from compress.reporting.pages import PAGE_ONLY
 from compress.reporting.svg import Bar, Picture, waterfall_chart
-from compress.reporting.tables import PAGE_ONLY
 
 _WORDS = {
     "distill": "distillation",
@@ -68,25 +67,22 @@ class Waterfall:
     @property
     def sentence(self) -> str:
         """How well the steps explain the whole, and what else to know of them."""
-        told = (
-            f"The steps multiply to {times(self.product)}; measured directly, from {self.total.before} to "
-            f"{self.total.after}, it is {self.total.factor}"
-        )
         rest = f", a difference of {abs(100 * (self.product / self.total.value - 1)):.1f}%."
         if set(self.missing) - {"dynamic padding", "threads"}:  # these two are then in no total either
             rest = ": the rest lies in steps that were not measured."
-        return f"{told}{rest} {self.note}".rstrip()
+        return (
+            f"The steps multiply to {times(self.product)}; measured directly, from {self.total.before} to "
+            f"{self.total.after}, it is {self.total.factor}{rest} {self.note}"
+        ).rstrip()
 
 
-def waterfalls(best: Result, lines: Iterable[Measurement]) -> list[Waterfall]:
+def waterfalls(best: Result, lines: Sequence[Measurement]) -> list[Waterfall]:
     """Return how the best row's speed came about, at its smallest and its largest batch size.
 
     ``lines`` are all that were measured; only those of the best row's own run, device, length and batch size are used.
     """
-    lines = list(lines)
     ends = {line.batch_size: line for line in (best.small_batch, best.large_batch)}  # of two runs, maybe
-    found = (_waterfall(_Run(line, lines, size)) for size, line in ends.items())
-    return [one for one in found if one is not None]
+    return [found for size, line in ends.items() if (found := _waterfall(_Run(line, lines, size)))]
 
 
 def breakdowns(leading: Sequence[Measurement], rows: Sequence[Result], lines: Sequence[Measurement]) -> list[Waterfall]:
@@ -99,11 +95,11 @@ def breakdowns(leading: Sequence[Measurement], rows: Sequence[Result], lines: Se
     first = [row for line in leading for row in rows if row.small_batch is line]
     found = [fall for row in first for fall in waterfalls(row, lines)]
     models = [row for row in rows if row.small_batch.kind == "model"]
-    models.sort(key=lambda row: -float(row.large_batch.speedup))
+    models.sort(key=lambda row: float(row.large_batch.speedup))
     for sha in dict.fromkeys(line.parents[0] for line in lines if line.kind == "pruning-step"):
         made = [row for row in models if sha in (row.small_batch.model_sha256, *row.small_batch.parents[:1])]
         if not any(row in first for row in made):
-            by_size = {fall.batch_size: fall for row in reversed(made) for fall in waterfalls(row, lines)}
+            by_size = {fall.batch_size: fall for row in made for fall in waterfalls(row, lines)}  # the fastest last
             found += [by_size[size] for size in sorted(by_size)]
     return found
 
@@ -115,10 +111,9 @@ Pair = tuple[str, Measurement | None, Measurement | None]
 class _Run:
     """The lines of one run that may be compared; ``models`` has one of each model by its hash."""
 
-    def __init__(self, best: Measurement, lines: Iterable[Measurement], batch_size: int) -> None:
+    def __init__(self, best: Measurement, lines: Sequence[Measurement], batch_size: int) -> None:
         same = attrgetter("created", "data_sha256", "host_id", "device", "length")
-        self.best = best
-        self.batch_size = batch_size
+        self.best, self.batch_size = best, batch_size
         self.lines = [line for line in lines if line.batch_size == batch_size and same(line) == same(best)]
         self.models = {line.model_sha256: line for line in reversed(self.lines)}
         self.teacher = next((line.model_sha256 for line in self.lines if line.kind == "teacher"), "")
@@ -129,14 +124,14 @@ class _Run:
         wanted = (model, runtime, padding, self.best.threads)
         return next((line for line in self.lines if setting(line) == wanted), None)
 
-    def steps(self, model: str) -> list[Measurement]:
-        """Return a line of each shape that a pruned model had before its last removal, the smallest first."""
+    def steps(self, model: str) -> list[str]:
+        """Return the shapes that a pruned model had before its last removal, the smallest first."""
         found = {
-            line.model_sha256: line
+            line.model_sha256: -len(line.removals)
             for line in self.lines
             if line.kind == "pruning-step" and line.parents[:1] == [model]
         }
-        return sorted(found.values(), key=lambda line: -len(line.removals))
+        return sorted(found, key=lambda sha: found[sha])
 
 
 def _waterfall(run: _Run) -> Waterfall | None:
@@ -144,24 +139,22 @@ def _waterfall(run: _Run) -> Waterfall | None:
     stock, base = (run.find(run.teacher, REFERENCE_RUNTIME, padding) for padding in ("max_length", "longest"))
     pairs = [("dynamic padding", stock, base), *_made(run), *_threads(run)]
     known = [(name, before, after) for name, before, after in pairs if before and after]
-    # A cascade's own speed is of mean times: the steps to it are then too, so that they multiply to it.
-    means = run.best.kind == "cascade"
-    steps = [_step(name, before, after, of_means=means) for name, before, after in known]
     first, last = stock or base, run.find(run.best.model_sha256, run.best.runtime)
     if known and known[-1][0].startswith("threads"):
         last = known[-1][2]
-    if not steps or first is None or last is None:
+    if not known or first is None or last is None:
         return None
+    # A cascade's own speed is of mean times: the steps to it are then too, so that they multiply to it.
+    *steps, total = (
+        _step(*pair, of_means=run.best.kind == "cascade") for pair in (*known, ("all together", first, last))
+    )
     missing = [name for name, before, after in pairs if not (before and after)]
-    total = _step("all together", first, last, of_means=means)
     start = "stock use" if first is stock else "the teacher in torch"
-    title = f"From {start} to {run.best.model}, batch {run.batch_size}"
-    reached = accumulate((step.value for step in steps), mul)
+    reached = list(accumulate((step.value for step in steps), mul))
     bars = [Bar(step.name, end, step.factor) for step, end in zip(steps, reached, strict=True)]
     bars.append(Bar("measured directly", total.value, total.factor, is_total=True))
-    picture = waterfall_chart(bars, title=title)
-    product = math.prod(step.value for step in steps)
-    return Waterfall(run.batch_size, run.best.model, steps, product, total, missing, picture, _note(run))
+    picture = waterfall_chart(bars, title=f"From {start} to {run.best.model}, batch {run.batch_size}")
+    return Waterfall(run.batch_size, run.best.model, steps, reached[-1], total, missing, picture, _note(run))
 
 
 def _made(run: _Run) -> Iterator[Pair]:
@@ -216,11 +209,9 @@ def _steps_to(line: Measurement, run: _Run) -> list[tuple[str, str]]:
 
     Pruning is a step for each removal where the shapes between them were measured, else one.
     """
-    if line.stage == "quantize":
-        return [(precision(line), line.model_sha256)]
-    between = [one.model_sha256 for one in run.steps(line.model_sha256)]
-    if len(line.removals) != len(between) + 1:
-        return [(_WORDS.get(line.stage, ""), line.model_sha256)]
+    between = run.steps(line.model_sha256)
+    if line.stage == "quantize" or len(line.removals) != len(between) + 1:
+        return [(precision(line) if line.stage == "quantize" else _WORDS.get(line.stage, ""), line.model_sha256)]
     return list(zip(map(_removed, reversed(line.removals)), [line.model_sha256, *between], strict=True))
 
 

@@ -5,7 +5,7 @@ beside ours: another teacher, other data, another machine.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
@@ -23,16 +23,13 @@ from compress.benchmarking.results.formatting import (
     times,
 )
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
-from compress.escaping.markdown import Markdown, markdown_text
 from compress.recipes import StudentRecipe, Survey, known_student
-from compress.reporting import tables
-from compress.reporting.summary import teacher_line
-from compress.reporting.tables import EMPTY, Cell, ReportTable, metric_cell, number
+from compress.reporting.pages import EMPTY, Cell, ReportTable, integer, metric_cell, number
+from compress.reporting.tables import CELLS
 from compress.reporting.terminal import sparkline
 
 NOT_MEASURED = Cell("not measured")
 LATE = 4  # the share of the evaluations whose gain tells whether more steps would help: one of so many
-TEXTS = 4  # the first columns, which are texts and always shown
 # The columns in their order, with their headings.
 HEADINGS = {
     "system": "System",
@@ -57,27 +54,6 @@ VALIDATION = (
     "Validation: of the first seed, the best score on the rows that choose the weights, its course over the last phase "
     "from lowest to highest, what of it the last quarter of that phase's evaluations brought, and the control's best."
 )
-
-
-@dataclass(frozen=True)
-class SurveyTable(ReportTable):
-    """Rows of cells under headings, in the order of :data:`HEADINGS`."""
-
-    notes: list[str]
-
-    @property
-    def filled(self) -> ReportTable:
-        """The table without columns that no row fills."""
-        columns = enumerate(zip(*self.rows, strict=True))
-        shown = [index for index, column in columns if index < TEXTS or set(column) != {EMPTY}]
-        return ReportTable(
-            [self.headings[index] for index in shown], [[row[index] for index in shown] for row in self.rows]
-        )
-
-    @property
-    def markdown(self) -> Markdown:
-        notes = [f"* {markdown_text(note)}\n" for note in self.notes]
-        return Markdown(f"{self.filled.markdown}\n\n{''.join(notes)}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +90,7 @@ def survey(
     more: Sequence[StudentRecipe] = (),
     *,
     unlisted: bool = False,
-) -> SurveyTable | None:
+) -> ReportTable | None:
     """Return the table of what was measured of one data set on one host; None where no recipe has a row in the survey.
 
     Args:
@@ -129,22 +105,22 @@ def survey(
     if not any(unlisted or recipe.survey for recipe in known):
         return None
     reference_models = {line.model: line for line in measured if line.kind == "reference-model"}
-    made = []
+    rows = []
     listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
     listed += [(recipe, None) for recipe in known if not recipe.survey]  # which the survey could not know
     for recipe, one in listed:
+        found = _published(recipe, one)
         if one and one.reference_model:  # random weights have no quality, and no recipe makes them
-            found = _published(recipe, one) | _speed_only(reference_models.get(one.reference_model))
-            found["command"] = EMPTY
+            found |= {**_speed_only(reference_models.get(one.reference_model)), "command": EMPTY}
         else:
-            found = _published(recipe, one) | _measured(students.get(recipe.name))
-        made.append([found.get(key, EMPTY) for key in HEADINGS])
-    head = teacher_line(measured) or measured[0]
+            found |= _measured(students.get(recipe.name))
+        rows.append([found.get(key, EMPTY) for key in HEADINGS])
+    head = next((line for line in measured if line.is_reference), measured[0])
     names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
     of_rows = [line for student in students.values() for line in student.compared] or [head]
-    whole = SurveyTable([heading.format(**names) for heading in HEADINGS.values()], made, _notes(head, of_rows))
-    has_validation = HEADINGS["validation"] in whole.filled.headings
-    return replace(whole, notes=[*whole.notes, VALIDATION]) if has_validation else whole
+    has_validation = any(row[list(HEADINGS).index("validation")] != EMPTY for row in rows)
+    notes = [*_notes(head, of_rows), *([VALIDATION] if has_validation else [])]
+    return ReportTable("Published systems", [heading.format(**names) for heading in HEADINGS.values()], rows, notes)
 
 
 def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> dict[str, Student]:
@@ -186,10 +162,10 @@ def _speed_only(line: Measurement | None) -> dict[str, Cell]:
         return {"shape": NOT_MEASURED}
     return {
         "shape": Cell(shape(line), f"{line.model} with random weights: speed only"),
-        "parameters": tables.parameters(line),
-        "disk": tables.disk(line),
-        "speedup_torch": tables.ratio(line, "speedup"),
-        "speedup_best": tables.ratio(line, "speedup"),
+        "parameters": CELLS["parameters"](line),
+        "disk": CELLS["size_bytes"](line),
+        "speedup_torch": CELLS["speedup"](line),
+        "speedup_best": CELLS["speedup"](line),
     }
 
 
@@ -200,7 +176,7 @@ def _measured(student: Student | None) -> dict[str, Cell]:
     judged, line = student.judged, student.line(student.judged)
     trained = student.line(student.trained) if student.trained else line
     teacher = judged.metric - judged.difference_points / 100
-    in_torch = (tables.ratio(timed, "speedup") for timed in student.timed if timed.runtime == REFERENCE_RUNTIME)
+    in_torch = (CELLS["speedup"](timed) for timed in student.timed if timed.runtime == REFERENCE_RUNTIME)
     batch = plural(trained.training_batch_size, "row") if trained.training_batch_size else "different sizes"
     best = EMPTY
     if student.timed:
@@ -212,16 +188,16 @@ def _measured(student: Student | None) -> dict[str, Cell]:
     mean = metric_cell(judged.metric, judged.metric_name, small=spread)
     return {
         "shape": Cell(shape(trained), f"judged: {line.title}" if judged.stage == "quantize" else ""),
-        "metric": tables.metric(line) if judged.seeds == 1 else mean,
+        "metric": CELLS["metric"](line) if judged.seeds == 1 else mean,
         "kept": number(100 * judged.metric / teacher if teacher > 0 else None, "{:.1f}%".format),
         "difference": number(judged.difference_points, points, (judged.low, judged.high)),
-        "parameters": tables.parameters(line),
-        "disk": tables.disk(line),
+        "parameters": CELLS["parameters"](line),
+        "disk": CELLS["size_bytes"](line),
         "speedup_torch": next(in_torch, EMPTY),
         "speedup_best": best,
         **_control(student),
         "validation": _validation(trained, student.controls.get(trained.control or "")),
-        "steps": number(trained.training_steps, "{:,}".format, small=f"of {batch}"),
+        "steps": integer(trained.training_steps, small=f"of {batch}"),
         "seeds": number(judged.seeds, str),
     }
 

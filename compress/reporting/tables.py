@@ -1,10 +1,12 @@
-"""Tables of a report: cells with a number and its interval, the table of all results, and that over seeds."""
+"""Tables of a report: all results, means over seeds, costs, and rows and classes that changed; cells of a result."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from compress.benchmarking.results import formatting
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
@@ -12,43 +14,15 @@ from compress.benchmarking.results.files import Result, grouped, largest_batch, 
 from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, points, shown, times
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import judge_drop_of
+from compress.data.examples import Example
+from compress.data.label_encoding import finite_number
+from compress.errors import CompressError, refuse
 from compress.escaping.markdown import Markdown
+from compress.reporting.pages import EMPTY, PAGE_ONLY, Cell, ReportTable, integer, metric_cell, number, share
 
-MakeCell = Callable[[Measurement], "Cell"]
-# Of a field that ``report.json`` does not have.
-PAGE_ONLY = {"page_only": True}
+MakeCell = Callable[[Measurement], Cell]
 # What fits beside each other in a pull request.
 ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50_ms", "rows_per_second", "size_bytes")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What a cell shows, a smaller second line, and the number behind it; no number sorts last."""
-
-    text: str
-    small: str = ""
-    value: float | str | None = None
-    low: float | None = None
-    high: float | None = None
-
-    def __str__(self) -> str:
-        """Return what it shows in one line, the second one in brackets."""
-        return f"{self.text} ({self.small})" if self.small else self.text
-
-
-EMPTY = Cell(NONE)
-
-
-@dataclass(frozen=True)
-class ReportTable:
-    """Headings and rows of cells; the first column names its row."""
-
-    headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-    @property
-    def markdown(self) -> Markdown:
-        return formatting.table(self.headings, self.rows)
 
 
 def setting_text(line: Measurement) -> str:
@@ -57,79 +31,17 @@ def setting_text(line: Measurement) -> str:
     return ", ".join(filter(None, (formatting.kind_text(line), line.runtime, padding)))
 
 
-def number(
-    value: float | None,
-    form: Callable[[float], str],
-    interval: tuple[float | None, float | None] = (None, None),
-    *,
-    ends: Callable[[float], str] | None = None,
-    scale: float = 1,
-    small: str = "",
-) -> Cell:
-    """Return a cell with a number and, below it, its 95% interval or else ``small``; a dash where there is no number.
-
-    Args:
-        form: writes the number.
-        ends: writes the ends of the interval; by default ``form``.
-        scale: 100 where the number is a fraction and the cell is in percent.
-    """
-    if value is None:
-        return EMPTY
-    low, high = interval
-    if low is None or high is None:
-        return Cell(form(value), small, scale * value)
-    return Cell(form(value), formatting.span(*map(ends or form, (low, high))), scale * value, scale * low, scale * high)
-
-
-share = partial(number, form="{:.1%}".format, scale=100)
-
-
-def speed(line: Measurement, key: str, form: Callable[[float], str]) -> Cell:
-    """Return a speed, latency or throughput with its interval."""
+def speed(line: Measurement, key: str, form: Callable[[float], str] = times) -> Cell:
+    """Return a speed, latency or throughput with its interval; the teacher's own speed-up, which is 1, has none."""
     interval, value = line.interval(key), getattr(line, key)
-    if interval is None or value is None:
+    if interval is None or value is None or (form is times and line.kind == "teacher" and value == 1.0):
         return number(value, form)
     small = formatting.speed_span(interval, lambda end: form(end).removesuffix(" ms"))
     return Cell(form(value), small, value, interval.low, interval.high)
 
 
-def ratio(line: Measurement, key: str) -> Cell:
-    """Return a speed-up with its interval; the teacher's own, which is 1, has none."""
-    return number(1.0, times) if line.kind == "teacher" and getattr(line, key) == 1.0 else speed(line, key, times)
-
-
-def name(line: Measurement) -> Cell:
-    """Return the model, and below it what ran it."""
-    return Cell(line.model, setting_text(line), line.model)
-
-
-def metric_cell(
-    value: float | None,
-    metric: str | None,
-    interval: tuple[float | None, float | None] = (None, None),
-    *,
-    small: str = "",
-) -> Cell:
-    """Return a cell with the value of a metric, a fraction, and its interval or else ``small``."""
-    ends, scale = partial(shown, metric=metric, digits=1), 100 if in_percent(metric) else 1
-    return number(value, partial(shown, metric=metric), interval, ends=ends, scale=scale, small=small)
-
-
-def metric(line: Measurement) -> Cell:
-    return metric_cell(line.metric, line.metric_name, line.figure("metric")[1:])
-
-
-def difference(line: Measurement) -> Cell:
-    """Return the difference to the teacher in points, with its paired interval."""
-    if line.difference is None or line.is_reference:
-        return EMPTY
-    value, *interval = line.difference
-    return number(value, points, (interval[0], interval[1]))
-
-
-def calibration(line: Measurement) -> Cell:
-    """Return the expected calibration error with its interval, in percent."""
-    return share(line.calibration_error, interval=line.figure("calibration_error")[1:])
+def _plain(key: str, form: Callable[[float], str] = "{:.1%}".format, scale: float = 100) -> MakeCell:
+    return lambda line: number(getattr(line, key), form, scale=scale)
 
 
 def _smaller(ratio: float | None) -> str:
@@ -137,45 +49,68 @@ def _smaller(ratio: float | None) -> str:
     return "" if ratio is None or ratio < 1.05 else f"÷{ratio:,.{0 if ratio >= 100 else 1}f}"
 
 
-def parameters(line: Measurement) -> Cell:
-    """Return the number of weights, and how many times fewer than the teacher's."""
-    return number(line.parameters or None, formatting.count, small=_smaller(line.parameters_ratio))
-
-
-def disk(line: Measurement) -> Cell:
-    """Return the size on disk, and how many times smaller than the teacher's."""
-    return number(line.size_bytes, megabytes, small=_smaller(line.size_ratio))
+# What is shown of a line: the number, and below it its interval, what ran it, or how many times less it is.
+CELLS: dict[str, MakeCell] = {
+    "model": lambda line: Cell(line.model, setting_text(line), line.model),
+    "metric": lambda line: metric_cell(line.metric, line.metric_name, line.figure("metric")[1:]),
+    "kept": _plain("metric_kept_percent", "{:.1f}%".format, 1),
+    "difference": lambda line: (
+        number(line.difference.value, points, line.difference[1:])
+        if line.difference and not line.is_reference
+        else EMPTY
+    ),
+    "mcnemar_p": lambda line: EMPTY if line.is_reference else number(line.mcnemar_p, formatting.probability),
+    "agreement": _plain("agreement"),
+    "batch_dependent_share": _plain("batch_dependent_share"),
+    "calibration_error": lambda line: share(line.calibration_error, interval=line.figure("calibration_error")[1:]),
+    "speedup": lambda line: speed(line, "speedup"),
+    "speedup_with_tokenizer": lambda line: speed(line, "speedup_with_tokenizer"),
+    "speedup_same_runtime": lambda line: speed(line, "speedup_same_runtime"),
+    "latency_p50_ms": lambda line: speed(line, "latency_p50_ms", milliseconds),
+    "latency_p95_ms": lambda line: speed(line, "latency_p95_ms", milliseconds),
+    "latency_p99_ms": lambda line: speed(line, "latency_p99_ms", milliseconds),
+    "device_p50_ms": _plain("device_p50_ms", milliseconds, 1),
+    "speedup_large": lambda line: speed(line, "speedup"),
+    "rows_per_second": lambda line: speed(line, "throughput_rows_per_second", formatting.shown_rate),
+    "rows_with_tokenizer": lambda line: speed(line, "throughput_with_tokenizer_rows_per_second", formatting.shown_rate),
+    "tokens": lambda line: speed(line, "throughput_tokens_per_second", formatting.shown_rate),
+    "peak_share": lambda line: share(
+        line.matmul_peak_share,
+        small=f"of {line.matmul_peak_tflops:,.1f} TFLOP/s" if line.matmul_peak_tflops else "",
+    ),
+    "energy": _plain("energy_joules_per_row", "{:.3g} J".format, 1),
+    "parameters": lambda line: number(line.parameters or None, formatting.count, small=_smaller(line.parameters_ratio)),
+    "size_bytes": lambda line: number(line.size_bytes, megabytes, small=_smaller(line.size_ratio)),
+    "memory_bytes": _plain("model_memory_bytes", megabytes, 1),
+    "gpu_bytes": _plain("peak_gpu_memory_bytes", megabytes, 1),
+    "load_ms": _plain("load_ms", milliseconds, 1),
+    "noise": _plain("noise"),
+}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the results table; ``wide`` ones are shown on request only.
+    """A column of the results table: a figure of a row's line of ``batch_size``, or of any line without one.
 
-    ``cell`` gets a row's line of ``batch_size``; without one any line, as for what all batch sizes have in common.
-    ``unit`` is that of the numbers.
+    ``wide`` ones are shown on request only; ``unit`` is that of the numbers.
     """
 
     key: str
     title: str
-    cell: MakeCell = field(metadata=PAGE_ONLY)
     unit: str = ""
     wide: bool = False
     group: str = ""
     batch_size: int | None = field(default=None, metadata=PAGE_ONLY)
 
-    def of(self, row: Result) -> Cell:
-        line = row.small_batch if self.batch_size is None else row.at(self.batch_size)
-        return self.cell(line) if line else EMPTY
-
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of the results table, with a cell for every column."""
+    """A row of the results table, with a cell for every column by its key."""
 
     kind: str
     model: str
     runtime: str
-    cells: list[Cell]
+    cells: dict[str, Cell]
 
 
 @dataclass(frozen=True)
@@ -193,22 +128,32 @@ class ResultsTable:
     @property
     def markdown(self) -> Markdown:
         """The most telling columns; their titles say the batch size, which the page has in the heading above."""
-        shown = [index for index, column in enumerate(self.columns) if column.key in ESSENTIAL]
-        batches = [self.columns[index].group.partition(", ")[2] for index in shown]
-        headings = [", ".join(filter(None, (self.columns[i].title, b))) for i, b in zip(shown, batches, strict=True)]
-        return formatting.table(headings, [[row.cells[index] for index in shown] for row in self.rows])
+        shown = [column for column in self.columns if column.key in ESSENTIAL]
+        headings = [", ".join(filter(None, (one.title, one.group.partition(", ")[2]))) for one in shown]
+        return formatting.table(headings, [[row.cells[column.key] for column in shown] for row in self.rows])
 
 
 def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
     """Return the table of rows that may be compared; a column that is empty in all of them is left out."""
-    made = [(column, [column.of(row) for row in rows]) for column in _columns(rows, budget_points)]
-    made = [(column, down) for column, down in made if any(cell.text != NONE for cell in down)]
-    across = zip(*(down for _, down in made), strict=True)
-    heads = [row.small_batch for row in rows]
-    return ResultsTable(
-        [column for column, _ in made],
-        [TableRow(one.kind, one.model, one.runtime, list(cells)) for one, cells in zip(heads, across, strict=True)],
-    )
+
+    def within(line: Measurement) -> Cell:
+        judged = None if line.is_reference else judge_drop_of(line, budget_points)
+        return Cell(judged.outcome, judged.short, judged.outcome) if judged else EMPTY
+
+    def cell(row: Result, column: Column) -> Cell:
+        line = row.small_batch if column.batch_size is None else row.at(column.batch_size)
+        found = (CELLS | {"verdict": within})[column.key](line) if line else EMPTY
+        # The interval of an error is in the unit of the number above it.
+        return replace(found, small=found.small.replace("%", "", 1)) if column.key == "calibration_error" else found
+
+    columns = _columns(rows, budget_points)
+    cells = [{column.key: cell(row, column) for column in columns} for row in rows]
+    kept = [column for column in columns if any(row[column.key].text != NONE for row in cells)]
+    made = [
+        TableRow(line.kind, line.model, line.runtime, {column.key: own[column.key] for column in kept})
+        for line, own in zip((row.small_batch for row in rows), cells, strict=True)
+    ]
+    return ResultsTable(kept, made)
 
 
 def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
@@ -216,71 +161,44 @@ def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
     metric_name = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
     smallest, largest = smallest_batch(rows), largest_batch(rows)
     wide = partial(Column, wide=True)
-
-    def within(line: Measurement) -> Cell:
-        judged = None if line.is_reference else judge_drop_of(line, budget_points)
-        return EMPTY if judged is None else Cell(judged.outcome, judged.short, judged.outcome)
-
-    def mcnemar(line: Measurement) -> Cell:
-        return EMPTY if line.is_reference else number(line.mcnemar_p, formatting.probability)
-
-    def calibration_error(line: Measurement) -> Cell:
-        cell = calibration(line)
-        return replace(cell, small=cell.small.replace("%", "", 1))
-
-    def peak(line: Measurement) -> Cell:
-        known = line.matmul_peak_tflops
-        return share(line.matmul_peak_share, small=f"of {known:,.1f} TFLOP/s" if known else "")
-
-    def plain(key: str, form: Callable[[float], str] = "{:.1%}".format, scale: float = 100) -> MakeCell:
-        return lambda line: number(getattr(line, key), form, scale=scale)
-
-    latency, rate = partial(partial, speed, form=milliseconds), partial(partial, speed, form=formatting.shown_rate)
     groups: dict[tuple[str, int | None], list[Column]] = {
-        ("", None): [Column("model", "Model", name)],
+        ("", None): [Column("model", "Model")],
         ("Quality", None): [
-            Column("metric", metric_name.capitalize(), metric, "%" if in_percent(metric_name) else ""),
-            wide("kept", "Kept", plain("metric_kept_percent", "{:.1f}%".format, 1), "%"),
-            Column("difference", "Points lost or won", difference),
-            Column("verdict", f"Within {budget_points:g}?", within),
-            wide("mcnemar_p", "McNemar p", mcnemar),
-            wide("agreement", "Agreement", plain("agreement"), "%"),
-            Column("batch_dependent_share", "Depend on the batch", plain("batch_dependent_share"), "%"),
-            wide("calibration_error", "Calibration error", calibration_error, "%"),
+            Column("metric", metric_name.capitalize(), "%" if in_percent(metric_name) else ""),
+            wide("kept", "Kept", "%"),
+            Column("difference", "Points lost or won"),
+            Column("verdict", f"Within {budget_points:g}?"),
+            wide("mcnemar_p", "McNemar p"),
+            wide("agreement", "Agreement", "%"),
+            Column("batch_dependent_share", "Depend on the batch", "%"),
+            wide("calibration_error", "Calibration error", "%"),
         ],
         (f"Speed, batch {smallest}", smallest): [
-            Column("speedup", "Speed-up", partial(ratio, key="speedup")),
-            Column("speedup_with_tokenizer", "With tokenizer", partial(ratio, key="speedup_with_tokenizer")),
-            wide("speedup_same_runtime", "In the same runtime", partial(ratio, key="speedup_same_runtime")),
+            Column("speedup", "Speed-up"),
+            Column("speedup_with_tokenizer", "With tokenizer"),
+            wide("speedup_same_runtime", "In the same runtime"),
         ],
         (f"Latency observed, batch {smallest}", smallest): [
-            Column("latency_p50_ms", "p50", latency(key="latency_p50_ms"), "ms"),
-            wide("latency_p95_ms", "p95", latency(key="latency_p95_ms"), "ms"),
-            wide("latency_p99_ms", "p99", latency(key="latency_p99_ms"), "ms"),
-            wide("device_p50_ms", "p50, GPU alone", plain("device_p50_ms", milliseconds, 1), "ms"),
+            Column("latency_p50_ms", "p50", "ms"),
+            wide("latency_p95_ms", "p95", "ms"),
+            wide("latency_p99_ms", "p99", "ms"),
+            wide("device_p50_ms", "p50, GPU alone", "ms"),
         ],
         (f"Throughput observed, batch {largest}", largest): [
-            wide("speedup_large", "Speed-up", partial(ratio, key="speedup")),
-            Column("rows_per_second", "Rows/s", rate(key="throughput_rows_per_second")),
-            wide(
-                "rows_with_tokenizer",
-                "Rows/s with tokenizer",
-                rate(key="throughput_with_tokenizer_rows_per_second"),
-            ),
-            wide("tokens", "Tokens/s", rate(key="throughput_tokens_per_second")),
-            wide("peak_share", "Of matmul peak", peak, "%"),
-            wide("energy", "Energy a row", plain("energy_joules_per_row", "{:.3g} J".format, 1), "J"),
+            wide("speedup_large", "Speed-up"),
+            Column("rows_per_second", "Rows/s"),
+            wide("rows_with_tokenizer", "Rows/s with tokenizer"),
+            wide("tokens", "Tokens/s"),
+            wide("peak_share", "Of matmul peak", "%"),
+            wide("energy", "Energy a row", "J"),
         ],
         ("Size", None): [
-            Column("parameters", "Parameters", parameters),
-            Column("size_bytes", "Disk", disk, "bytes"),
-            wide("memory_bytes", "Memory", plain("model_memory_bytes", megabytes, 1), "bytes"),
-            wide("gpu_bytes", "GPU memory", plain("peak_gpu_memory_bytes", megabytes, 1), "bytes", batch_size=largest),
+            Column("parameters", "Parameters"),
+            Column("size_bytes", "Disk", "bytes"),
+            wide("memory_bytes", "Memory", "bytes"),
+            wide("gpu_bytes", "GPU memory", "bytes", batch_size=largest),
         ],
-        ("Other", None): [
-            wide("load_ms", "Load", plain("load_ms", milliseconds, 1), "ms"),
-            wide("noise", "Noise", plain("noise"), "%"),
-        ],
+        ("Other", None): [wide("load_ms", "Load", "ms"), wide("noise", "Noise", "%")],
     }
     return [
         replace(column, group=group, batch_size=column.batch_size or size)
@@ -305,24 +223,21 @@ def repeats(lines: Sequence[Measurement]) -> ReportTable | None:
     """Return means and intervals of recipes over seeds and data sets; None where everything was measured once."""
     trained = [line for line in lines if line.recipe and line.training_seed is not None]
     repeated = grouped(trained, attrgetter("recipe", "kind")).values()
-    if len({line.data_sha256 for line in lines}) < 2 and all(
-        len({line.training_seed for line in same}) < 2 for same in repeated
-    ):
-        return None
-    return recipe_table(lines)
+    several = len({line.data_sha256 for line in lines}) > 1
+    several = several or any(len({line.training_seed for line in same}) > 1 for same in repeated)
+    return recipe_table(lines) if several else None
 
 
 def recipe_table(lines: Sequence[Measurement]) -> ReportTable:
     """Return a row a recipe, of one seed or several."""
     rows = [_recipe_row(one) for one in aggregate(lines) if one.kind != "teacher" or one.data_sets > 1]
-    return ReportTable(SEEDS_HEADINGS, rows)
+    return ReportTable("Over seeds and data sets", SEEDS_HEADINGS, rows)
 
 
 def _recipe_row(one: Aggregate) -> list[Cell]:
-    device = "" if one.device == "cpu" else one.device
-    where = ", ".join(filter(None, ("" if one.kind == "model" else one.kind, one.stage, one.runtime, device)))
+    kind, device = "" if one.kind == "model" else one.kind, "" if one.device == "cpu" else one.device
     return [
-        Cell(one.name, where, one.name),
+        Cell(one.name, ", ".join(filter(None, (kind, one.stage, one.runtime, device))), one.name),
         number(one.seeds, str),
         number(one.data_sets, str),
         metric_cell(one.metric, one.metric_name, small=one.metric_name),
@@ -331,3 +246,201 @@ def _recipe_row(one: Aggregate) -> list[Cell]:
         number(one.gain_points, points, (one.gain_low, one.gain_high)),
         Cell("; ".join(one.notes) or NONE),
     ]
+
+
+DEVICES = ("cpu", "cuda")
+COST_HEADINGS = [
+    "Machine",
+    "Data",
+    "Model",
+    "Price an hour",
+    "Predictions an hour",
+    "Cost of 1,000",
+    "Cost of a million",
+    "Energy a prediction",
+]
+# (device, threads or None for any) -> price an hour.
+Prices = Mapping[tuple[str, int | None], float]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine as measured, which a price can be typed for."""
+
+    key: str
+    title: str
+    price_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the teacher and the best models cost on every machine; ``machines`` are the offers' keys, row by row.
+
+    A price is that of the whole machine as it was measured; none is ever made up. Throughput is that of the largest
+    batch, tokenisation included.
+    """
+
+    currency: str
+    offers: list[Offer]
+    table: ReportTable
+    machines: list[str]
+
+
+def parse_prices(texts: Iterable[str]) -> dict[tuple[str, int | None], float]:
+    """Read prices an hour such as ``cpu=0.34``, ``cuda=2.5`` or, for a thread count, ``cpu:8=0.34``.
+
+    Raises:
+        CompressError: one of them is something else, or a machine is priced twice.
+    """
+    found: dict[tuple[str, int | None], float] = {}
+    for text in texts:
+        machine, _, amount = text.partition("=")
+        known = re.fullmatch(rf"({'|'.join(DEVICES)})(?::(0*[1-9][0-9]{{0,8}}))?", machine.strip())
+        price = finite_number(amount.strip())
+        if not known or price is None or price <= 0:
+            raise CompressError(
+                f"--price {text!r} is not a price an hour; type a device, for a thread count a colon and its number, "
+                "and the amount, such as --price cpu=0.34, --price cpu:8=0.34 or --price cuda=2.5"
+            )
+        key = (known[1], int(known[2]) if known[2] else None)
+        refuse((key in found, f"--price {text!r} prices {machine.strip()} a second time; give each price once"))
+        found[key] = price
+    return found
+
+
+def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices, currency: str) -> Costs | None:
+    """Return what the teacher in torch and the best models cost wherever they were measured.
+
+    Args:
+        rows: everything of the data, as long as its own rows; hosts, devices and thread counts may differ.
+        best: the best lines of every section; each is followed over all thread counts of its device.
+
+    Raises:
+        CompressError: a price is for a device or thread count that was not measured.
+    """
+    measured = sorted({(row.small_batch.device, row.small_batch.threads) for row in rows})
+    for device, threads in prices:
+        named = device if threads is None else f"{device}:{threads}"
+        there = ", ".join(f"{d}:{t}" for d, t in measured)
+        is_there = any(device == d and threads in (None, t) for d, t in measured)
+        refuse((not is_there, f"--price {named} is for a machine that was not measured; there is {there}"))
+    same = attrgetter("model_sha256", "model", "runtime")
+    wanted = set(map(same, best))
+    chosen = [row for row in rows if row.small_batch.is_reference or same(row.small_batch) in wanted]
+    as_usual = attrgetter("small_batch.padding", "small_batch.length")
+    chosen = [row for row in chosen if as_usual(row) == ("longest", None)] or chosen
+    heads = attrgetter("small_batch.device", "small_batch.threads", "small_batch.is_reference")
+    chosen.sort(key=lambda row: (DEVICES.index(heads(row)[0]), heads(row)[1], not heads(row)[2]))
+    several = len({row.small_batch.data for row in chosen}) > 1
+    amount = partial(formatting.money, currency=currency)
+    offers, machines, cells = dict[str, Offer](), [], []
+    for row in chosen:
+        head, line = row.small_batch, row.large_batch
+        title = f"{head.host.get('cpu', 'unknown processor')}, {formatting.plural(head.threads, 'thread')}"
+        if head.device == "cuda":
+            title = str((head.host.get("gpu") or ["GPU"])[0])
+        price = prices.get((head.device, head.threads), prices.get((head.device, None)))
+        machines.append(f"{head.host_id}-{head.device}-{head.threads}")
+        offers[machines[-1]] = Offer(machines[-1], title, price)
+        per_hour = 3600 * line.throughput_with_tokenizer_rows_per_second
+        hourly, thousand, million = (
+            number(None if price is None else price * share, amount) for share in (1, 1e3 / per_hour, 1e6 / per_hour)
+        )
+        where = f"{setting_text(line)}, batch {line.batch_size}"
+        data, energy = Cell(line.data) if several else EMPTY, CELLS["energy"](line)
+        cells.append(
+            [
+                Cell(title),
+                data,
+                Cell(line.model, where),
+                hourly,
+                number(per_hour, formatting.shown_rate),
+                thousand,
+                million,
+                energy,
+            ]
+        )
+    table = ReportTable("Cost of predictions", COST_HEADINGS, cells).without_empty(("Data", "Energy a prediction"))
+    return Costs(currency, list(offers.values()), table, machines) if cells else None
+
+
+WORST_SHOWN = 10  # flips
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A row of the test set, counted from 0 without a header; ``change`` is of the gold label's probability, in points.
+
+    The page counts rows from 1, as messages do. ``text`` is empty unless the report was given the texts. For tagging
+    ``row`` is a sentence; its text begins with the word.
+    """
+
+    row: int
+    gold: str
+    predicted: str
+    change: float
+    text: str = field(default="", metadata=PAGE_ONLY)
+
+
+@dataclass(frozen=True)
+class Flips:
+    """What one model changed: rows lost and won against the teacher, the worst of them, and the classes by loss."""
+
+    model: str
+    runtime: str
+    kind: str
+    lost_rows: int
+    won_rows: int
+    lost: list[Flip]
+    won: list[Flip]
+    classes: ReportTable
+    calibration: str
+
+
+def flips_of(lines: Sequence[Measurement], texts: Mapping[str, Sequence[str]]) -> list[Flips]:
+    """Return what every model changed, one runtime each, in the order of the lines; a competitor has rows of its own.
+
+    ``texts`` are the rows of a data set by its content hash.
+    """
+    found: dict[tuple[str, str, str], Flips] = {}
+    for line in lines:
+        if line.kind != "teacher" and line.flips_lost_rows is not None:
+            tool = line.runtime if line.kind == "competitor" else ""  # each answers in its own way
+            found.setdefault((line.model, line.model_sha256, tool), _flips(line, texts.get(line.data_sha256, ())))
+    return list(found.values())
+
+
+def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
+    lost, won = (
+        [_flip(one, line.labels, texts) for one in flips[:WORST_SHOWN]] for flips in (line.flips_lost, line.flips_won)
+    )
+    classes = [
+        [
+            Cell(one["label"]),
+            integer(one["rows"]),
+            share(one["recall"]),
+            share(one["teacher_recall"]),
+            number(one["difference_points"], points, (one["low"], one["high"])),
+        ]
+        for one in line.classes
+    ]
+    classes.sort(key=lambda row: (row[-1].value is None, row[-1].value or 0.0))
+    by_class = ReportTable(f"{line.model} by class", ["Class", "Rows", "Recall", "Of the teacher", "Points"], classes)
+    error = str(CELLS["calibration_error"](line))
+    counts = (line.flips_lost_rows or 0, line.flips_won_rows or 0)
+    return Flips(line.model, line.runtime, line.kind, *counts, lost, won, by_class, error)
+
+
+def _flip(one: Mapping[str, Any], labels: Sequence[str], texts: Sequence[str]) -> Flip:
+    def name(value: float) -> str:
+        """Return a class by its name, a score as it is; a word that was cut off is predicted to be -1."""
+        return labels[value] if isinstance(value, int) and 0 <= value < len(labels) else f"{value:g}"
+
+    row = one["row"]
+    text = texts[row] if row < len(texts) else ""
+    if text and "word" in one:  # a row to tag is a sentence, its words apart
+        words, word = Example(text).words, one["word"]
+        missing = f"a flip is of word {word + 1} of row {row + 1}, which has {len(words)}; run the benchmark again"
+        refuse((word >= len(words), missing))
+        text = f"{words[word]}: {text}"
+    return Flip(row, name(one["gold"]), name(one["predicted"]), one["change"], text)

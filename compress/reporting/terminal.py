@@ -17,7 +17,6 @@ from compress.benchmarking.results.schema import Measurement
 from compress.escaping.terminal import terminal_cell
 from compress.inference.speedup_intervals import Interval
 from compress.models.training_log import Line, TrainingLog, series
-from compress.reporting.summary import teacher_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +35,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
 
     rows = results_of(lines)
     heads = [row.small_batch for row in rows]
-    first = teacher_line(heads) or heads[0]
+    first = next((line for line in heads if line.is_reference), heads[0])
     smallest, largest = smallest_batch(rows), largest_batch(rows)
     settings = [key for key in ("threads", "length", "padding") if len({getattr(line, key) for line in heads}) > 1]
     title = f"{first.metric_name} on {first.data}, {first.data_rows:,} rows"

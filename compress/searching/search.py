@@ -26,8 +26,8 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
-from compress.reporting.rendering import write_page
-from compress.reporting.search_page import view
+from compress.reporting.pages import write_page
+from compress.reporting.search_page import search_page
 from compress.requests import FileList, fields_of
 from compress.requests.labelling import label
 from compress.requests.searching import Search, SearchLimits
@@ -101,7 +101,7 @@ def search(request: Search) -> Path:
         write_json_lines(stage.working / TRIALS_NAME, content["trials"])
         by_number = {row["trial"]: row for row in content["trials"]}
         write_json_lines(stage.working / FRONT_NAME, [by_number[number] for number in content["front"]])
-        write_page(view(content), stage.working)
+        write_page(search_page(content), stage.working)
         recipe = {"budget": content["budget"], **content["limits"]}
         stage.finish(kind="search", recipe=recipe, notes={"met": content["met"]})
     return stage.output

@@ -24,8 +24,8 @@ from compress.models.model_dir import ModelDir
 from compress.pruning import scoring as scoring_module
 from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.head_study import RANDOM_ORDERS, HeadStudy, head_study
-from compress.reporting import heads_page
-from compress.reporting.heads_page import holm, view
+from compress.reporting import pruning_page
+from compress.reporting.pruning_page import heads_page, holm
 from compress.reporting.svg import Series
 from compress.surgery.remove import remove_heads
 from tests.support.tiny import HEADS, LABELS, LAYERS, bilstm, classifier, tokenizer, write
@@ -132,7 +132,7 @@ def test_a_directory_holds_the_same_as_page_tables_and_pictures(finished: Path) 
     assert manifest.stage == manifest.kind == "heads" and set(manifest.files) >= {"heads.json", "report.html"}
     page, markdown = ((finished / name).read_text() for name in ("report.html", "report.md"))
     study = content(finished)
-    for figure in view(study).contents:
+    for figure in heads_page(study).contents:
         assert figure.title in page and figure.title in markdown
         assert (finished / f"{figure.name}.svg").read_text().startswith("<svg")
     with (finished / "ablation.csv").open() as handle:
@@ -166,11 +166,11 @@ def test_the_verdict_names_the_first_uncertain_and_lossy_steps(finished: Path) -
         }
         for removed, low, high in intervals
     ]
-    told = view(study).verdict[-1]
+    told = heads_page(study).verdict[-1]
     assert "order 1 head (12%: −0.30 points, −0.90 to +0.30) cost surely less than 1 point" in told
     assert "; up to 4 heads (50%: −1.45 points, −3.00 to +0.10) 16 rows cannot tell a loss from chance" in told
     study["evolution"] = study["evolution"][:1] + study["evolution"][5:]
-    told = view(study).verdict[-1]
+    told = heads_page(study).verdict[-1]
     assert "no heads cost surely less than 1 point; the first to go are a loss for certain on 16 rows" in told
 
 
@@ -179,8 +179,10 @@ def test_no_head_hides_another_and_bars_have_bounds(finished: Path, monkeypatch:
     for one in study["evolution"]:
         one |= {"value": 0.99, "low": -3.0, "high": 5.0}
     drawn: dict[str, Sequence[Series]] = {}
-    monkeypatch.setattr(heads_page, "line_chart", lambda series, *, title, **_: drawn.setdefault(title, series) and "")
-    view(study)
+    monkeypatch.setattr(
+        pruning_page, "line_chart", lambda series, *, title, **_: drawn.setdefault(title, series) and ""
+    )
+    heads_page(study)
     places = [x for series in drawn["One head removed"] for x, _ in series.points]
     assert len(places) == len(set(places)) == HEADS * LAYERS
     assert {round(x) for x in places} == set(range(1, LAYERS + 1))
@@ -257,12 +259,15 @@ def no_more_scoring(names: list[str]) -> Any:
 
 def test_a_test_that_was_not_made_has_no_verdict(finished: Path) -> None:
     study = content(finished)
-    page, tested = view(study), next(one for one in view(study).contents if one.title == "One head removed")
+    page, tested = heads_page(study), next(one for one in heads_page(study).contents if one.title == "One head removed")
     assert "Holm's correction" in tested.caption and "McNemar" in page.verdict[1]
     assert {row[-1].text for row in tested.rows} <= {"yes", "no"}
     for one in study["ablation"]:
         one["mcnemar_p"] = None
-    page, untested = view(study), next(one for one in view(study).contents if one.title == "One head removed")
+    page, untested = (
+        heads_page(study),
+        next(one for one in heads_page(study).contents if one.title == "One head removed"),
+    )
     assert "McNemar" not in untested.caption + " ".join(page.verdict) and "Holm" not in untested.caption
     assert {cell.text for row in untested.rows for cell in row[-2:]} == {"–"}
     assert "not tested" in untested.pictures[0].wide and "within chance" not in untested.pictures[0].wide

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
 from compress.models.model_dir import ModelDir
-from compress.reporting.pruning_page import view
+from compress.reporting.pruning_page import pruning_page
 from tests.support.pruning import content, curve, pruned
 from tests.support.training_data import validation_rows
 
@@ -69,7 +69,7 @@ def test_every_speed_is_shown_with_its_interval(teacher: Path, tmp_path: Path) -
         }
         for name, (value, low, high) in ratios.items()
     ]
-    page = view(found)
+    page = pruning_page(found)
     told = "Batch size 1: ×1.80 (×1.70 to ×1.90) in torch, each against the unpruned model"
     assert any(sentence.startswith(told) for sentence in page.verdict)
     figure = page.contents[0]
@@ -80,4 +80,4 @@ def test_every_speed_is_shown_with_its_interval(teacher: Path, tmp_path: Path) -
 
 def test_layers_that_lose_nothing_are_not_drawn(teacher: Path, tmp_path: Path) -> None:
     found = content(pruned(teacher, tmp_path / "small", "3"))
-    assert [figure.title for figure in view(found).contents][1:] == ["Step by step", "Heads that are left"]
+    assert [figure.title for figure in pruning_page(found).contents][1:] == ["Step by step", "Heads that are left"]

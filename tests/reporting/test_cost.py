@@ -9,7 +9,8 @@ import pytest
 
 from compress.benchmarking.results.files import results_of
 from compress.errors import CompressError
-from compress.reporting.cost import Costs, costs_of, parse_prices
+from compress.reporting.pages import Cell
+from compress.reporting.tables import Costs, costs_of, parse_prices
 from tests.support.results import line
 
 RATE = "throughput_with_tokenizer_rows_per_second"
@@ -21,6 +22,10 @@ def costs(*prices: str, lines: Any = (TEACHER, STUDENT), best: Any = (STUDENT,))
     found = costs_of(results_of(lines), best, parse_prices(prices), "EUR")
     assert found is not None
     return found
+
+
+def cells(found: Costs) -> list[dict[str, Cell]]:
+    return [dict(zip(found.table.headings, row, strict=True)) for row in found.table.rows]
 
 
 def test_prices_are_read() -> None:
@@ -51,16 +56,19 @@ def test_a_price_twice_or_for_what_was_not_measured_is_refused() -> None:
 
 def test_a_price_over_predictions_an_hour() -> None:
     found = costs("cpu=0.36")
-    teacher, student = found.rows
-    assert teacher.predictions_per_hour == 360_000 and teacher.cost_per_million == pytest.approx(1.0)
-    assert student.cost_per_thousand == pytest.approx(0.36 / 18_000) and student.batch_size == 1
-    assert found.cells(teacher) == ["0.36 EUR", "360,000", "0.0010 EUR", "1.00 EUR"]
+    teacher, student = cells(found)
+    assert teacher["Predictions an hour"].value == 360_000 and teacher["Cost of a million"].value == pytest.approx(1.0)
+    assert student["Cost of 1,000"].value == pytest.approx(0.36 / 18_000)
+    assert student["Model"].small.endswith("batch 1")
+    shown = [cell.text for cell in found.table.rows[0]]
+    assert shown == ["Test CPU, 1 thread", "teacher", "0.36 EUR", "360,000", "0.0010 EUR", "1.00 EUR"]
 
 
 def test_without_a_price_there_is_no_cost() -> None:
     found = costs()
-    assert [row.cost_per_million for row in found.rows] == [None, None]
-    assert found.cells(found.rows[0]) == ["–", "360,000", "–", "–"] and found.offers[0].price_per_hour is None
+    assert [row["Cost of a million"].value for row in cells(found)] == [None, None]
+    assert [cell.text for cell in found.table.rows[0][2:]] == ["–", "360,000", "–", "–"]
+    assert found.offers[0].price_per_hour is None
 
 
 def test_thread_counts_and_devices_are_machines_of_their_own() -> None:
@@ -72,7 +80,7 @@ def test_thread_counts_and_devices_are_machines_of_their_own() -> None:
         ("Test CPU, 8 threads", 0.9),
         ("Card", None),
     ]
-    assert len(found.rows) == 6
+    assert len(found.table.rows) == 6 and {offer.key for offer in found.offers} == set(found.machines)
 
 
 def test_largest_batch_counts_and_others_stay_away() -> None:
@@ -80,16 +88,18 @@ def test_largest_batch_counts_and_others_stay_away() -> None:
     other = line("other", model_sha256="6" * 64)
     padded = replace(TEACHER, padding="max_length")
     found = costs("cpu=1", lines=[TEACHER, padded, STUDENT, large, other])
-    assert [(row.model, row.batch_size) for row in found.rows] == [("teacher", 1), ("student", 32)]
-    assert found.rows[1].predictions_per_hour == 3600 * 9000
+    models = [row["Model"] for row in cells(found)]
+    assert [model.text for model in models] == ["teacher", "student"]
+    assert [model.small.rpartition(", ")[2] for model in models] == ["batch 1", "batch 32"]
+    assert cells(found)[1]["Predictions an hour"].value == 3600 * 9000
 
 
 def test_a_model_whose_speed_is_known_roughly_only_has_its_cost() -> None:
     rough = replace(STUDENT, noise=0.4, speedup_low=2.0, speedup_high=15.0)
-    assert costs("cpu=1", lines=[TEACHER, rough]).rows == costs("cpu=1").rows
+    assert costs("cpu=1", lines=[TEACHER, rough]).table == costs("cpu=1").table
 
 
 def test_energy_is_shown_where_it_was_measured() -> None:
     found = costs("cpu=1", lines=[TEACHER, replace(STUDENT, energy_joules_per_row=0.0123)])
-    assert found.has_energy and [found.cells(row)[-1] for row in found.rows] == ["–", "0.0123 J"]
-    assert not costs("cpu=1").has_energy
+    assert [row["Energy a prediction"].text for row in cells(found)] == ["–", "0.0123 J"]
+    assert "Energy a prediction" not in costs("cpu=1").table.headings

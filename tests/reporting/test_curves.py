@@ -54,23 +54,25 @@ def ends_of_phases(root: ElementTree.Element) -> list[float]:
 def test_a_student_is_beside_its_control() -> None:
     results = [line("small", control="gold"), line("other"), line("gold", kind="control", control_of="first")]
     logs = [log("small"), log("gold", size=2.0), log("other"), log("alone-control")]
-    found = trainings_of(logs, results)
-    assert found is not None
-    (scores, losses), *others = found.pictures
-    assert len(others) == 2 and [cells[0].text for cells in found.rows] == ["small", "gold", "other", "alone-control"]
+    table, ((scores, losses), *others) = trainings_of(logs, results)
+    assert (
+        len(others) == 2
+        and table
+        and [cells[0].text for cells in table.rows] == ["small", "gold", "other", "alone-control"]
+    )
     for picture, title in ((scores, "Validation of small"), (losses, "Loss of small")):
         root, says = drawn(picture)
         assert says.startswith(f"{title}. ") and "small goes from" in says and "gold goes from" in says
         assert [len(lines_of(root, style)) for style in ("s0", "s1")] == [1, 1]
     older = [line("small"), line("gold", kind="control", control_of="small")]
-    assert "gold goes from" in drawn(trainings_of(logs, older).pictures[0][0])[1]  # type: ignore[union-attr]
-    assert trainings_of([], results) is None
+    assert "gold goes from" in drawn(trainings_of(logs, older)[1][0][0])[1]
+    assert trainings_of([], results) == (None, [])
 
 
 def test_phases_follow_one_another() -> None:
-    found = trainings_of([log("small", phases=3)], [])
-    assert found is not None
-    ((scores, losses),) = found.pictures
+    table, pictures = trainings_of([log("small", phases=3)], [])
+    assert table is not None
+    ((scores, losses),) = pictures
     root, says = drawn(losses)
     first, second, third = lines_of(root, "s0")
     assert (
@@ -83,44 +85,43 @@ def test_phases_follow_one_another() -> None:
     root, says = drawn(scores)
     assert ends_of_phases(root) == pytest.approx(ends_of_phases(drawn(losses)[0]), abs=0.01)
     assert "from 51.6 at 10 to 52.4 at 12" in says  # in percent, and after the steps of the phases before
-    (cells,) = found.rows
+    (cells,) = table.rows
     assert [cell.text for cell in cells] == ["small", "3", "12", "12", "52.40%", "250"]
     assert cells[1].small == "phase-1, phase-2, phase-3"
     assert (cells[4].small, cells[4].value) == ("accuracy on validation", pytest.approx(52.4))
 
 
 def test_the_dot_is_the_checkpoint_that_is_kept() -> None:
-    found = trainings_of([log("small", 20)], [])
-    assert found is not None
-    root, _ = drawn(found.pictures[0][0])
+    table, pictures = trainings_of([log("small", 20)], [])
+    assert table is not None
+    root, _ = drawn(pictures[0][0])
     (dot,) = root.findall(f".//{SVG}path")
     title = dot.find(f"{SVG}title")
-    assert title is not None and title.text == "small: 4 → 52.4" and found.rows[0][3].text == "4"
-    assert not drawn(found.pictures[0][1])[0].findall(f".//{SVG}path")
+    assert title is not None and title.text == "small: 4 → 52.4" and table.rows[0][3].text == "4"
+    assert not drawn(pictures[0][1])[0].findall(f".//{SVG}path")
 
 
 def test_scores_of_other_rows_are_not_compared() -> None:
     logs = [log("small"), log("gold", split="slice of train")]
-    found = trainings_of(logs, [line("small", control="gold")])
-    assert found is not None
-    scores, losses = found.pictures[0]
+    table, pictures = trainings_of(logs, [line("small", control="gold")])
+    assert table is not None
+    scores, losses = pictures[0]
     assert "gold" not in drawn(scores)[1] and "gold" in drawn(losses)[1]
-    assert [cells[4].small for cells in found.rows] == ["accuracy on validation", "accuracy on slice of train"]
+    assert [cells[4].small for cells in table.rows] == ["accuracy on validation", "accuracy on slice of train"]
 
 
 @pytest.mark.parametrize("phases", [1, 3])
 def test_long_losses_are_drawn_as_means(phases: int) -> None:
-    found = trainings_of([log("small", 1000, phases=phases)], [])
-    assert found is not None
-    counts = [len(part) for part in lines_of(drawn(found.pictures[0][-1])[0], "s0")]
+    table, pictures = trainings_of([log("small", 1000, phases=phases)], [])
+    assert table is not None
+    counts = [len(part) for part in lines_of(drawn(pictures[0][-1])[0], "s0")]
     assert len(counts) == phases and 0.8 * DRAWN < sum(counts) <= DRAWN
 
 
 def test_losses_of_different_size_are_on_a_logarithmic_axis() -> None:
     def ticks(size: float) -> list[str]:
-        found = trainings_of([log("small", 4), log("gold", 4, size=size)], [line("small", control="gold")])
-        assert found is not None
-        return re.findall(r'text-anchor="end">([^<]+)<', found.pictures[0][1].narrow)
+        _, pictures = trainings_of([log("small", 4), log("gold", 4, size=size)], [line("small", control="gold")])
+        return re.findall(r'text-anchor="end">([^<]+)<', pictures[0][1].narrow)
 
     assert ticks(1.0) == ["10", "8", "6", "4", "2"][::-1] and ticks(100.0) == ["3", "10", "30", "100", "300", "1,000"]
 
@@ -128,10 +129,12 @@ def test_losses_of_different_size_are_on_a_logarithmic_axis() -> None:
 def test_little_is_known() -> None:
     """Unknown losses, one point, no line at all, and two models of one name."""
     few = [{"step": 1, "loss": None}, {"step": 1, "validation": 0.5}]
-    found = trainings_of([TrainingLog("a", []), TrainingLog("b", few), TrainingLog("b", few[:1]), log("c", 1)], [])
-    assert found is not None
-    assert [len(pictures) for pictures in found.pictures] == [1, 1]
-    assert [[cell.text for cell in cells] for cells in found.rows] == [
+    table, pictures = trainings_of(
+        [TrainingLog("a", []), TrainingLog("b", few), TrainingLog("b", few[:1]), log("c", 1)], []
+    )
+    assert table is not None
+    assert [len(own) for own in pictures] == [1, 1]
+    assert [[cell.text for cell in cells] for cells in table.rows] == [
         ["a", "1", "0", "–", "–", "–"],
         ["b", "1", "1", "1", "0.5000", "–"],
         ["b", "1", "1", "–", "–", "–"],

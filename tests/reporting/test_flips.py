@@ -12,7 +12,7 @@ import pytest
 
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
-from compress.reporting.flips import flips_of
+from compress.reporting.tables import flips_of
 from compress.requests.reporting import report
 from tests.support.results import line, write_lines
 
@@ -75,11 +75,11 @@ def test_a_model_once_and_the_worst_rows_first() -> None:
     (found,) = flips_of(LINES, {})
     assert (found.lost_rows, found.won_rows, len(found.lost)) == (12, 1, 10)
     assert (found.lost[0].row, found.lost[0].gold, found.lost[0].predicted) == (1, "positive", "negative")
-    assert [one.label for one in found.classes] == ["positive", "negative", "absent"]
-    assert [(one.change, one.interval) for one in found.classes] == [
-        ("−100.00", "–"),
+    assert [row[0].text for row in found.classes.rows] == ["positive", "negative", "absent"]
+    assert [(row[-1].text, row[-1].small) for row in found.classes.rows] == [
+        ("−100.00", ""),
         ("+10.00", "+1.00 to +19.00"),
-        ("–", "–"),
+        ("–", ""),
     ]
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 from hypothesis import given, settings
 from markdown_it import MarkdownIt
 
+from compress.benchmarking.results.files import Results
 from compress.models.training_log import TrainingLog
-from compress.reporting.cost import PriceList
 from compress.reporting.curves import pruning_curve
-from compress.reporting.page import ShownLock, view
 from compress.reporting.rendering import render
+from compress.reporting.report import ShownLock, view
 from compress.reporting.svg import Series, line_chart
 from tests.support.foreign import texts
 from tests.support.results import line
@@ -53,9 +54,9 @@ def pages(text: str) -> tuple[str, str]:
     curve = pruning_curve(name, name, [{**row, "split": name} for row in CURVE])
     trained = [{"phase": phase, "step": step, "loss": 1.0 / step} for phase in (name, "b") for step in (1, 2)]
     log = TrainingLog(name, [*trained, {"phase": "b", "step": 2, "validation": 0.5}], name, name)
-    locks = [ShownLock(name, name, name)]
-    page = view(lines, title=name, curves=[curve], logs=[log], locks=locks, prices=PriceList(currency=name))
-    return render("report.html.j2", page), render("report.md.j2", page)
+    page = view(Results(tuple(lines)), title=name, curves=[curve], logs=[log], currency=name)
+    page = replace(page, locks=[ShownLock(name, name, name)])
+    return render("report.html.j2", page=page), render("report.md.j2", page=page)
 
 
 def blocks(page: str) -> list[str]:

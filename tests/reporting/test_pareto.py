@@ -9,7 +9,8 @@ import pytest
 from compress.benchmarking.results.files import results_of
 from compress.inference.speedup_intervals import Interval
 from compress.reporting import svg as svg_module
-from compress.reporting.pareto import MARKERS, Point, front, marks, pareto_chart, published_figures
+from compress.reporting.pareto import Point, front, marks, pareto_chart, published_figures
+from compress.reporting.rendering import MARKERS
 from tests.support.report_study import study
 from tests.support.results import line
 
@@ -120,7 +121,7 @@ def test_every_row_has_a_mark_also_with_a_wide_interval() -> None:
 def test_published_figures_are_those_of_the_same_data_and_metric() -> None:
     def found(**fields: object) -> list[str]:
         lines = [line("teacher", kind="teacher"), line("s", metric_kept_percent=99.4, **fields)]
-        return [one.dataset for one in published_figures(lines)]
+        return [one.figure.dataset for one in published_figures(lines)]
 
     assert found(recipe="bilstm", data="glue/SST-2 dev") == ["SST-2 test"]
     assert found(recipe="bilstm", data="docstrings") == [] and found(recipe="bilstm", data="mySST-2") == []

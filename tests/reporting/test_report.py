@@ -34,8 +34,7 @@ from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.models.output_dir import alone
 from compress.recipes import BenchmarkSettings
-from compress.reporting.rendering import HTML_NAME, MARKDOWN_NAME
-from compress.reporting.report import JSON_NAME
+from compress.reporting.pages import HTML_NAME, JSON_NAME, MARKDOWN_NAME
 from compress.reporting.terminal import results_table
 from compress.requests.reporting import report
 from tests.support.report_study import study
@@ -162,7 +161,10 @@ def test_trainings_are_shown_beside_their_controls(made: Any, tmp_path: Path) ->
     assert "#training" in page.links and "after recovery" in page.text
     assert "| bilstm-control | 1 | 10 | 10 | 0.7500 (validation) | 0.7 |" in markdown
     data = json.loads((tmp_path / "out" / JSON_NAME).read_text("utf-8"))
-    assert data["trainings"].keys() == {"headings", "rows"} and data["trainings"]["rows"][0][3]["value"] == 10
+    assert (
+        data["trainings"].keys() == {"title", "headings", "rows", "notes"}
+        and data["trainings"]["rows"][0][3]["value"] == 10
+    )
     many = [tmp_path / f"model-{number}" for number in range(7)]
     for folder in many:
         folder.mkdir()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from compress.reporting.rendering import write_page
-from compress.reporting.search_page import verdict, view
+from compress.reporting.pages import write_page
+from compress.reporting.search_page import search_page, verdict
 
 
 def row(number: int, speedup: float, points: float | None, ended: str = "done") -> dict[str, Any]:
@@ -116,7 +116,7 @@ def test_scores_are_drawn_at_the_steps_that_they_were_reached_with(tmp_path: Pat
     straight = found()
     for row in straight["trials"][:2]:
         row["rungs"] = [rung for rung in row["rungs"] if rung["share"] != 1 / 3]  # the winner goes to the last at once
-    write_page(view(straight), tmp_path)
+    write_page(search_page(straight), tmp_path)
     drawn = (tmp_path / "report.html").read_text()
     assert "after 11% of the steps" in drawn and "after 100% of the steps" in drawn and "after 33%" not in drawn
 
@@ -162,7 +162,7 @@ def test_a_winner_of_a_lower_rung_is_told_as_such() -> None:
 
 
 def test_the_page_has_the_front_and_all_trials(tmp_path: Path) -> None:
-    write_page(view(FOUND), tmp_path)
+    write_page(search_page(FOUND), tmp_path)
     page, front = (tmp_path / "report.html").read_text(), (tmp_path / "front.csv").read_text().splitlines()
     assert "compress search &lt;b&gt;" in page and "too slow: ×12.0" in page and "compress quantize" in page
     assert f"\nTo make the winner again: `{FOUND['again']}`\n" in (tmp_path / "report.md").read_text()
@@ -173,5 +173,7 @@ def test_the_page_has_the_front_and_all_trials(tmp_path: Path) -> None:
 
 def test_a_search_that_trained_nothing_has_a_page_too() -> None:
     nothing = row(1, 0.0, None, "cannot be built: no such tokenizer")
-    assert not view(found(trials=[nothing], front=[], winner=None, fastest=None)).contents[1:]
-    assert view(found(trials=FOUND["trials"][2:], front=[], winner=None)).contents[0].title == "All that was tried"
+    assert not search_page(found(trials=[nothing], front=[], winner=None, fastest=None)).contents[1:]
+    assert (
+        search_page(found(trials=FOUND["trials"][2:], front=[], winner=None)).contents[0].title == "All that was tried"
+    )

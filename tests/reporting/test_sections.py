@@ -11,7 +11,7 @@ from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.reporting.curves import sweep
-from compress.reporting.page import origins, view
+from compress.reporting.report import origins, view
 from compress.reporting.sections import gather, section
 from compress.reporting.tables import repeats
 from tests.support.report_study import study
@@ -40,7 +40,7 @@ def test_only_fixed_lengths_begin_with_the_shortest() -> None:
     (found,) = gather([replace(one, length=length) for one in (TEACHER, student()) for length in (128, 16)])
     assert {row.small_batch.length for row in found.rows} == {16}
     shown = section(found, {})
-    assert shown.title.endswith("every row 16 tokens long") and [part.length for part in shown.at_lengths] == [128]
+    assert shown.title.endswith("every row 16 tokens long") and list(shown.at_lengths) == [128]
 
 
 def test_that_the_first_was_chosen_among_several_is_said() -> None:
@@ -188,23 +188,12 @@ def test_one_number_of_rows_is_no_curve() -> None:
 
 
 def test_the_page_of_one_line_is_a_page(tmp_path: Any) -> None:
-    page = view([line("m")])
+    page = view(Results((line("m"),)))
     assert page.title == "made-up" and page.costs is not None and page.sections[0].waterfalls == []
     assert "teacher in torch was not measured" in page.sections[0].verdict[0]
-    reference_model = view(
-        [
-            line(
-                "bert",
-                kind="reference-model",
-                metric=None,
-                metric_name=None,
-                difference_points=None,
-                metric_kept_percent=None,
-                flips_lost_rows=None,
-                calibration_error=None,
-            )
-        ]
-    )
+    unknown = ("metric", "metric_name", "difference_points", "metric_kept_percent", "flips_lost_rows")
+    bert = line("bert", kind="reference-model", calibration_error=None, **dict.fromkeys(unknown))
+    reference_model = view(Results((bert,)))
     assert reference_model.sections[0].picture is None and reference_model.sections[0].flips == []
     with pytest.raises(CompressError, match="does not exist"):
         Results.open(tmp_path / "nothing.jsonl")
@@ -238,8 +227,7 @@ def test_a_run_of_large_batches_only_has_no_speed_at_a_small_one() -> None:
     (found,) = gather([*lines, large])
     assert found.leaders.best is not None and found.leaders.best.model == "s"
     shown = section(found, {})
-    columns = [column.key for column in shown.table.columns]
-    row = {row.model: dict(zip(columns, row.cells, strict=True)) for row in shown.table.rows}["large"]
+    row = {row.model: row.cells for row in shown.table.rows}["large"]
     assert row["speedup"].text == row["latency_p50_ms"].text == "–" and row["speedup_large"].text == "×772"
     assert row["metric"].text == "89.50%" and shown.picture is not None and "×772" not in shown.picture.wide
     assert not any("large in torch" in sentence for sentence in shown.verdict)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from compress.benchmarking.results.files import Result, results_of
+from compress.benchmarking.results.files import Result, Results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError
 from compress.gating.check import GateBudget, check
-from compress.reporting.page import view
+from compress.reporting.report import view
 from compress.reporting.sections import gather
 from compress.reporting.speedup_breakdown import Waterfall, waterfalls
 from compress.reporting.terminal import results_table
@@ -190,11 +190,11 @@ def test_structures_are_in_nothing_but_the_waterfall(tmp_path: Path) -> None:
     (part,) = gather(lines)
     names = [row.small_batch.model for rows in (part.rows, part.swept, part.fixed) for row in rows]
     assert set(names) == {"t", "p"}
-    page = view(lines)
+    page = view(Results(tuple(lines)))
     (shown,) = page.sections
     assert [row.model for row in shown.table.rows] == ["t", "p"] and "pruning-step" not in shown.kinds
     assert shown.picture is not None and "p: vocabulary" not in shown.picture.wide + " ".join(shown.verdict)
-    assert [known.model for known in page.models] == ["t", "p"] and len(shown.waterfalls[0].steps) == 5
+    assert [row[0].text for row in page.models.rows] == ["t", "p"] and len(shown.waterfalls[0].steps) == 5
     path = write_lines(tmp_path / "r.jsonl", lines)
     assert {one.subject for one in check([path], [GateBudget(min_speedup=2.0)]).judgements} == {"p in torch"}
     with pytest.raises(CompressError, match="no line with model 'p: vocabulary'"):
@@ -212,7 +212,7 @@ def test_every_pruned_model_that_was_taken_apart_has_its_steps() -> None:
     lines = [replace(line, speedup=10.0 / line.latency_ms[0][0]) for line in lines]
     large = [replace(line, batch_size=32) for line in lines]
     small = [line for line in lines if line.model != "q-int8"]  # which was measured at batch 32 alone
-    (shown,) = view([*small, *large]).sections
+    (shown,) = view(Results((*small, *large))).sections
     told = [(found.model, found.batch_size) for found in shown.waterfalls]
     assert told == [("p", 1), ("p", 32), ("q", 1), ("q-int8", 32)]
     steps = [("layers removed", 2.5), ("heads removed", 2.0)]

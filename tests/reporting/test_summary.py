@@ -9,7 +9,7 @@ import pytest
 
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import judge_drop_of
-from compress.reporting.summary import Leaders, best_line, control_pair, faster_line, verdict
+from compress.reporting.sections import Leaders, best_line, control_pair, faster_line, verdict
 from tests.support.results import line
 
 TEACHER = line("teacher", kind="teacher")

@@ -34,6 +34,7 @@ AboveZero = Annotated[float, Limits(strict=True, ge=1e-12, lt=LARGEST_NUMBER)]
 Whole = Annotated[int, Limits(strict=True, gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
 Count = Annotated[int, Limits(strict=True, ge=0, lt=LARGEST_NUMBER)]
 FromOne = Annotated[int, Limits(strict=True, ge=1, lt=LARGEST_NUMBER)]
+Answer = Whole | Number  # the number of a class, or a score
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ ClassRecall = Annotated[
     dict[str, Any], Keys({"label": str, "rows": Count, **dict.fromkeys(_RECALLS, Number | None)}, {})
 ]
 Flip = Annotated[
-    dict[str, Any], Keys({"row": Count, "gold": Number, "predicted": Number, "change": Number}, {"word": Count})
+    dict[str, Any], Keys({"row": Count, "gold": Answer, "predicted": Answer, "change": Number}, {"word": Count})
 ]
 LeftOut = Annotated[dict[str, str], Keys({"name": str, "reason": str}, {})]
 _HOST = {
@@ -272,9 +273,9 @@ class Measurement(WithIntervals):
     flips_lost_rows: Annotated[Count | None, "how many there are; the list keeps the first 100"]
     flips_won_rows: Annotated[Count | None, "how many there are; the list keeps the first 100"]
     predictions: Annotated[
-        list[Number], "what each row (no word) is predicted to be; on the first line of a model and runtime"
+        list[Answer], "what each row (no word) is predicted to be; on the first line of a model and runtime"
     ] = field(default_factory=list)
-    gold: Annotated[list[Number], "gold labels; on the first line of the teacher in torch"] = field(
+    gold: Annotated[list[Answer], "gold labels; on the first line of the teacher in torch"] = field(
         default_factory=list
     )
     # Size
