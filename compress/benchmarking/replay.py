@@ -24,14 +24,13 @@ from compress.benchmarking.lockfile import (
 from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.formatting import plural
 from compress.benchmarking.results.schema import Measurement
-from compress.data import Example, content_sha256, load_rows, open_rows, open_text, read_examples, row_key
+from compress.data import Example, content_sha256, load_rows, open_text, row_key
 from compress.errors import CompressError, ExitCode, refuse
 from compress.evaluation.metrics import CONFIDENCE
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import core_count
 from compress.models.cascade_dir import CASCADE_NAME, open_model
-from compress.models.output_dir import keep_apart
 from compress.requests.benchmarking import Replay
 
 DEPTH = 4  # how far below a root model directories are looked for
@@ -91,61 +90,33 @@ class ReplayOutcome:
     agreement: Agreement
 
 
-def run_replay(request: Replay) -> ReplayOutcome:
-    """Run the benchmark of a request's lock again.
+def replay(request: Replay) -> ReplayOutcome:
+    """Run the benchmark of a lock again and compare every figure.
 
     Raises:
-        CompressError: for anything about the request that the user can put right.
+        CompressError: the lock is damaged, rows are not those it names, or a model is not found.
     """
     output = BenchmarkOutput.for_request(request)
+    lock = read_lock(Path(request.lock))
     rows = load_rows(request.data, role="test", **request.columns)
     given = parts_of(request.train)
     if given:
         open_text(*given, role=None, beside=request.data, **request.columns)  # refuses what cannot be read at all
     train, _ = labelled_rows(given, request.columns)
-    return replay(Path(request.lock), rows, roots=request.roots, train=train or None, output=output)
-
-
-def replay(
-    lock: Lock | str | Path,
-    data: Any,
-    *,
-    roots: Sequence[str | Path] = (),
-    train: Any = None,
-    output: BenchmarkOutput | str | Path | None = None,
-) -> ReplayOutcome:
-    """Run the benchmark of a lock again and compare every figure.
-
-    Args:
-        lock: a lock, or the ``.lock.json`` file next to a result file.
-        data: the test rows that the lock names.
-        roots: directories below which the models are looked for; default where the lock lies, and the current one.
-        train: the training rows that the lock names, if it does.
-        output: the result file of the new results.
-
-    Raises:
-        CompressError: the lock is damaged, rows are not those it names, or a model is not found.
-    """
-    output = BenchmarkOutput.of(output)
-    if not isinstance(lock, Lock):
-        keep_apart(output.files, [lock])
-        roots = roots or (Path(lock).parent, Path.cwd())
-        lock = read_lock(lock)
-    if (lock.train is None) != (train is None):
-        raise CompressError(
-            f"the benchmark was given training rows, {lock.train.name!r} of {lock.train.rows:,} rows; give them with "
-            "--train FILE"
-            if lock.train
-            else "the benchmark was given no training rows, so that a replay has no use for them; leave out --train"
-        )
-    rows, fitted = _locked_rows(data, lock.data, "data", "test"), None
-    if lock.train and train is not None:
-        given = read_examples(open_rows(train, role="train"))
+    no_use = "the benchmark was given no training rows, so that a replay has no use for them; leave out --train"
+    refuse((train and not lock.train, no_use))
+    _check_rows(rows, lock.data, "data")
+    fitted = None
+    if lock.train:
+        missing = f"the benchmark was given training rows, {lock.train.name!r} of {lock.train.rows:,} rows"
+        refuse((not train, f"{missing}; give them with --train FILE"))
         tested = frozenset(map(row_key, rows))
-        fitted = [row for row in given if row_key(row) not in tested]  # what a benchmark leaves out
+        fitted = [row for row in train if row_key(row) not in tested]  # what a benchmark leaves out
         if content_sha256(fitted) != lock.train.sha256:
-            fitted = _locked_rows(given, lock.train, "train", "train")
-    models = find_models(lock.models, [Path(root) for root in roots or (Path.cwd(),)])
+            _check_rows(train, lock.train, "train")
+            fitted = train
+    roots = request.roots or (Path(request.lock).parent, Path.cwd())
+    models = find_models(lock.models, [*map(Path, roots)])
     cores = core_count()  # figures of more threads than this host has cores for are reported as missing
     of_kind = {kind: [models[model] for model in lock.models if model.kind == kind] for kind in LOCKED_KINDS}
     lines = benchmark(
@@ -161,18 +132,13 @@ def replay(
     return ReplayOutcome(lock, lines, compare(lock, lines))
 
 
-def _locked_rows(data: Any, locked: LockedData, option: str, role: str) -> list[Example]:
-    examples = read_examples(open_rows(data, role=role))
-    sha256 = content_sha256(examples)
-    refuse(
-        (
-            sha256 != locked.sha256,
-            f"--{option} has {len(examples):,} rows with the hash {sha256[:12]}; the lock names {locked.name!r} of "
-            f"{locked.rows:,} rows with {locked.sha256[:12]}: give that file, and its columns if they are guessed "
-            "wrong",
-        )
+def _check_rows(rows: list[Example], locked: LockedData, option: str) -> None:
+    sha256 = content_sha256(rows)
+    fault = (
+        f"--{option} has {len(rows):,} rows with the hash {sha256[:12]}; the lock names {locked.name!r} of "
+        f"{locked.rows:,} rows with {locked.sha256[:12]}: give that file, and its columns if they are guessed wrong"
     )
-    return examples
+    refuse((sha256 != locked.sha256, fault))
 
 
 def find_models(models: Sequence[LockedModel], roots: Sequence[Path]) -> dict[LockedModel, Path]:

@@ -445,12 +445,8 @@ def _class_fields(
     for index, label in enumerate(labels):
         held = gold == index
         mine, reference, rows = model.predicted[held], teacher.predicted[held], int(held.sum())
-        one: dict[str, Any] = {"label": label, "rows": rows, "recall": None, "teacher_recall": None}
-        one |= {"difference_points": None, "low": None, "high": None}
-        if rows:
-            right, before = (mine == index).mean(), (reference == index).mean()
-            one |= {"recall": float(right), "teacher_recall": float(before)}
-            one["difference_points"] = float(100 * (right - before))
+        recall, before = (float((one == index).mean()) if rows else None for one in (mine, reference))
+        paired = None
         own = None if sentences is None else sentences[held]
         if (rows if own is None else len(np.unique(own))) > 1:
             paired = NO_DIFFERENCE
@@ -458,8 +454,17 @@ def _class_fields(
                 paired = metrics.paired_difference(
                     mine, reference, gold[held], metric=ACCURACY, classes=len(labels), sentences=own
                 )
-            one |= {"low": paired.low, "high": paired.high}
-        found.append(one)
+        found.append(
+            {
+                "label": label,
+                "rows": rows,
+                "recall": recall,
+                "teacher_recall": before,
+                "difference_points": None if recall is None or before is None else 100 * (recall - before),
+                "low": paired and paired.low,
+                "high": paired and paired.high,
+            }
+        )
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compress.data.tokenization import NO_ANSWER
-from compress.errors import CompressError
+from compress.errors import refuse
 
 Array = NDArray[Any]
 
@@ -243,30 +243,17 @@ def bootstrap(
     sentences: Array | None = None,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Return the 95% percentile interval of a statistic over the last axis of arrays ``[N]``, drawn together.
+    """Return the 95% percentile interval of a statistic of arrays ``[N]``, whose rows are drawn together.
+
+    The statistic is over the last axis of resamples ``[R, N]``.
 
     With ``sentences`` ``[N]``, the sentence of every row, whole sentences are drawn.
     """
     if sentences is not None:
         return sentence_bootstrap(samples, statistic, sentences, seed=seed)
-    from scipy import stats
-
-    rows = samples[0].shape[-1]
-    if rows < 2:
-        raise CompressError(f"{rows} labelled row has no interval; give at least 2, better some hundreds")
-    result = stats.bootstrap(
-        samples,
-        lambda *drawn, axis: statistic(*drawn),
-        paired=True,
-        vectorized=True,
-        axis=-1,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-        batch=max(1, BATCH_VALUES // rows),  # of a column
-    )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    rows = len(samples[0])
+    refuse((rows < 2, f"{rows} labelled row has no interval; give at least 2, better some hundreds"))
+    return percentiles(np.concatenate([statistic(*(x[drawn] for x in samples)) for drawn in _draws(rows, seed)]))
 
 
 def _resampled_difference(won: int, lost: int, rows: int, seed: int) -> tuple[float, float]:
@@ -316,14 +303,14 @@ def sentence_bootstrap(
     order = np.argsort(sentences, kind="stable")
     _, sizes = _of_sentences(sentences)
     starts = np.cumsum(sizes) - sizes
-    drawn_values = []
-    for drawn in _draws(len(sizes), seed):
-        for chosen in drawn:
-            lengths = sizes[chosen]
-            ends = np.cumsum(lengths)
-            rows = order[np.arange(ends[-1]) + np.repeat(starts[chosen] - ends + lengths, lengths)]
-            drawn_values.append(float(statistic(*(column[rows] for column in samples))))
-    return percentiles(np.array(drawn_values))
+
+    def of(chosen: Array) -> float:
+        lengths = sizes[chosen]
+        ends = np.cumsum(lengths)
+        rows = order[np.arange(ends[-1]) + np.repeat(starts[chosen] - ends + lengths, lengths)]
+        return float(statistic(*(column[rows] for column in samples)))
+
+    return percentiles(np.array([of(chosen) for drawn in _draws(len(sizes), seed) for chosen in drawn]))
 
 
 def sentence_mean_interval(values: Array, sentences: Array, *, seed: int = 0) -> tuple[float, float]:
@@ -346,13 +333,12 @@ def sentence_weights(sentences: Array, generator: np.random.Generator) -> Iterat
 def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the position of every word's sentence, ``[W]``, and the words of every sentence, ``[S]``."""
     _, inverse, sizes = np.unique(sentences, return_inverse=True, return_counts=True)
-    if len(sizes) < 2:
-        raise CompressError("words of one sentence have no interval; give two labelled sentences or more")
+    refuse((len(sizes) < 2, "words of one sentence have no interval; give two labelled sentences or more"))
     return inverse, sizes
 
 
 def _draws(count: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Yield resamples ``[R, S]`` of sentence numbers, as many at a time as memory allows."""
+    """Yield resamples ``[R, S]`` of S rows or sentences, as many at a time as memory allows."""
     generator = np.random.default_rng(seed)
     for size in batches(count):
         yield generator.integers(0, count, (size, count))
@@ -485,17 +471,15 @@ def calibration_interval(
     """
     ordered, gap, ends = _ordered(confidence, correct)
     rows, generator = len(ordered), np.random.default_rng(seed)
-    if sentences is not None:
-        weights = sentence_weights(sentences[np.argsort(confidence, kind="stable")], generator)
+    weights: Iterator[Array] = (
+        (np.bincount(generator.integers(0, rows, rows), minlength=rows) for _ in range(resamples))
+        if sentences is None
+        else sentence_weights(sentences[np.argsort(confidence, kind="stable")], generator)
+    )
     estimate = _error(np.ones(rows), gap, ends)
-    weight: Array
     resampled, by_chance = np.empty(resamples), np.empty(resamples)
     for i in range(resamples):
-        if sentences is None:
-            weight = np.bincount(generator.integers(0, rows, rows), minlength=rows)
-        else:
-            weight = next(weights)
-        resampled[i] = _error(weight, gap, ends)
+        resampled[i] = _error(next(weights), gap, ends)
         by_chance[i] = _error(np.ones(rows), ordered - (generator.random(rows) < ordered), ends)
     tail = (1 - CONFIDENCE) / 2
     bottom, top = np.quantile(resampled, [tail, 1 - tail])

@@ -151,7 +151,7 @@ class Replay(Request[Any], LabelColumns):
     Exit code 0: the figures agree, 1: one differs, 3: undecided, on another host.
     """
 
-    stage = "compress.benchmarking.replay:run_replay"
+    stage = "compress.benchmarking.replay:replay"
 
     lock: File = option(argument=True, has_option=False, metavar="LOCK", help="The .lock.json beside a result file.")
     data: Rows = option(metavar="FILE", help="The test rows that the lock names.")

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compress import replay
 from compress.benchmarking import replay as replay_module
-from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
+from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.lockfile import LockedModel, lock_path, locked_figure, read_lock, write_lock
 from compress.benchmarking.replay import (
     DIFFERS,
@@ -28,7 +29,6 @@ from compress.benchmarking.replay import (
     compare,
     find_models,
     ratio_agrees,
-    replay,
 )
 from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.schema import Measurement
@@ -354,9 +354,7 @@ def test_training_rows_that_overlap_are_dropped_again(
 
 def test_the_lock_itself_is_not_overwritten(house: Path) -> None:
     with pytest.raises(CompressError, match="results.lock.json, which this command reads"):
-        replay(
-            house / "results.lock.json", house / "test.csv", output=BenchmarkOutput(house / "results.jsonl", force=True)
-        )
+        replay(house / "results.lock.json", house / "test.csv", output=house / "results.jsonl", force=True)
 
 
 Say = Callable[..., int]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from compress import replay
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import open_candidates
-from compress.benchmarking.replay import replay
 from compress.cascades import cascade as stage
 from compress.cascades.cascade import cascade_verdict
 from compress.cli import execute
