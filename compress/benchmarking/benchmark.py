@@ -206,9 +206,8 @@ def benchmark(
         batch_sizes=tuple(dict.fromkeys(settings.batch_sizes)),
         lengths=tuple(dict.fromkeys(settings.lengths)),
     )
-    faults, counts, cores = settings.faults(), settings.thread_counts, core_count()
+    counts, cores = settings.thread_counts, core_count()
     refuse(
-        (faults, "; ".join(faults)),
         (
             max(counts, default=0) > cores,
             f"--threads {','.join(map(str, counts))} is not possible here; use 1 to {cores}, the cores at hand",

@@ -30,7 +30,7 @@ from compress.models.manifest import VOCABULARIES, Manifest, describe_files, fil
 from compress.models.model_dir import REMOVALS, ModelDir, parent_entry, removal_shapes, removals_of
 from compress.progress import logger
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
-from compress.recipes.controls import control_key
+from compress.recipes.student import control_key
 from compress.tasks import everything
 
 Model = ModelDir | str | Path

@@ -7,17 +7,18 @@ checked, numbers are bounded, and no name in it is ever used as a path.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from compress.benchmarking.results.schema import FIELDS, Measurement, WithIntervals
 from compress.data import Example, content_sha256
 from compress.errors import CompressError, refuse
+from compress.fields import validated
 from compress.files import parse_json, read_text, write_atomically
 from compress.inference.compute import Compute
-from compress.recipes import BenchmarkSettings, parse
-from compress.recipes.study import faults_of_seeds
+from compress.recipes import BenchmarkSettings
+from compress.recipes.parsing import Checked, Seed, parse
 
 LOCK_SUFFIX = ".lock.json"
 LOCK_VERSION = 1
@@ -25,8 +26,8 @@ LOCKED_KINDS = ("teacher", "model", "cascade", "control")
 LARGEST_BYTES = 64_000_000
 
 
-@dataclass(frozen=True)
-class LockedData:
+@validated
+class LockedData(Checked):
     """A file of examples: its name, the hash of its rows and their number."""
 
     name: str
@@ -37,8 +38,8 @@ class LockedData:
         return [] if _is_sha256(self.sha256) and self.rows >= 2 else [f"data {self.name!r:.60} has no hash or no rows"]
 
 
-@dataclass(frozen=True)
-class LockedModel:
+@validated
+class LockedModel(Checked):
     name: str
     kind: str
     sha256: str
@@ -56,7 +57,7 @@ class LockedModel:
         )
 
 
-class _Figure(WithIntervals):
+class _Figure(WithIntervals, Checked):
     def faults(self: Any) -> list[str]:
         return _failed(
             {
@@ -82,30 +83,27 @@ else:
     _TYPES = {"string": str, "integer": int, "number": float}
     _kept = [(FIELDS[name], _TYPES[FIELDS[name].kind]) for name in _FIGURES]
     _hints = [(one.name, kind | None if one.null else kind) for one, kind in _kept]
-    LockedFigure = make_dataclass("LockedFigure", _hints, bases=(_Figure,), frozen=True)
+    LockedFigure = validated(type("LockedFigure", (_Figure,), {"__annotations__": dict(_hints)}))
 
 
 def locked_figure(line: Measurement) -> LockedFigure:
     return LockedFigure(**{name: getattr(line, name) for name in _FIGURES})
 
 
-@dataclass(frozen=True)
+@validated
 class LockedSettings(BenchmarkSettings):
     """The settings of a benchmark and the device and seed that it ran with."""
 
     device: Literal["cpu", "cuda"] = "cpu"
-    seed: int = 0
-
-    def faults(self) -> list[str]:
-        return super().faults() + faults_of_seeds([self.seed])
+    seed: Seed = 0
 
 
 # Fields that every line of a benchmark has alike.
 _SHARED = ("versions", "host", "host_id", "study", "command", "created", "budget")
 
 
-@dataclass(frozen=True)
-class Lock:
+@validated
+class Lock(Checked):
     """A benchmark that can be run again."""
 
     data: LockedData

@@ -130,7 +130,7 @@ def _from_options(
             "--over-seeds is for --max-accuracy-drop alone: give that, and other limits in another command; in a file "
             "of budgets it is a key of a [[budget]]"
         )
-    budgets = [GateBudget(**selector, **limits, over_seeds=options["over_seeds"]) for selector in selectors]
+    budgets = [GateBudget(**selector, **limits, over_seeds=options["over_seeds"]) for selector in selectors if limits]
     changes = {"max_drop": options["max_baseline_drop"], "max_slowdown": options["max_baseline_slowdown"]}
     if not older and any(value is not None for value in changes.values()):
         raise CompressError("--max-baseline-drop and --max-baseline-slowdown need --baseline or --against")
@@ -138,7 +138,7 @@ def _from_options(
     # What is not chosen stays as the file's [baseline] has it.
     chosen = [{key: value for key, value in selector.items() if value not in ("*", None)} for selector in selectors]
     tolerances = [replace(tolerance, **one) for one in chosen] if selecting else [tolerance]
-    return budgets if limits else [], tolerances
+    return budgets, tolerances
 
 
 def _show(verdict: GateVerdict) -> None:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,16 @@ from typing import Any
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError, did_you_mean, refuse
+from compress.fields import validated
 from compress.files import read_toml
-from compress.recipes import parse
+from compress.recipes.parsing import Checked, parse
 
 _PATTERNS = ("model", "runtime", "device", "data")
 _NUMBERS = ("threads", "batch_size", "length")
 
 
-@dataclass(frozen=True)
-class Selector:
+@validated
+class Selector(Checked):
     """Which lines are meant: patterns such as ``bilstm*`` on names; a number that is not given is not asked for.
 
     A pattern for ``model`` finds models only; a teacher, control, baseline, competitor or reference model is meant
@@ -119,7 +120,7 @@ def size_in_bytes(text: str | int) -> int:
     return size
 
 
-@dataclass(frozen=True)
+@validated
 class GateBudget(Selector):
     """Limits on the lines that a selector finds; a limit that is not given is not checked.
 
@@ -187,11 +188,11 @@ def parse_limit(name: str, value: Any) -> float:
     except ValueError:
         limit = math.nan
     if not low <= limit <= high:
-        raise ValueError(f"{value!r} is not {allowed}")
+        raise ValueError(f"{limit:g} is not {allowed}" if isinstance(value, float) else f"{value!r} is not {allowed}")
     return limit
 
 
-@dataclass(frozen=True)
+@validated
 class Tolerance(Selector):
     """How far the lines that a selector finds may fall behind older results.
 
@@ -210,7 +211,7 @@ class Tolerance(Selector):
         return found
 
 
-@dataclass(frozen=True)
+@validated
 class BudgetFile:
     """A file of budgets: ``[[budget]]`` tables, and ``[baseline]``."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from compress.data import ContentFingerprint, data_entry
 from compress.data.truncation import READS_NO_MORE, Truncation
 from compress.errors import CompressError, some_of
+from compress.fields import validated
 from compress.files import read_json_table
 from compress.labelling.label_dir import LabelDir
 from compress.labelling.shards import (
@@ -39,15 +40,15 @@ from compress.models.output_dir import (
     writing,
 )
 from compress.progress import Progress, each, logger, silent
-from compress.recipes import parse
+from compress.recipes.parsing import Checked, parse
 from compress.tasks import find_task
 
 DRAFT_NAME = "draft.json"  # in the work folder: the manifest, as far as it is known before the end
 MOST_NAMED = 10  # of missing parts
 
 
-@dataclass(frozen=True)
-class PartNotes:
+@validated
+class PartNotes(Checked):
     """What is read of the notes of a part; :func:`compress.labelling.label.label` writes them."""
 
     part: int

@@ -76,7 +76,7 @@ def head_study(
     for name in study.criteria:
         plugins.find("criteria", name)
     pruning = Pruning(examples=study.examples, step=study.step, normalise=study.normalise)
-    faults = pruning.scoring_faults()
+    faults = [*pruning.scoring_faults()]
     refuse(
         (faults, "; ".join(faults)),
         (

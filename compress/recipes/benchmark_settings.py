@@ -1,12 +1,15 @@
 """The settings of a benchmark, which Python, the command line, studies and lock files share; reference models."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from compress import plugins
 from compress.data.examples import Overlap
 from compress.errors import did_you_mean
+from compress.fields import validated
+from compress.recipes.parsing import Checked
 from compress.recipes.training import LEAST_MAX_LENGTH
 
 # Name -> model type and what differs from the defaults of its config.
@@ -44,14 +47,16 @@ REFERENCE_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "distilbert": ("distilbert", {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}),
 }
 
-
-LONGEST_LIST = 100
+# Upper bounds keep a lock file of somebody else from asking this machine for the impossible.
 MOST_ROWS = 200_000  # of a round, before which every batch is run to warm up
-LONGEST_NAME = 200
+Name = Annotated[str, Field(max_length=200)]
+Names = Annotated[tuple[Name, ...], Field(max_length=100)]
+Threads = Annotated[int, Field(ge=1, le=4096)]
+Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=100)]
 
 
-@dataclass(frozen=True)
-class BenchmarkSettings:
+@validated
+class BenchmarkSettings(Checked):
     """How models are measured.
 
     Args:
@@ -78,76 +83,45 @@ class BenchmarkSettings:
         together: how many models to hold in memory at a time, beside the teacher; 0 for all.
     """
 
-    runtimes: tuple[str, ...] = ()
-    baselines: bool | tuple[str, ...] = True
-    competitors: tuple[str, ...] = ()
-    competitor_models: tuple[str, ...] = ()
-    reference_models: tuple[str, ...] = ()
+    runtimes: Names = ()
+    baselines: bool | Names = True
+    competitors: Names = ()
+    competitor_models: Names = ()
+    reference_models: Names = ()
     pruning_steps: bool = False
-    threads: int | tuple[int, ...] = 1
-    batch_sizes: tuple[int, ...] = (1, 32)
-    lengths: tuple[int, ...] = ()
+    threads: Threads | Annotated[tuple[Threads, ...], Field(max_length=100)] = 1
+    batch_sizes: Sizes = (1, 32)
+    lengths: Sizes = ()
     padded_teacher: bool = True
-    rounds: int = 100
-    half_width: float = 0.05
-    time_limit: float = 120.0
-    metric: str | None = None
+    rounds: Annotated[int, Field(ge=3, le=10_000)] = 100
+    half_width: Annotated[float, Field(ge=0.025, le=1)] = 0.05
+    time_limit: Annotated[float, Field(ge=1, le=86_400)] = 120.0
+    metric: Name | None = None
     overlap: Overlap = "few"
-    max_length: int = 0
-    together: int = 0
+    max_length: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    together: Annotated[int, Field(ge=0, le=10_000)] = 0
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
-        return (self.threads,) if isinstance(self.threads, int) else tuple(self.threads)
+        return (self.threads,) if isinstance(self.threads, int) else self.threads
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words.
-
-        The upper bounds keep a lock file of somebody else from asking this machine for the impossible.
-        """
-        bounds = (
-            ("rounds", (self.rounds,), 3, 10_000),
-            ("half_width", (self.half_width,), 0.025, 1),
-            ("time_limit", (self.time_limit,), 1, 86_400),
-            ("threads", self.thread_counts, 1, 4096),
-            ("batch_sizes", self.batch_sizes, 1, 65_536),
-            ("lengths", self.lengths, 1, 65_536),
-            ("max_length", (self.max_length,), 0, 1_000_000),
-            ("together", (self.together,), 0, 10_000),
-        )
-        found = [
-            f"{name} = {', '.join(map(str, values)):.60} must be at least {least} and at most {most}"
-            for name, values, least, most in bounds
-            if not all(least <= value <= most for value in values)
-        ]
+    def faults(self) -> Iterator[str]:
         if 0 < self.max_length < LEAST_MAX_LENGTH:
-            found.append(f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit")
+            yield f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit"
         if not self.thread_counts or not self.batch_sizes:
-            found.append("needs one or more threads and batch_sizes")
+            yield "needs one or more threads and batch_sizes"
         batches = sum(self.batch_sizes) * (1 + len(self.lengths)) * len(self.thread_counts)
         if batches > MOST_ROWS:
-            found.append(
+            yield (
                 f"batch_sizes, lengths and threads make a round of {batches:,} rows for each model; give fewer or "
                 f"smaller ones, of {MOST_ROWS:,} rows at most"
             )
-        baselines = () if isinstance(self.baselines, bool) else self.baselines
-        kinds = (
+        for kind, names, known in (
             ("runtime", self.runtimes, plugins.names("runtimes")),
-            ("baseline", baselines, plugins.names("baselines")),
+            ("baseline", () if isinstance(self.baselines, bool) else self.baselines, plugins.names("baselines")),
             ("competitor", self.competitors, (*plugins.names("competitors"), "all")),
             ("reference model", self.reference_models, tuple(REFERENCE_MODELS)),
-        )
-        found += [
-            f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"
-            for kind, names, known in kinds
-            for name in names
-            if name.replace("_", "-") not in known
-        ]
-        found += [
-            f"{name} has {len(values)} values; give at most {LONGEST_LIST}"
-            for name, values in vars(self).items()
-            if isinstance(values, tuple | list) and len(values) > LONGEST_LIST
-        ]
-        if any(len(name) > LONGEST_NAME for name in (*self.competitor_models, self.metric or "")):
-            found.append(f"competitor_models and metric are names of at most {LONGEST_NAME} characters")
-        return found
+        ):
+            for name in names:
+                if name.replace("_", "-") not in known:
+                    yield f"unknown {kind} {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"

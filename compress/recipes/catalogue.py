@@ -1,32 +1,54 @@
-"""List and describe recipes and plug-ins (``compress list``, ``compress show``) without importing any plug-in.
+"""Find, read, write, list and explain recipes and plug-ins (``compress list``, ``compress show``).
 
-Figures of our own are texts in ``measured.json`` beside the recipes, which ``docs/generate.py`` writes from committed
-results.
+No plug-in is imported. Figures of our own are texts in ``measured.json`` beside the recipes, which ``docs/generate.py``
+writes from committed results.
 """
 
+import dataclasses
+import json
 import os
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
-from compress import plugins, recipes
-from compress.errors import CompressError, did_you_mean
-from compress.files import read_json_table
-from compress.recipes import Budget, Choice, Phase, StudentRecipe, StudyPrune, StudyRecipe, TeacherRecipe, Training
+import pydantic
+
+from compress import plugins
+from compress.errors import CompressError, did_you_mean, refuse
+from compress.files import read_json_table, read_toml
+from compress.recipes.parsing import Choice, parse
 from compress.recipes.pruning import AMOUNTS
+from compress.recipes.student import Phase, StudentRecipe
+from compress.recipes.study import Budget, StudyPrune, StudyRecipe
+from compress.recipes.training import TeacherRecipe, Training
 
-# What a user lists -> where it lies.
-RECIPE_KINDS: Mapping[str, Any] = {"teachers": "teachers", "students": "students", "studies": "benchmarks"}
-PLUGIN_KINDS = tuple(plugins.KINDS)
-LISTED_KINDS = (*RECIPE_KINDS, *PLUGIN_KINDS)
+Kind = Literal["teachers", "students", "benchmarks"]
+
+
+class RecipeKind(NamedTuple):
+    """Recipes of one folder: their class, what one is called, how all are listed, and the command that takes one."""
+
+    recipe: Any
+    called: str
+    listed: str
+    command: str
+
+
+RECIPE_KINDS: Mapping[Kind, RecipeKind] = {
+    "teachers": RecipeKind(TeacherRecipe, "teacher", "teachers", "compress finetune --teacher"),
+    "students": RecipeKind(StudentRecipe, "student", "students", "compress distill --student"),
+    "benchmarks": RecipeKind(StudyRecipe, "study", "studies", "compress run"),
+}
+_FOLDERS: Mapping[str, Kind] = {kind.listed: name for name, kind in RECIPE_KINDS.items()}
+LISTED_KINDS = (*_FOLDERS, *plugins.KINDS)
 STUDENT_HEADINGS = ("student", "published", "measured here", "study", "steps", "metric", "its control", "500 labels")
 FEW_LABELS = "table2"  # the study of the last column
 BELOW_CONTROL = (
     "Below the control, in points with 95% interval, and how the training differs (whether that is why was not "
     "measured):"
 )
-TEMPLATES = {StudentRecipe: "student", TeacherRecipe: "teacher", StudyRecipe: "study"}
 FIGURES_NAME = "measured.json"
 NO_FIGURE = "–"
 PHASE_TEXTS = {
@@ -40,10 +62,116 @@ BY_LAYER = {
 }
 
 
+def folder(kind: Kind) -> Path:
+    """Return where the recipes of a kind lie: in the installed package, else beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "_recipes" / kind
+    return installed if installed.is_dir() else package.parent / kind
+
+
+def recipe_names(kind: Kind) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in folder(kind).glob("*.toml")))
+
+
+# Reading and writing
+
+
+def load_recipe(kind: Kind, name_or_path: str) -> Any:
+    """Read a recipe by name, or from a ``.toml`` file.
+
+    Raises:
+        CompressError: no such recipe (with a did-you-mean), or every fault of the file at once.
+    """
+    path, known, called = Path(name_or_path), recipe_names(kind), RECIPE_KINDS[kind].called
+    is_name = path.suffix != ".toml"
+    if is_name:
+        path = folder(kind) / f"{name_or_path}.toml"
+    refuse(
+        (
+            is_name and name_or_path not in known,
+            f"unknown {called} {name_or_path!r}; there is {', '.join(known)}, or give a .toml file."
+            f"{did_you_mean(name_or_path, known)}",
+        ),
+        (not os.path.exists(path), f"{name_or_path} does not exist; {called} recipes here: {', '.join(known)}"),
+    )
+    table = read_toml(path)
+    other = RECIPE_KINDS[_kind_of(table, kind)]
+    refuse(
+        (
+            other.called != called,
+            f"{path.name} is the recipe of a {other.called}, which '{other.command}' takes; give that of a {called} "
+            "here",
+        )
+    )
+    if kind == "benchmarks" and "like" in table:
+        table = {**_study_like(table.pop("like"), path.name), **table}
+    return parse(RECIPE_KINDS[kind].recipe, {**table, "name": path.stem}, source=path.name)
+
+
+def known_student(name: str) -> StudentRecipe | None:
+    """Return the student recipe of a name; None where there is none here, or where it has since been broken."""
+    if name not in recipe_names("students"):  # names come from result files, and no other file is opened
+        return None
+    try:
+        return cast(StudentRecipe, load_recipe("students", name))
+    except CompressError:
+        return None
+
+
+def _kind_of(table: Mapping[str, Any], likely: Kind = "teachers") -> Kind:
+    """Return the kind of recipe of which a table has most keys, of several the likely one."""
+
+    def known(kind: Kind) -> tuple[int, bool]:
+        keys = {field.name for field in dataclasses.fields(RECIPE_KINDS[kind].recipe)}
+        also = ["like"] * (kind == "benchmarks")
+        return len(keys.union(also).intersection(table)), kind == likely
+
+    return max(RECIPE_KINDS, key=known)
+
+
+def _study_like(name: Any, source: str) -> dict[str, Any]:
+    """Read the study that another one names with ``like``, which has all that the other does not say."""
+    known, fault = recipe_names("benchmarks"), f"{source} has 1 fault: like = {name!r} is"
+    hint = did_you_mean(str(name), known)
+    refuse((name not in known, f"{fault} no study; there is {', '.join(known)}.{hint}"))
+    table = read_toml(folder("benchmarks") / f"{name}.toml")
+    refuse(("like" in table, f"{fault} itself like another; name {table.get('like')!r}"))
+    return table
+
+
+def student_toml(recipe: StudentRecipe) -> str:
+    """Return the file of a student recipe; reading it gives the same recipe, named by the file."""
+    table = pydantic.TypeAdapter(StudentRecipe).dump_python(
+        recipe, mode="json", exclude_defaults=True, exclude={"name"}
+    )
+    lines, tables = list[str](), list[str]()
+    for key, value in table.items():
+        several = value if isinstance(value, list) else [value]
+        if not isinstance(several[0], dict):
+            lines.append(f"{key} = {_inline(value)}")
+            continue
+        for one in several:
+            tables += ["", f"[[{key}]]" if isinstance(value, list) else f"[{key}]"]
+            tables += [f"{name} = {_inline(item)}" for name, item in one.items()]
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_inline(item)}" for key, item in value.items()) + " }" if value else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_inline, value))}]"
+    # Texts, numbers and booleans are written as in JSON, but for the one control character that JSON leaves alone.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# Listing and explaining
+
+
 def entries(kind: str) -> list[tuple[str, str]]:
     """Return ``(name, one line)`` of everything of a kind."""
-    if kind in RECIPE_KINDS:
-        loaded = (recipes.load_recipe(RECIPE_KINDS[kind], name) for name in recipes.recipe_names(RECIPE_KINDS[kind]))
+    if kind in _FOLDERS:
+        loaded = (load_recipe(_FOLDERS[kind], name) for name in recipe_names(_FOLDERS[kind]))
         return [(r.name, r.title if isinstance(r, StudyRecipe) else r.description.strip()) for r in loaded]
     return [(name, _summary(kind, name)) for name in plugins.names(kind)]
 
@@ -58,7 +186,7 @@ def _summary(kind: str, name: str) -> str:
 
 def students() -> list[StudentRecipe]:
     """Return every student recipe, by name."""
-    return [recipes.load_recipe("students", name) for name in recipes.recipe_names("students")]
+    return [load_recipe("students", name) for name in recipe_names("students")]
 
 
 def describe(name: str) -> str:
@@ -68,15 +196,18 @@ def describe(name: str) -> str:
         CompressError: nothing has that name (with a did-you-mean), or the file is no recipe.
     """
     if name.endswith(".toml") and os.path.exists(name):
-        return explain(recipes.load_file(name))
-    key, folders = name.replace("_", "-"), RECIPE_KINDS.values()
-    found = [explain(recipes.load_recipe(folder, key)) for folder in folders if key in recipes.recipe_names(folder)]
-    found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in PLUGIN_KINDS if key in plugins.names(kind)]
-    if not found and os.path.isfile(name):
-        raise CompressError(
+        recipe = load_recipe(_kind_of(read_toml(Path(name))), name)
+        return explain(dataclasses.replace(recipe, name=name))
+    key = name.replace("_", "-")
+    found = [explain(load_recipe(kind, key)) for kind in RECIPE_KINDS if key in recipe_names(kind)]
+    found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in plugins.KINDS if key in plugins.names(kind)]
+    refuse(
+        (
+            not found and os.path.isfile(name),
             f"{name} is not a recipe (.toml); 'compress show' takes a name, a recipe, or the directory of a model or "
-            "study, and 'compress report' shows results"
+            "study, and 'compress report' shows results",
         )
+    )
     if not found:
         every = [other for kind in LISTED_KINDS for other, _ in entries(kind)]
         what = f"{name} does not exist" if name.endswith(".toml") else f"nothing is called {name!r}"
@@ -87,7 +218,8 @@ def describe(name: str) -> str:
 
 def explain(recipe: StudentRecipe | TeacherRecipe | StudyRecipe) -> str:
     """Return a recipe in words; of a student its architecture, phases, losses, published and measured results."""
-    return _render(TEMPLATES[type(recipe)], recipe=recipe, measured=figures().get(recipe.name, ()))
+    called = next(kind.called for kind in RECIPE_KINDS.values() if isinstance(recipe, kind.recipe))
+    return _render(called, recipe=recipe, measured=figures().get(recipe.name, ()))
 
 
 def in_short(recipe: StudentRecipe) -> tuple[str, ...]:
@@ -128,7 +260,7 @@ def behind(recipe: StudentRecipe) -> str:
 @cache
 def figures() -> Mapping[str, list[dict[str, str]]]:
     """Return what was measured of every student recipe: texts by figure, an entry a data set and machine."""
-    path = recipes.folder("students") / FIGURES_NAME
+    path = folder("students") / FIGURES_NAME
     found: dict[str, list[dict[str, str]]] = read_json_table(path) if path.is_file() else {}
     return found
 

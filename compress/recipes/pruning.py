@@ -3,11 +3,10 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from compress.errors import CompressError
-from compress.recipes.parsing import listed
+from compress.fields import validated
 
 MOST = "max"
 _EXAMPLES = {"--layers": "2", "--hidden": "64"}
@@ -79,7 +78,7 @@ AMOUNTS = ("heads", "ffn", "layers", "hidden")
 _OF_STEPS = ("criterion", "step", "recompute", "scope")
 
 
-@dataclass(frozen=True)
+@validated
 class Pruning:
     """What to remove from a model.
 
@@ -145,9 +144,7 @@ class Pruning:
         """Return how many ``heads``, or ``neurons``, every layer keeps at least."""
         return self.keep_heads if part == "heads" else self.multiple
 
-    @listed
     def faults(self) -> Iterator[str]:
-        """Return what is wrong with the values, in the user's words."""
         for name in AMOUNTS:
             try:
                 amount = parse_amount(f"--{name}", getattr(self, name)) if getattr(self, name) else ""
@@ -185,7 +182,6 @@ class Pruning:
         if not 0 <= self.recover < math.inf:
             yield f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1"
 
-    @listed
     def scoring_faults(self) -> Iterator[str]:
         """Return what is wrong with how units are scored and removed."""
         if self.examples < 1:
@@ -209,7 +205,7 @@ class Pruning:
 
     def check(self) -> None:
         """Raise a :class:`CompressError` that says all faults."""
-        if faults := self.faults():
+        if faults := [*self.faults()]:
             raise CompressError("; ".join(faults))
 
 

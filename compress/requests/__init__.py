@@ -20,81 +20,36 @@ unfinished work is resumed, and the command that makes a result again::
 The stage takes the request: ``def distill(request: Distill) -> ModelDir``. Importing this package imports no torch.
 """
 
-import functools
 import importlib
 import inspect
 import os
 import shlex
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar, cast, dataclass_transform
+from dataclasses import KW_ONLY, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, ParamSpec, TypeVar, cast
 
 import pydantic
-import pydantic.dataclasses
-from pydantic.fields import FieldInfo
 
 from compress.data import Example, TextSource, content_sha256
-from compress.errors import CompressError, MissingPackage, did_you_mean
+from compress.errors import CompressError, MissingPackage
 from compress.escaping.uris import text_without_secrets
+from compress.fields import Holds as Holds
+from compress.fields import declared_of as declared_of
+from compress.fields import fields_of as fields_of
+from compress.fields import flag_of, snake_case, without_effect
+from compress.fields import is_given as is_given
+from compress.fields import kind_of as kind_of
+from compress.fields import option as option
+from compress.fields import option_of as option_of
+from compress.fields import validated as request
 from compress.host import without_home
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, calling, silent
 from compress.recipes import deciding
 
+__all__ = ["request"]
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
-_CONFIG = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True, extra="forbid", allow_inf_nan=False)
-
-
-@dataclass(frozen=True)
-class Holds:
-    """What a field holds where its Python type does not tell, such as ``model`` or ``duration``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What a field is beside its type, default, bounds and help.
-
-    Args:
-        metavar: its value in the help, such as ``FILE``.
-        flag: its option, where that is not its name.
-        flags: options without a value, each with the value of the field that it stands for, and its help.
-        decides: whether the result depends on it, so that it is in the key.
-        needs: fields without any of which this one has no effect; ``data`` is any text or rows.
-        has_option: whether the command line has an option for it.
-        argument: whether the command line takes it by position instead.
-        required: whether the command line needs it.
-    """
-
-    metavar: str = ""
-    flag: str = ""
-    flags: Mapping[str, tuple[Any, str]] | None = None
-    decides: bool = True
-    needs: tuple[str, ...] = ()
-    has_option: bool = True
-    argument: bool = False
-    required: bool = False
-
-    def flag_for(self, value: Any) -> str:
-        """Return which of the ``flags`` stands for a value."""
-        return next(flag for flag, (means, _) in (self.flags or {}).items() if means == value)
-
-
-def option(*, default: Any = ..., help: str = "", **more: Any) -> Any:
-    """Declare a field: its default (none: it is required), its help, fields of :class:`Declared`, and its bounds.
-
-    Bounds are those of ``pydantic.Field``: ``ge``, ``gt``, ``le``, ``lt``.
-    """
-    declared = {key: more.pop(key) for key in Declared.__dataclass_fields__ if key in more}
-    return pydantic.Field(
-        default=default,
-        description=help,
-        json_schema_extra={"declared": cast(Any, Declared(**declared))},
-        **more,
-    )
 
 
 def _accept(accepted: Callable[[Any], bool], allowed: str) -> pydantic.BeforeValidator:
@@ -158,96 +113,6 @@ OUTPUT = option(
 )
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(option,))
-def request(declared: type[Any]) -> Any:
-    """Make a class a request, or a group of fields that requests share: a frozen dataclass that pydantic validates."""
-    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(declared)
-    build = made.__init__
-    parameters = [*inspect.signature(made).parameters.values()]
-    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-
-    @functools.wraps(build)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        if len(arguments) > len(positional):
-            raise CompressError(
-                f"{_function_name(made)}() takes {', '.join(positional)} by position, and everything else by name"
-            )
-        try:
-            # By name: pydantic takes the fields of groups by position too.
-            build(self, **dict(zip(positional, arguments, strict=False)), **named)
-        except pydantic.ValidationError as error:
-            raise CompressError("; ".join(_sentences(error, made))) from None
-
-    made.__init__ = __init__
-    return made
-
-
-# What pydantic finds, in the words of this project.
-_ALLOWED = {
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "bool_type": "must be true or false",
-    "finite_number": "must be a finite number",
-    "string_type": "must be text",
-    "tuple_type": "must be a list",
-    "callable_type": "must be a function of a title, the steps done and all steps",
-    "literal_error": "must be one of {expected}",
-}
-
-
-def _sentences(error: pydantic.ValidationError, declared: type[Any]) -> Iterator[str]:
-    """Say each fault that pydantic found: what, its value, what is allowed."""
-    known = fields_of(declared)
-    for fault in error.errors(include_url=False):
-        where, value = ".".join(map(str, fault["loc"])), fault["input"]
-        match fault["type"]:
-            case "missing" | "missing_argument" | "missing_keyword_only_argument":
-                yield f"{where} is missing"
-            case "unexpected_keyword_argument":
-                yield f"{_function_name(declared)}() has no argument {where!r}.{did_you_mean(where, known)}"
-            case kind:
-                message = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-                allowed = _ALLOWED[kind].format(**fault.get("ctx", {})) if kind in _ALLOWED else message
-                yield f"{where} = {value!r:.200} {allowed}"
-
-
-def fields_of(declared: Any) -> dict[str, FieldInfo]:
-    """Return the fields of a request, its own before those of its groups."""
-    known: dict[str, FieldInfo] = declared.__pydantic_fields__
-    owners = [one for one in (declared if isinstance(declared, type) else type(declared)).__mro__]
-    names = [name for owner in owners for name in vars(owner).get("__annotations__", {}) if name in known]
-    return {name: known[name] for name in dict.fromkeys(names)}
-
-
-def declared_of(field: FieldInfo) -> Declared:
-    extra = cast("dict[str, Any]", field.json_schema_extra or {})
-    return cast(Declared, extra.get("declared", Declared()))
-
-
-def kind_of(field: FieldInfo) -> str:
-    """Return what a field holds, by its :class:`Holds`, also where it may be None; empty where its type tells."""
-    parts = [getattr(one, "__metadata__", ()) for one in typing.get_args(field.annotation)]
-    return next((one.name for part in (field.metadata, *parts) for one in part if isinstance(one, Holds)), "")
-
-
-def option_of(name: str, field: FieldInfo) -> str:
-    """Return the option of a field, such as ``--validation FILE``."""
-    declared = declared_of(field)
-    if declared.flags:
-        return " or ".join(declared.flags)
-    return f"{declared.flag or '--' + name.replace('_', '-')} {declared.metavar}".strip()
-
-
-def is_given(value: Any) -> bool:
-    """Tell whether a value says anything: not None, no, nothing and none of something."""
-    return value is not None and not (isinstance(value, bool | int | float | str | tuple | list) and not value)
-
-
 @request
 class Request(Generic[Result]):
     """What a stage is asked for."""
@@ -264,29 +129,12 @@ class Request(Generic[Result]):
     )
 
     def __post_init__(self) -> None:
-        if faults := [*self._idle(), *self.faults()]:
+        if faults := [*without_effect(self), *self.faults()]:
             raise CompressError("; ".join(faults))
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the values that no field says alone, in the user's words."""
         yield from ()
-
-    def _idle(self) -> Iterator[str]:
-        """Yield which options have no effect for want of others."""
-        known = fields_of(self)
-        data = [name for name, field in known.items() if kind_of(field) in {"text", "rows"}]
-        for name, field in known.items():
-            needs = self.NEEDS.get(name, declared_of(field).needs)
-            others = [one for need in needs for one in (data if need == "data" else [need]) if one in known]
-            if (
-                others
-                and getattr(self, name) != field.default
-                and not any(is_given(getattr(self, one)) for one in others)
-            ):
-                about = declared_of(field)
-                option = about.flag_for(getattr(self, name)) if about.flags else option_of(name, field).split(" ")[0]
-                missing = " or ".join(option_of(one, known[one]) for one in others)
-                yield f"{option} changes nothing without {missing}; add it, or leave {option} out"
 
     def key(self, **opened: Any) -> dict[str, Any]:
         """Return what decides the result, as JSON values.
@@ -303,7 +151,7 @@ class Request(Generic[Result]):
     def command(self) -> str:
         """The command line of this request, without home directories and secrets of URIs."""
         words = [word for name, value in self.options().items() for word in self._words(name, value)]
-        return without_home(shlex.join(["compress", _function_name(type(self)), *words]))
+        return without_home(shlex.join(["compress", snake_case(type(self)), *words]))
 
     def options(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the fields that have an option and are not at their default, or those of some names."""
@@ -319,7 +167,7 @@ class Request(Generic[Result]):
         field = fields_of(self)[name]
         declared, flag = declared_of(field), option_of(name, field).split(" ")[0]
         if declared.flags:
-            yield declared.flag_for(value)
+            yield flag_of(name, field, value)
         elif isinstance(value, bool):
             yield flag if value else f"--no-{flag.removeprefix('--')}"
         else:
@@ -361,10 +209,6 @@ def _key_of(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _function_name(declared: type[Any]) -> str:
-    return declared.__name__.lower()
-
-
 def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parameters, Result]:
     """Return the Python function of a request: it takes the fields, runs the stage and returns what that makes."""
     made = cast(Any, declared)
@@ -372,7 +216,7 @@ def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parame
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
         return declared(*arguments, **named).run()
 
-    call.__name__ = call.__qualname__ = _function_name(made)
+    call.__name__ = call.__qualname__ = snake_case(made)
     call.__module__ = made.__module__
     described = "\n".join(f"    {name}: {field.description}" for name, field in fields_of(made).items())
     call.__doc__ = f"{inspect.getdoc(made)}\n\nArgs:\n{described}"

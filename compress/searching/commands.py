@@ -10,7 +10,7 @@ from compress.escaping.uris import text_without_secrets
 from compress.files import write_atomically
 from compress.host import without_home
 from compress.recipes import Pruning
-from compress.recipes.writing import student_toml
+from compress.recipes.catalogue import student_toml
 from compress.searching.exploration import Exploration
 from compress.searching.joining import Joined
 from compress.searching.making import pruning_of

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from compress.errors import CompressError, interruptions
+from compress.fields import validated
 from compress.files import read_json_table, write_atomically
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
@@ -37,7 +38,7 @@ class OutOfDate(CompressError):
     """A stage was made from other inputs than are now named, and is not made again without being asked to."""
 
 
-@dataclass(frozen=True)
+@validated
 class StageEntry:
     """A stage, by what it was made from; its ``seconds`` where it is finished. Old journals have no ``inputs``."""
 
@@ -246,7 +247,7 @@ class Stages:
             write_atomically(journal, json.dumps(done, indent=1) + "\n")
 
 
-@dataclass(frozen=True)
+@validated
 class _Journal:
     stages: Mapping[str, StageEntry]
 

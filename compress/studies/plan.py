@@ -15,8 +15,7 @@ from compress.recipes import (
     replace_training,
     resolved,
 )
-from compress.recipes.controls import control_key
-from compress.recipes.study import faults_of_name
+from compress.recipes.student import control_key
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,12 @@ def planned_students(recipe: StudyRecipe) -> list[PlannedStudent]:
         training = replace_training(student.training, plan.training, source=f"{recipe.name}: student {plan.recipe}")
         if plan.phases:
             student = in_phases(student, plan.phases, source=f"{recipe.name}: student {plan.name}")
-        student = replace(student, name=plan.name or student.name)
-        if faults := faults_of_name(student.name):
-            raise CompressError(f"{recipe.name}: student {plan.recipe}: {'; '.join(faults)}")
-        seeds = plan.seeds or (recipe.seed,)
-        students.append(PlannedStudent(plan, replace(student, training=training), seeds))
+        try:
+            named = replace(plan, name=plan.name or student.name)
+        except CompressError as error:
+            raise CompressError(f"{recipe.name}: student {plan.recipe}: {error}") from None
+        student = replace(student, name=named.name, training=training)
+        students.append(PlannedStudent(plan, student, plan.seeds or (recipe.seed,)))
     names = [*(student.name for student in students), *map(pruned_name, recipe.prune)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise CompressError(f"{recipe.name} names two models {twice[0]!r}; give the other a name")

@@ -27,7 +27,7 @@ from compress.recipes import (
     replace_training,
     resolved,
 )
-from compress.recipes.controls import control_key
+from compress.recipes.student import control_key
 from compress.reporting.curves import CURVE_NAME
 from compress.requests.labelling import label
 from compress.requests.reporting import report

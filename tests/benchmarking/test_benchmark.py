@@ -402,7 +402,7 @@ def test_two_threads_are_compared_with_two_threads(
         ({"baselines": ("mayority",)}, "Did you mean 'majority'"),
         ({"max_length": -1}, "max_length = -1 must be at least 0"),
         ({"threads": ()}, "needs one or more threads and batch_sizes"),
-        ({"competitor_models": ("x" * 201,)}, "names of at most 200 characters"),
+        ({"competitor_models": ("x" * 201,)}, "text of at most 200 characters"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ HOSTILE = {
     "too many lengths": (changed(("settings", "lengths"), list(range(1, 200))), "lengths has 199 values"),
     "a number for a list": (changed(("settings", "batch_sizes"), 1), "batch_sizes = 1 is not a list"),
     "a device of its own": (changed(("settings", "device"), "cuda:7"), "device = 'cuda:7' is not one of"),
-    "a name that is too long": (changed(("settings", "metric"), "m" * 999), "names of at most 200 characters"),
+    "a name that is too long": (changed(("settings", "metric"), "m" * 999), "text of at most 200 characters"),
     "a competitor that is unknown": (changed(("settings", "competitors"), ["\x1b[2J"]), "unknown competitor"),
     "a key that a terminal obeys": (changed(("settings", "\x1b[2J"), 1), "unknown key"),
     "names that are no texts": (

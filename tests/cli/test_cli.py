@@ -25,7 +25,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
-from compress.recipes import RECIPE_SINGULAR, Kind, catalogue, folder, recipe_names
+from compress.recipes import RECIPE_KINDS, Kind, catalogue, folder, recipe_names
 from compress.requests import groups
 from tests.support import forked
 from tests.support.tiny import classifier, write
@@ -617,7 +617,9 @@ def test_a_recipe_file_of_ones_own_is_shown(kind: Kind, tmp_path: Path, capsys: 
         own = shutil.copy(folder(kind) / f"{name}.toml", tmp_path)
         assert execute(["show", own]) == 0
         said = capsys.readouterr().out
-        assert said.startswith(f"{own} ({RECIPE_SINGULAR[kind]})") and "Measured here" not in said  # that is of ours
+        assert (
+            said.startswith(f"{own} ({RECIPE_KINDS[kind].called})") and "Measured here" not in said
+        )  # that is of ours
         assert kind == "teachers" or f" {own} " in said.splitlines()[-1] + "".join(said.splitlines()[-2:])
 
 

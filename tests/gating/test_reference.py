@@ -97,7 +97,7 @@ def test_tolerances_are_the_callers(results: Results) -> None:
     now = results(student(speedup=7.0, speedup_low=6.9, speedup_high=7.1, metric_low=0.894, metric_high=0.896))
     judged = check.check([now], baseline=old, tolerances=[check.Tolerance(max_slowdown=0.5, max_drop=5)])
     assert judged.exit_code == 0
-    with pytest.raises(CompressError, match="max_slowdown = 1 is not a share"):
+    with pytest.raises(CompressError, match="max_slowdown = 1.0 is not a share"):
         check.check([now], baseline=old, tolerances=[check.Tolerance(max_slowdown=1)])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compress import recipes
-from compress.recipes.writing import student_toml
+from compress.recipes.catalogue import student_toml
 
 
 @pytest.mark.parametrize("name", recipes.recipe_names("students"))

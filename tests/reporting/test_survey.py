@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from compress import recipes
 from compress.benchmarking.results.schema import Measurement
 from compress.recipes import Choice, Phase, StudentRecipe, Survey, catalogue
 from compress.reporting.pages import EMPTY, Cell
@@ -44,8 +43,8 @@ KNOWN = {
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "recipe_names", lambda kind: tuple(KNOWN))
-    monkeypatch.setattr(recipes, "load_recipe", lambda kind, name: KNOWN[name])
+    monkeypatch.setattr(catalogue, "recipe_names", lambda kind: tuple(KNOWN))
+    monkeypatch.setattr(catalogue, "load_recipe", lambda kind, name: KNOWN[name])
 
 
 def wrong(count: int) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compress import plugins, recipes
-from compress.recipes.writing import student_toml
+from compress.recipes.catalogue import student_toml
 from compress.searching.making import pruning_of
 from compress.searching.space import FAMILIES, Shape, committed, space_for
 from compress.searching.trials import RUNGS
@@ -35,11 +35,11 @@ def drawn(count: int, config: dict[str, int] = MINILM) -> list[Shape]:
 def test_a_point_is_a_recipe_that_a_file_keeps_or_a_pruning(shape: Shape, tmp_path: Path) -> None:
     if shape.is_pruned:
         pruning = pruning_of(shape, 0)
-        assert not pruning.faults() and pruning.recover == RUNGS[0]
+        assert not [*pruning.faults()] and pruning.recover == RUNGS[0]
         return
     recipe = shape.recipe()
     plugin = plugins.find("architectures", recipe.architecture.name)
-    assert not recipe.faults() and not plugin.check(recipe.architecture.options)
+    assert not [*recipe.faults()] and not plugin.check(recipe.architecture.options)
     (tmp_path / "best.toml").write_text(student_toml(recipe))
     assert recipes.resolved(recipes.load_recipe("students", str(tmp_path / "best.toml"))) == recipes.resolved(recipe)
 

@@ -18,7 +18,7 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.recipes import Choice, Phase, StudyRecipe, Vocabulary, resolved
-from compress.recipes.controls import control_key
+from compress.recipes.student import control_key
 from compress.requests.training import Distill
 from compress.studies import plan
 from compress.studies import run as run_module
