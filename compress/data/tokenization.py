@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Text = TypeVar("Text", str, list[str])
+Items = TypeVar("Items", bytes, str, list[int], list[str])
 
 PART_CHARACTERS = 2**22  # tokenised at a time: an encoding has a hundred bytes a character, also of what is cut
 KEPT_WORDS = 65_536  # some 10 MB; later words are cut anew each time
@@ -46,7 +47,6 @@ _PARTS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]")
 # Texts of more than so many characters (words of a tagger) a token that is read are cut before they are tokenised, by
 # looking at so many at first; 2,048 is more than the longest word that WordPiece reads.
 _LONG, _FIRST_PART, _LEAST_PART = 64, 8, 2048
-_BEYOND = 64  # tokens that are kept beyond those that are read, for the end of a text may change those before it
 # Position numbers of these families start after the padding id, so that many rows of the table are never used.
 OFFSET_POSITIONS = ("roberta", "xlm-roberta", "mpnet")
 _TEXTS_AT_ONCE = 4096
@@ -62,6 +62,14 @@ class TokenRows(dict[str, list[np.ndarray]]):
     truncated: frozenset[int] = frozenset()
 
 
+class _Part(NamedTuple):
+    """A part of a row: a text by its number, or special tokens; and the segment of its tokens."""
+
+    text: int | None
+    special: bytes
+    segment: int
+
+
 class TextEncoder:
     """The ids of texts and pairs of texts, special tokens included.
 
@@ -74,174 +82,142 @@ class TextEncoder:
 
     def __init__(self, backend: "Tokenizer", *, segments: bool, truncation_side: str, name: str = "") -> None:
         self._backend = backend
-        self._one_at_a_time = threading.Lock()  # how the library cuts texts is a setting of the whole tokenizer
+        self._one_at_a_time = threading.Lock()  # padding and cutting are settings of the whole tokenizer
         self._name = name or "the tokenizer"
         self._segments = segments
-        self._truncation_side = truncation_side
+        self._is_left = truncation_side == "left"
         definition = json.loads(backend.to_str())
         self._words = _Words(backend.model) if _has_independent_words(definition) else None
         if self._words is not None:
             self._lowercase = bool(definition["normalizer"]["lowercase"])
             added = [re.escape(token["content"].lower()) for token in definition["added_tokens"]]
             self._added = re.compile("|".join(added) or "(?!)")
-            backend.no_truncation()
-            backend.no_padding()
-            with faults_of(self._name, "a tokenizer"):
-                self._layouts = {False: _layout(backend.encode("a")), True: _layout(backend.encode("a", "a"))}
+        known = (
+            "a" if self._read(["a"])[0].ids else next((t for t in backend.get_vocab() if self._read([t])[0].ids), "")
+        )
+        self._layouts = [_layout(self._read([row], add_special_tokens=True)[0]) for row in (known, (known, known))]
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> TokenRows:
-        inputs = [(text,) for text in texts] if pairs is None else list(zip(texts, pairs, strict=True))
-        rows = [self._look_up(row, max_length) for row in inputs]
-        others = [index for index, row in enumerate(rows) if row is None]
-        truncated: list[int] = []
-        for part in in_parts(others, lambda index: sum(map(len, inputs[index]))):
-            tokens, encodings = self.encode([inputs[i] if pairs is not None else texts[i] for i in part], max_length)
-            truncated += [part[number] for number in tokens.truncated]
-            for index, encoding in zip(part, encodings, strict=True):
-                rows[index] = _arrays(encoding)
-        return self._token_rows([row for row in rows if row is not None], truncated)
+        columns = [texts] if pairs is None else [texts, pairs]
+        needed = [[self._needed(text, max_length + 1) for text in column] for column in columns]
+        rows = list(zip(*map(self.ids, needed), strict=True))
+        for number, pair in enumerate(zip(texts, pairs or (), strict=False)):
+            is_part = any(column[number] is not text for column, text in zip(needed, pair, strict=True))
+            if is_part and 2 * min(map(len, rows[number])) > _ID_BYTES * (max_length - 8):
+                rows[number] = tuple(self.ids(pair))  # where both are cut, the one of more tokens keeps an odd one
+        return self._rows(rows, max_length)
 
-    def without_specials(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of whole texts without the special tokens around them: int64 ``[T]`` a text."""
-        found = [self._ids(text) for text in texts]
-        with self._one_at_a_time:
-            self._backend.no_padding()
-            self._backend.no_truncation()
-            others = [text for text, ids in zip(texts, found, strict=True) if ids is None]
-            encodings = iter(self._read(others, add_special_tokens=False))
-        return [
-            np.array(next(encodings).ids, dtype=np.int64) if ids is None else np.frombuffer(ids, np.int64)
-            for ids in found
-        ]
+    def ids(self, texts: Sequence[str]) -> list[bytes]:
+        """Return the ids of whole texts without special tokens, int64 each."""
+        found = list(map(self._look_up, texts))
+        others = [number for number, ids in enumerate(found) if ids is None]
+        for part in in_parts(others, lambda number: len(texts[number])):
+            for number, encoding in zip(part, self._read([texts[number] for number in part]), strict=True):
+                found[number] = _int64(encoding.ids)
+        return [ids or b"" for ids in found]
 
-    def encode(
-        self, inputs: Sequence[Any], max_length: int, *, words: bool = False
-    ) -> tuple[TokenRows, list["Encoding"]]:
-        """Return token rows and the encodings they are from.
+    def of_words(self, rows: Sequence[Sequence[str]], max_length: int) -> TokenRows:
+        """Return the tokens of lists of words, each tokenised by itself; ``words`` says where each starts."""
+        most, ids, words = max_length + 1, list[tuple[bytes]](), list[list[int]]()
+        for part in in_parts(rows, lambda row: sum(map(len, row))):
+            needed = [self._needed([self._needed(word, most) for word in row], most) for row in part]
+            for row, some, encoding in zip(part, needed, self._read(needed, words=True), strict=True):
+                before = len(row) - len(some) if self._is_left else 0
+                ids.append((_int64(encoding.ids),))
+                words.append([before + word for word in encoding.word_ids if word is not None])
+        tokens, ends = self._rows(ids, max_length), self.ends(pairs=False)
+        sizes = [len(row) - sum(ends) for row in tokens["input_ids"]]
+        starts = [first_tokens(self._end(row, size)) for row, size in zip(words, sizes, strict=True)]
+        tokens["words"] = [np.pad(np.array(row, dtype=np.int64), ends) for row in starts]
+        return tokens
 
-        Args:
-            inputs: texts, or pairs as tuples; with ``words`` lists of words, each of which is tokenised by itself.
-            max_length: tokens a row is cut to.
-        """
-        with self._one_at_a_time:
-            self._backend.no_padding()
-            self._backend.no_truncation()
-            needed = [self._needed_of_row(row, max_length, words) for row in inputs]
-            self._backend.enable_truncation(max_length, direction=self._truncation_side)
-            encodings = self._read(needed, words)
-        cut = [number for number, one in enumerate(encodings) if len(one) >= max_length and one.overflowing]
-        return self._token_rows([_arrays(encoding) for encoding in encodings], cut), encodings
+    def ends(self, *, pairs: bool) -> tuple[int, int]:
+        """Return how many special tokens stand before and after texts, or pairs of texts."""
+        layout = self._layouts[pairs]
+        return len(layout[0].special) // _ID_BYTES, len(layout[-1].special) // _ID_BYTES
+
+    def _rows(self, rows: Sequence[Sequence[bytes]], max_length: int) -> TokenRows:
+        """Return rows of the ids of one text or of two with special tokens."""
+        tokens, cut = TokenRows({"input_ids": [], **({"token_type_ids": []} if self._segments else {})}), list[int]()
+        for number, texts in enumerate(rows):
+            layout = self._layouts[len(texts) - 1]
+            room = max(_ID_BYTES * max_length - sum(len(part.special) for part in layout), 0)
+            if sum(map(len, texts)) > room:
+                texts = self._cut(texts, room // _ID_BYTES)
+                cut.append(number)
+            parts = [part.special if part.text is None else texts[part.text] for part in layout]
+            tokens["input_ids"].append(np.frombuffer(bytearray().join(parts), np.int64))
+            if self._segments:
+                sizes = [len(part) // _ID_BYTES for part in parts]
+                tokens["token_type_ids"].append(np.repeat(np.array([part.segment for part in layout]), sizes))
+        tokens.truncated = frozenset(cut)
+        return tokens
+
+    def _cut(self, texts: Sequence[bytes], room: int) -> list[bytes]:
+        """Cut the ids of texts as the library does: those of the longer one, and then of both to a half."""
+        sizes = [len(text) // _ID_BYTES for text in texts]
+        if len(sizes) == 1:
+            return [self._end(texts[0], _ID_BYTES * room)]
+        shorter = min(*sizes, room // 2)
+        kept = (room - shorter, shorter) if sizes[0] > sizes[1] else (shorter, room - shorter)
+        return [self._end(text, _ID_BYTES * size) for text, size in zip(texts, kept, strict=True)]
+
+    def _end(self, items: Items, size: int) -> Items:
+        """Return those items that are read where only so many are."""
+        return items[max(len(items) - size, 0) :] if self._is_left else items[:size]
 
     def _read(
-        self, inputs: Sequence[Any], words: bool = False, *, fast: bool = True, **options: Any
+        self, inputs: Sequence[Any], *, words: bool = False, add_special_tokens: bool = False
     ) -> list["Encoding"]:
         """Return the encodings of texts, pairs or lists of words, by the library.
-
-        Args:
-            fast: without offsets and words.
 
         Raises:
             CompressError: it fails on one.
         """
-        read = self._backend.encode_batch_fast if fast and not words else self._backend.encode_batch
-        options["is_pretokenized"] = words
-        try:
-            with faults_of(self._name, "a tokenizer"):
-                return read(list(inputs), **options)
-        except CompressError:
-            for row in inputs:
-                with faults_of(self._name, f"the tokenizer of {row!r:.80}", "give another tokenizer, or leave it out"):
-                    read([row], **options)
-            raise
+        read = self._backend.encode_batch if words else self._backend.encode_batch_fast
+        options = {"is_pretokenized": words, "add_special_tokens": add_special_tokens}
+        with self._one_at_a_time:
+            self._backend.no_padding()
+            self._backend.no_truncation()
+            try:
+                with faults_of(self._name, "a tokenizer"):
+                    return read(list(inputs), **options)
+            except CompressError:
+                for row in inputs:
+                    with faults_of(
+                        self._name, f"the tokenizer of {row!r:.80}", "give another tokenizer, or leave it out"
+                    ):
+                        read([row], **options)
+                raise
 
-    def _needed_of_row(self, row: Any, max_length: int, words: bool) -> Any:
-        """Return what has to be tokenised of a text, a pair or a list of words to know the tokens that are read."""
-        longest = max(_LEAST_PART, _LONG * max_length)
-        if isinstance(row, str):
-            return self._needed(row, max_length, longest)
-        if words:
-            parts = [self._needed(word, max_length, longest, words) for word in row]
-            # Words that are cut on the left would be numbered anew.
-            return parts if self._truncation_side == "left" else self._needed(parts, max_length, longest, words)
-        if all(len(text) <= max_length + _BEYOND for text in row):
-            return row
-        # The library joins all that it cuts of one text with all that it cuts of the other: few tokens are cut.
-        parts = [self._needed(text, max_length, 0) for text in row]
-        is_cut = [part is not text for part, text in zip(parts, row, strict=True)]
-        if any(is_cut):  # the longer text gets an odd token, so that its part must be longer too
-            sizes = [len(one) for one in self._read(row, add_special_tokens=False)] if all(is_cut) else is_cut
-            shorter = int(sizes[0] > sizes[1])
-            parts[shorter] = self._needed(row[shorter], max_length, 0, beyond=_BEYOND // 4)
-            first, second = map(len, self._read(parts, add_special_tokens=False))
-            if (first > second) != (sizes[0] > sizes[1]):
-                return row
-        return tuple(parts)
-
-    def _needed(self, text: Text, max_length: int, longest: int, words: bool = False, beyond: int = _BEYOND) -> Text:
-        """Return the part of a text longer than ``longest`` that has all tokens that are read of it, and some beyond.
+    def _needed(self, text: Text, most: int) -> Text:
+        """Return the part of a long text, or of many words, that has the tokens that are read.
 
         It ends at a space if there is one, so that the tokens before are those of the whole text: tokenizers look at
-        words, or at neighbours. For those that look further, a longer part must have the same tokens. The longer part
-        doubles until it does, so that the work grows with the text.
+        words, or at neighbours. For those that look further, a part of twice the length must have the same tokens.
         """
-        if len(text) <= longest:
+        if len(text) <= max(_LEAST_PART, _LONG * most):
             return text
-        is_left = self._truncation_side == "left"
-        kept = slice(-max_length, None) if is_left else slice(max_length)
-        size = max(_LEAST_PART, _FIRST_PART * max_length)
-        while True:
-            part = text if size >= len(text) else self._ended(text, size // 2, size)
-            encoding = self._alone(part, words)
-            is_whole, tokens = part is text, len(encoding)
-            if is_whole and tokens <= max_length + beyond:
-                return text
-            if is_whole or tokens > max_length + 4 * _BEYOND:
-                if isinstance(part, str):
-                    ends = [last if is_left else first for first, last in encoding.offsets]
-                    places = [len(part) - end for end in reversed(ends)] if is_left else ends
-                    short = self._ended(part, places[max_length + beyond // 2], places[max_length + beyond])
-                else:
-                    short = part[: (encoding.word_ids[max_length + beyond] or 0) + 1]
-                if self._alone(short, words).ids[kept] == encoding.ids[kept]:
-                    return short
-                if is_whole:
-                    return text
-            size *= 2
+        size, part, before = max(_LEAST_PART, _FIRST_PART * most), text, list[int]()
+        while size < len(text):
+            longer = self._ended(text, size)
+            ids = self._end(self._read([longer], words=isinstance(text, list))[0].ids, most)
+            if len(ids) == most and ids == before:
+                return part
+            part, before, size = longer, ids, 2 * size
+        return text
 
-    def _ended(self, text: Text, least: int, most: int) -> Text:
-        """Return the end that is read of a text: ``least`` to ``most`` characters or words, at a space if it can be."""
-        if self._truncation_side == "left":
-            place = text.find(" ", len(text) - most, len(text) - least) if isinstance(text, str) else -1
-            return text[place if place >= 0 else len(text) - most :]
-        place = text.rfind(" ", least, most) if isinstance(text, str) else -1
-        return text[: place if place >= 0 else most]
+    def _ended(self, text: Text, size: int) -> Text:
+        """Return the end that is read of a text, of at most so many characters or words, at a space if there is one."""
+        if isinstance(text, str):
+            if self._is_left:
+                place = text.find(" ", len(text) - size, len(text) - size // 2)
+                return text[place if place >= 0 else len(text) - size :]
+            place = text.rfind(" ", size // 2, size)
+            return text[: place if place >= 0 else size]
+        return self._end(text, size)
 
-    def _alone(self, text: str | list[str], words: bool) -> "Encoding":
-        """Return the encoding of a text without the special tokens around it."""
-        row = [text] if words and isinstance(text, str) else text
-        return self._read([row], words, fast=False, add_special_tokens=False)[0]
-
-    def _token_rows(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], truncated: Iterable[int]) -> TokenRows:
-        segments = {"token_type_ids": [segments for _, segments in rows]} if self._segments else {}
-        tokens = TokenRows({"input_ids": [ids for ids, _ in rows], **segments})
-        tokens.truncated = frozenset(truncated)
-        return tokens
-
-    def _look_up(self, texts: Sequence[str], max_length: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return ids and segments of a row by its words; None where they may differ from the tokenizer's."""
-        is_long = sum(map(len, texts)) > max(_LEAST_PART, _LONG * max_length)
-        found = [] if is_long else [ids for ids in map(self._ids, texts) if ids is not None]
-        if len(found) < len(texts):
-            return None
-        layout, remaining = self._layouts[len(texts) == 2], iter(found)
-        parts = [next(remaining) if special is None else special for special in layout.ids]
-        read = np.frombuffer(bytearray().join(parts), np.int64)
-        if len(read) > max_length:
-            return None
-        sizes = [len(part) // _ID_BYTES for part in parts]
-        return read, np.zeros_like(read) if layout.segments is None else np.repeat(layout.segments, sizes)
-
-    def _ids(self, text: str) -> bytes | None:
+    def _look_up(self, text: str) -> bytes | None:
         """Return the ids of a text by its words; None where they may differ from the tokenizer's."""
         if self._words is None or not _PRINTABLE.fullmatch(text) or self._added.search(lower := text.lower()):
             return None
@@ -262,8 +238,8 @@ def in_parts(items: Sequence[Item], characters: Callable[[Item], int]) -> Iterat
         yield part
 
 
-def _arrays(encoding: "Encoding") -> tuple[np.ndarray, np.ndarray]:
-    return np.array(encoding.ids, dtype=np.int64), np.array(encoding.type_ids, dtype=np.int64)
+def _int64(ids: Sequence[int]) -> bytes:
+    return np.array(ids, dtype=np.int64).tobytes()
 
 
 class _Words(dict[str, bytes]):
@@ -277,24 +253,20 @@ class _Words(dict[str, bytes]):
         if len(parts := _PARTS.findall(word)) > 1:
             ids = b"".join([self[part] for part in parts])
         else:
-            ids = np.array([token.id for token in self._model.tokenize(word)], dtype=np.int64).tobytes()
+            ids = _int64([token.id for token in self._model.tokenize(word)])
         if len(self) < KEPT_WORDS:
             self[word] = ids
         return ids
 
 
-class _Layout(NamedTuple):
-    """The parts of a row: the ids of a special token, or None for a text; and their segments, or None if all are 0."""
-
-    ids: list[bytes | None]
-    segments: np.ndarray | None
-
-
-def _layout(encoding: "Encoding") -> _Layout:
-    """Return the layout of a row from the encoding of texts of one token each."""
-    tokens = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
-    ids = [np.array([id], dtype=np.int64).tobytes() if is_special else None for id, is_special in tokens]
-    return _Layout(ids, np.array(encoding.type_ids, dtype=np.int64) if any(encoding.type_ids) else None)
+def _layout(encoding: "Encoding") -> list[_Part]:
+    """Return the parts of a row from the encoding of texts that have tokens."""
+    tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
+    groups = itertools.groupby(tokens, lambda token: token[:2])
+    parts = [
+        _Part(text, _int64([id for *_, id in some] if text is None else []), kind) for (text, kind), some in groups
+    ]
+    return parts or [_Part(0, b"", 0)]
 
 
 def _has_independent_words(definition: Mapping[str, Any]) -> bool:
@@ -355,7 +327,12 @@ def encode(
         CompressError: some rows are texts and some are pairs, or words of pairs are to be read.
     """
     check_one_kind(examples, by_word=by_word)
-    tokens = _encode(tokenizer, examples, max_length, by_word)
+    encoder, texts = shared_encoder(tokenizer), [example.text for example in examples]
+    if by_word:
+        tokens = encoder.of_words([example.words for example in examples], max_length)
+    else:
+        has_pairs = bool(examples) and examples[0].text_pair is not None
+        tokens = encoder(texts, [example.text_pair or "" for example in examples] if has_pairs else None, max_length)
     if counted:
         count_rows(max_length, examples, tokens.truncated)
     if not all(map(len, tokens["input_ids"])):
@@ -378,23 +355,6 @@ def check_one_kind(examples: Sequence[Example], *, by_word: bool = False) -> Non
     )
 
 
-def _encode(tokenizer: AnyTokenizer, examples: Sequence[Example], max_length: int, by_word: bool) -> TokenRows:
-    encoder = shared_encoder(tokenizer)
-    if not by_word:
-        has_pairs = bool(examples) and examples[0].text_pair is not None
-        pairs = [example.text_pair or "" for example in examples] if has_pairs else None
-        return encoder([example.text for example in examples], pairs, max_length)
-    found, cut = TokenRows(), set[int]()
-    for part in in_parts(examples, lambda example: len(example.text)):
-        tokens, encodings = encoder.encode([list(example.words) for example in part], max_length, words=True)
-        tokens["words"] = [np.array(first_tokens(one.word_ids), dtype=np.int64) for one in encodings]
-        cut |= {len(found.get("words", ())) + number for number in tokens.truncated}
-        for key, rows in tokens.items():
-            found.setdefault(key, []).extend(rows)
-    found.truncated = frozenset(cut)
-    return found
-
-
 def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
     """Return the texts of a stream, of a pair both, in lists that are quick to tokenise."""
     return batched(texts_of(examples), _TEXTS_AT_ONCE)
@@ -404,9 +364,8 @@ def token_counts(tokenizer: "PreTrainedTokenizerFast", examples: Iterable[Exampl
     """Return how often each token id occurs in a stream of whole texts; special tokens are not put around them."""
     counts: Counter[int] = Counter()
     for texts in text_batches(examples):
-        for part in in_parts(texts, len):
-            ids = np.concatenate(shared_encoder(tokenizer).without_specials(part))
-            counts.update(dict(zip(*map(np.ndarray.tolist, np.unique(ids, return_counts=True)), strict=True)))
+        ids = np.frombuffer(b"".join(shared_encoder(tokenizer).ids(texts)), np.int64)
+        counts.update(dict(zip(*map(np.ndarray.tolist, np.unique(ids, return_counts=True)), strict=True)))
     return counts
 
 

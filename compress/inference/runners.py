@@ -241,34 +241,33 @@ def widen(arrays: TokenArrays, width: int, padding_id: int) -> TokenArrays:
     }
 
 
-def resize(tokens: Sequence[int], special: Sequence[int], length: int, empty: int) -> list[int]:
+def resize(tokens: Sequence[int], ends: tuple[int, int], length: int, empty: int) -> list[int]:
     """Return a row of exactly ``length`` tokens: its own, repeated between the special tokens and cut.
 
     Where speed is measured at fixed lengths, what a model reads is so spread over the vocabulary as text is.
 
     Args:
         tokens: a row with its special tokens.
-        special: 1 for each special token, 0 for others; those at either end keep their places.
+        ends: special tokens at its start and end, which keep their places.
         length: tokens wanted.
         empty: what is repeated where the row has nothing but special tokens.
     """
-    before = len(list(itertools.takewhile(bool, special)))
-    after = 0 if before == len(special) else len(list(itertools.takewhile(bool, reversed(special))))
+    before, after = ends
     end = len(tokens) - after
     repeated = itertools.islice(itertools.cycle(tokens[before:end] or [empty]), max(length - before - after, 0))
     return [*tokens[:before], *repeated, *tokens[end:]][:length]
 
 
 def _encode_fixed(tokenizer: AnyTokenizer, examples: Sequence[Example], length: int) -> TokenRows:
-    read = [e.text if e.text_pair is None else (e.text, e.text_pair) for e in examples]
-    tokens, encodings = shared_encoder(tokenizer).encode(read, max(length, _ROOM_FOR_SPECIAL_TOKENS))
-    special = [found.special_tokens_mask for found in encodings]
+    tokens = encode(tokenizer, examples, max(length, _ROOM_FOR_SPECIAL_TOKENS), counted=False)
+    ends = shared_encoder(tokenizer).ends(pairs=any(example.text_pair is not None for example in examples))
     empty = {"input_ids": int(tokenizer.unk_token_id or 0), "token_type_ids": 0}
-
-    def resized(key: str, ids: np.ndarray, mask: Sequence[int]) -> np.ndarray:
-        return np.array(resize(ids.tolist(), mask, length, empty[key]))
-
-    return TokenRows({key: [*map(resized, itertools.repeat(key), rows, special)] for key, rows in tokens.items()})
+    return TokenRows(
+        {
+            key: [np.array(resize(row.tolist(), ends, length, empty[key])) for row in rows]
+            for key, rows in tokens.items()
+        }
+    )
 
 
 def time_in_turns(

@@ -21,7 +21,7 @@ from compress.data import (
     read_examples,
     row_key,
 )
-from compress.data.formats.json_files import SPLITS
+from compress.data.formats.text_files import SPLITS
 from compress.errors import CompressError, did_you_mean, some_of
 from compress.progress import logger
 from compress.recipes import DataSet, StudyRecipe

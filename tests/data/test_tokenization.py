@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import example, given
@@ -18,7 +19,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from compress.data import tokenization
 from compress.data.stored_tokenizer import PlainTokenizer
-from compress.data.tokenization import TextEncoder, TokenRows, maximum_length, position_limit, shared_encoder
+from compress.data.tokenization import (
+    TextEncoder,
+    TokenRows,
+    first_tokens,
+    maximum_length,
+    position_limit,
+    shared_encoder,
+)
 from compress.errors import CompressError
 from tests.support.tiny import GOOD, PRUNABLE, tokenizer
 
@@ -203,7 +211,7 @@ LONG_TEXTS = {
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut texts of some hundred characters as those of many thousands are."""
-    for name, value in {"_LONG": 8, "_FIRST_PART": 4, "_LEAST_PART": 64, "_BEYOND": 32}.items():
+    for name, value in {"_LONG": 8, "_FIRST_PART": 4, "_LEAST_PART": 64}.items():
         monkeypatch.setattr(tokenization, name, value)
 
 
@@ -220,12 +228,17 @@ def test_long_texts_are_cut_to_the_ids_of_the_whole(family: str, side: str) -> N
             assert encoded(tokens, [pair], [text], 25) == expected(tokens, [pair], [text], 25)
 
 
-def test_of_a_million_characters_few_are_tokenised() -> None:
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_of_a_million_characters_few_are_tokenised(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "the film is good . " * 50_000
     for family in PRUNABLE:
-        encoder = TextEncoder(tokenizer(family).backend_tokenizer, segments=False, truncation_side="right")
-        assert len(encoder._needed_of_row(text, 64, False)) < 2000
-        assert len(encoder._needed_of_row([*text.split(), "a" * 10**6], 64, True)) < 2000
+        encoder = TextEncoder(tokenizer(family).backend_tokenizer, segments=False, truncation_side=side)
+        read = Mock(wraps=encoder._read)
+        monkeypatch.setattr(encoder, "_read", read)
+        encoder([text], None, 64)
+        encoder([text], ["good film"], 64)
+        encoder.of_words([text.split()], 64)
+        assert max(len(str(call.args)) for call in read.call_args_list) < 50_000
 
 
 def test_the_rows_that_were_cut_are_known() -> None:
@@ -234,8 +247,23 @@ def test_the_rows_that_were_cut_are_known() -> None:
     assert rows.truncated == {1, 3}
     pairs = shared_encoder(tokens)(["good", "good " * 5, "good"], ["film", "film", "film " * 4], 8)
     assert pairs.truncated == {1}
-    tagged, _ = shared_encoder(tokens).encode([["good"] * 6, ["good"] * 7], 8, words=True)
-    assert tagged.truncated == {1}
+    assert shared_encoder(tokens).of_words([["good"] * 6, ["good"] * 7], 8).truncated == {1}
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("family", PRUNABLE)
+def test_lists_of_words_have_the_tokens_and_words_of_the_library(family: str, side: str) -> None:
+    tokens = tokenizer(family)
+    rows = [["good", "film"], [], ["the", "plotless", "x" * 300, "é", "漢字"] * 40, ["y" * 200]]
+    found = TextEncoder(tokens.backend_tokenizer, segments=False, truncation_side=side).of_words(rows, 16)
+    for row, ids, starts in zip(rows, found["input_ids"], found["words"], strict=True):
+        tokens.backend_tokenizer.enable_truncation(16, direction=side)
+        wanted = tokens.backend_tokenizer.encode(row, is_pretokenized=True)
+        tokens.backend_tokenizer.no_truncation()
+        before = {"left": len(row) - 1 - max((w for w in wanted.word_ids if w is not None), default=0)}
+        numbers = [n and n + (before.get(side, 0) if wanted.overflowing else 0) for n in first_tokens(wanted.word_ids)]
+        assert ids.tolist() == wanted.ids and starts.tolist() == numbers
 
 
 def changed_tokenizer(directory: Path, change: Callable[[dict[str, Any]], object]) -> Path:

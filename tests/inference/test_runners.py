@@ -19,20 +19,20 @@ ROWS = [Example("the film is good"), Example("bad " * 40), Example("!")]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "special", "length", "expected"),
+    ("tokens", "ends", "length", "expected"),
     [
-        ([2, 7, 8, 3], [1, 0, 0, 1], 8, [2, 7, 8, 7, 8, 7, 8, 3]),
-        ([2, 7, 8, 3], [1, 0, 0, 1], 3, [2, 7, 3]),
-        ([2, 7, 3, 8, 3], [1, 0, 1, 0, 1], 8, [2, 7, 3, 8, 7, 3, 8, 3]),  # the mark within a pair is repeated too
-        ([7, 8], [0, 0], 5, [7, 8, 7, 8, 7]),
-        ([2, 3], [1, 1], 4, [2, 3, 9, 9]),  # a text without tokens
-        ([2, 7, 3], [1, 0, 1], 1, [2]),
+        ([2, 7, 8, 3], (1, 1), 8, [2, 7, 8, 7, 8, 7, 8, 3]),
+        ([2, 7, 8, 3], (1, 1), 3, [2, 7, 3]),
+        ([2, 7, 3, 8, 3], (1, 1), 8, [2, 7, 3, 8, 7, 3, 8, 3]),  # the mark within a pair is repeated too
+        ([7, 8], (0, 0), 5, [7, 8, 7, 8, 7]),
+        ([2, 3], (1, 1), 4, [2, 9, 9, 3]),  # a text without tokens
+        ([2, 7, 3], (1, 1), 1, [2]),
     ],
 )
 def test_a_row_is_stretched_between_its_special_tokens(
-    tokens: list[int], special: list[int], length: int, expected: list[int]
+    tokens: list[int], ends: tuple[int, int], length: int, expected: list[int]
 ) -> None:
-    assert resize(tokens, special, length, 9) == expected
+    assert resize(tokens, ends, length, 9) == expected
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])

@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from compress.data.columns import class_names
-from compress.data.formats.json_files import SPLITS, records_table
-from compress.data.formats.table import Table
+from compress.data.formats.table import Table, records_table
+from compress.data.formats.text_files import SPLITS
 from compress.errors import CompressError, first_line, refuse, some_of
 from compress.files import faults_of
 
@@ -37,9 +37,7 @@ def object_table(data: Any, *, role: str, labelled: bool, wanted: Sequence[str])
     if kind.endswith("DatasetDict"):
         raise CompressError(f"{name} has the splits {some_of(list(data))}: give one of them, such as data['train'].")
     if kind == "IterableDataset":
-        table = _stream_table(name, "stream", data, wanted)
-        table.identity = frozenset({f"stream:{uuid.uuid4()}"})
-        return table
+        return _stream_table(name, "stream", data, wanted, f"stream:{uuid.uuid4()}")
     if type(data).__module__.partition(".")[0] != "datasets":
         data = data.tolist() if hasattr(data, "tolist") else data.to_list() if hasattr(data, "to_list") else data
     is_frame = hasattr(data, "__arrow_c_stream__") or hasattr(data, "with_format") or isinstance(data, dict)
@@ -72,9 +70,7 @@ def _list_table(name: str, items: Sequence[Any], labelled: bool, wanted: Sequenc
     def records() -> Iterator[tuple[int, Any]]:
         return ((n, _pair(name, item, labelled) if pairs else item) for n, item in enumerate(items, start=1))
 
-    table = records_table(name, "list", records, wanted)
-    table.identity = frozenset({f"list:{digest.hexdigest()}"})
-    return table
+    return records_table(name, "list", records, wanted, place=f"list:{digest.hexdigest()}")
 
 
 def _pair(name: str, item: Any, labelled: bool) -> dict[str, Any]:
@@ -109,9 +105,7 @@ def _frame_table(name: str, data: Any, wanted: Sequence[str]) -> Table:
                 part = part.flatten()
             yield from part.select(list(columns)).to_batches(_ROWS)
 
-    table = arrow_table(name, "table", schema, read, wanted)
-    table.identity = frozenset({place})
-    return table
+    return arrow_table(name, "table", schema, read, wanted, place)
 
 
 def is_hub_name(name: str) -> bool:
@@ -133,12 +127,11 @@ def read_hub(name: str, role: str, wanted: Sequence[str]) -> Table:
     parts = repository.split("/")
     attempts = [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
     stream = _load(name, attempts, role, split)
-    table = _stream_table(name, f"hub, split {stream.split}", stream, wanted)
-    table.identity = frozenset({f"hub:{repository}:{stream.split}"})
-    return table
+    place = f"hub:{repository}:{stream.split}"
+    return _stream_table(name, f"hub, split {stream.split}", stream, wanted, place)
 
 
-def _stream_table(name: str, form: str, stream: Any, wanted: Sequence[str]) -> Table:
+def _stream_table(name: str, form: str, stream: Any, wanted: Sequence[str], place: str) -> Table:
     """Return an ``IterableDataset`` of the library ``datasets`` as a table."""
 
     def records() -> Iterator[tuple[int, Any]]:
@@ -152,9 +145,7 @@ def _stream_table(name: str, form: str, stream: Any, wanted: Sequence[str]) -> T
     classes = dict(class_names(stream.features.to_dict() if stream.features else {}))
     # The hub writes -1 where a label is withheld: a class of some rows, or a score of all of a test set.
     withheld = {column: ("",) for column in first[0] if all(row.get(column) == -1 for row in first)} if first else {}
-    table = records_table(name, form, records, wanted, withheld | classes)
-    table.classes = classes
-    return table
+    return records_table(name, form, records, wanted, classes, withheld, place=place)
 
 
 def _load(name: str, attempts: Iterable[tuple[str, str | None]], role: str, split: str) -> Any:

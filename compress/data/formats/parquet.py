@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-from pyarrow import compute, parquet, types
+from pyarrow import parquet, types
 
 from compress.data.columns import LABELS, WORDS, class_names, usual
-from compress.data.formats.json_files import NESTED, records_table
-from compress.data.formats.table import Row, Table, Unzipped, open_bytes
-from compress.errors import CompressError
-from compress.files import ALWAYS_BYTES, LARGEST_RATIO, parse_json, printable_name, text_limit_bytes, too_long
+from compress.data.formats.table import NESTED, Table, Unzipped, open_bytes, records_table
+from compress.errors import CompressError, refuse
+from compress.files import ALWAYS_BYTES, LARGEST_RATIO, parse_json, printable_name
 
 _LISTS = {*LABELS, *WORDS}  # columns of lists that are read for what they hold
 _BATCH_ROWS, _BATCH_BYTES = 1024, 2**28  # what is read at a time; a dictionary may repeat a text in every row
-_HEADER_BYTES, _LARGEST_HEADER_BYTES = 2**10, 2**24  # the second is pyarrow's
+_HEADER_BYTES = 2**24  # at most, as for pyarrow
 _UNPACKED, _PACKED, _INTEGER = 2, 3, 5  # fields of a header: the sizes of its page; their type
-_SIZES = {1: 0, 2: 0, 3: 1, 7: 8}  # of values of one size, by type
+_SIZES = {1: 0, 2: 0, 3: 1, 7: 8}  # of values of one size, by type; a truth value is its type, but in a list
 _SINGLE = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
 
 
@@ -41,17 +40,14 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> Table:
 
     stream = opened()
     file = parquet.ParquetFile(stream)
-    empty = file.metadata.num_rows == 0
-    size = 1 if empty else batch_rows(name, stream, file.metadata, path.stat().st_size)
+    if not file.metadata.num_rows:
+        return Table(name, "parquet", tuple(file.schema_arrow.names), lambda: iter(()), empty=True)
+    size = batch_rows(name, stream, file.metadata, path.stat().st_size)
 
     def read(columns: Sequence[str]) -> Any:
         return parquet.ParquetFile(opened()).iter_batches(batch_size=size, columns=columns)
 
-    if empty:
-        return Table(name, "parquet", tuple(file.schema_arrow.names), lambda: (row for row in list[Row]()), empty=True)
-    table = arrow_table(name, "parquet", file.schema_arrow, read, wanted)
-    table.identity = frozenset({printable_name(path.resolve())})
-    return table
+    return arrow_table(name, "parquet", file.schema_arrow, read, wanted, printable_name(path.resolve()))
 
 
 def arrow_table(
@@ -60,6 +56,7 @@ def arrow_table(
     schema: pa.Schema,
     read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
     wanted: Sequence[str],
+    place: str,
 ) -> Table:
     """Return Arrow data as a table: ``read`` yields the batches of columns, also of parts of objects (``data.text``).
 
@@ -81,7 +78,17 @@ def arrow_table(
     ]
     if any(schema.names.count(path) > 1 for path in columns):
         raise CompressError(f"{name} has two columns of one name: write it again with other names.")
-    return records_table(name, form, lambda: enumerate(_records(name, read(columns)), start=1), wanted, classes)
+
+    def records() -> Iterator[dict[str, Any]]:
+        for batch in read(columns):
+            cells = {title: _decoded(column) for title, column in zip(batch.schema.names, batch.columns, strict=True)}
+            if broken := [title for title, column in cells.items() if column is None]:
+                raise CompressError(
+                    f"{name} has bytes in its column {broken[0]!r} that are not UTF-8: write text there."
+                )
+            yield from pa.RecordBatch.from_pydict(cells).to_pylist()
+
+    return records_table(name, form, lambda: enumerate(records(), start=1), wanted, classes, place=place)
 
 
 def _paths(name: str, kind: pa.DataType, lists: Sequence[str]) -> Iterator[str]:
@@ -89,34 +96,23 @@ def _paths(name: str, kind: pa.DataType, lists: Sequence[str]) -> Iterator[str]:
 
     Of other lists those that are on a path of ``lists``.
     """
+    kind = kind.value_type if types.is_dictionary(kind) else kind
     if types.is_struct(kind):
         for field in kind:
             yield from _paths(f"{name}.{field.name}", field.type, lists)
-    elif _holds_text(kind):
+    elif is_string(kind) or any(test(kind) for test in _SINGLE):
         yield name
-    elif _is_list(kind) and any(f"{path}.".startswith(f"{name}.") for path in lists):
-        yield name
+    elif types.is_list(kind) or types.is_large_list(kind):
+        if is_string(kind.value_type) or any(f"{path}.".startswith(f"{name}.") for path in lists):
+            yield name
 
 
 def is_string(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind))
-
-
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
-
-
-def _holds_text(kind: pa.DataType) -> bool:
-    """Say whether a column's values are text, labels or lists of words."""
-    if types.is_dictionary(kind):
-        return _holds_text(kind.value_type)
-    if _is_list(kind):
-        return is_string(kind.value_type)
-    return is_string(kind) or any(test(kind) for test in _SINGLE)
 
 
 def _decoded(column: pa.Array) -> pa.Array | None:
@@ -125,27 +121,6 @@ def _decoded(column: pa.Array) -> pa.Array | None:
         return column.cast(pa.large_string()) if _is_binary(column.type) else column
     except pa.ArrowInvalid:
         return None
-
-
-def _records(name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
-    limit = text_limit_bytes()
-    for batch in batches:
-        columns = {title: _decoded(column) for title, column in zip(batch.schema.names, batch.columns, strict=True)}
-        if broken := [title for title, column in columns.items() if column is None]:
-            raise CompressError(f"{name} has bytes in its column {broken[0]!r} that are not UTF-8: write text there.")
-        if batch.nbytes > limit and any(_longest_text(column) > limit for column in columns.values()):
-            raise too_long(f"a text of {name}", limit)
-        yield from pa.RecordBatch.from_pydict(columns).to_pylist()
-
-
-def _longest_text(column: pa.Array) -> int:
-    """Return the bytes of the longest string of a column; 0 where it has none."""
-    values = column.dictionary if types.is_dictionary(column.type) else column
-    if types.is_struct(values.type):
-        return max(map(_longest_text, values.flatten()), default=0)
-    if _is_list(values.type):
-        return _longest_text(values.flatten())
-    return compute.max(compute.binary_length(values)).as_py() or 0 if is_string(values.type) else 0
 
 
 def batch_rows(name: str, stream: IO[bytes], metadata: Any, size: int) -> int:
@@ -160,62 +135,48 @@ def batch_rows(name: str, stream: IO[bytes], metadata: Any, size: int) -> int:
     """
     limit, largest = max(ALWAYS_BYTES, LARGEST_RATIO * size), 1
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        unpacked = longest = 0
-        for column in map(group.column, range(group.num_columns)):
-            pages = [0, *_pages(name, stream, column)]
-            unpacked, longest = unpacked + sum(pages), longest + max(pages)
-        if max(unpacked, group.total_byte_size, 8 * metadata.num_rows) > limit:
+        columns = [[0, *_pages(name, stream, group.column(number))] for number in range(group.num_columns)]
+        if max(sum(map(sum, columns)), group.total_byte_size, 8 * metadata.num_rows) > limit:
             raise CompressError(
                 f"{name} holds more than {LARGEST_RATIO} times its own size, which text does not: write it again "
                 "without compression if that is meant."
             )
-        largest = max(largest, longest)
+        largest = max(largest, sum(map(max, columns)))
     return min(_BATCH_ROWS, max(1, _BATCH_BYTES // largest))
 
 
 def _pages(name: str, stream: IO[bytes], column: Any) -> Iterator[int]:
     """Yield the unpacked size of every page of a column of a group, where pyarrow finds them."""
-    start = column.data_page_offset
+    start, fault = column.data_page_offset, f"{name} has pages that are not Parquet's; download or write it again."
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
         start = column.dictionary_page_offset
     end = start + column.total_compressed_size
     while start < end:
-        header, length = _header(name, stream, start)
-        if not (0 <= header.get(_PACKED, -1) and 0 <= header.get(_UNPACKED, -1)):
-            raise _damaged(name)
-        yield header[_UNPACKED]
-        start += length + header[_PACKED]
-
-
-def _header(name: str, stream: IO[bytes], start: int) -> tuple[dict[int, int], int]:
-    """Return the integers of a page's header by field, and its length."""
-    size = _HEADER_BYTES
-    while size <= _LARGEST_HEADER_BYTES:
         stream.seek(max(start, 0))
-        reader = _Structure(stream.read(size))
+        header = _Structure(stream)
         try:
-            return reader.integers(), reader.place
-        except IndexError:  # it goes on
-            size *= 16
-        except (ValueError, RecursionError):
-            break
-    raise _damaged(name)
-
-
-def _damaged(name: str) -> CompressError:
-    return CompressError(f"{name} has pages that are not Parquet's; download or write it again.")
+            sizes = header.integers()
+            unpacked, packed = sizes[_UNPACKED], sizes[_PACKED]
+        except (LookupError, RecursionError):
+            raise CompressError(fault) from None
+        refuse((unpacked < 0 or packed < 0, fault))
+        yield unpacked
+        start += _HEADER_BYTES - header.left + packed
 
 
 class _Structure:
-    """A structure of Thrift's compact protocol, whose integers are read and whose other fields are stepped over."""
+    """A structure of Thrift's compact protocol, whose integers are read and whose other fields are stepped over.
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.place = data, 0
+    ``left`` are the bytes that it may still have.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream, self.left = stream, _HEADER_BYTES
 
     def integers(self) -> dict[int, int]:
         """Return the 32-bit integers of the structure by field."""
         found, field = dict[int, int](), 0
-        while head := self._byte():
+        while head := self._bytes(1)[0]:
             field = field + (head >> 4) if head >> 4 else self._signed()
             if head & 15 == _INTEGER:
                 found[field] = self._signed()
@@ -223,36 +184,35 @@ class _Structure:
                 self._step_over(head & 15, in_list=False)
         return found
 
-    def _byte(self) -> int:
-        self.place += 1
-        return self.data[self.place - 1]
+    def _bytes(self, size: int) -> bytes:
+        self.left -= size
+        if self.left < 0:
+            raise LookupError("a header of too many bytes")
+        return self.stream.read(size)
 
     def _number(self) -> int:
         value = 0
         for shift in range(0, 70, 7):
-            byte = self._byte()
+            byte = self._bytes(1)[0]
             value |= (byte & 127) << shift
             if byte < 128:
-                return value
-        raise ValueError("a number of too many bytes")
+                break
+        return value
 
     def _signed(self) -> int:
         value = self._number()
         return (((value >> 1) ^ -(value & 1)) + 2**31) % 2**32 - 2**31  # of 32 bits
 
     def _step_over(self, kind: int, *, in_list: bool) -> None:
-        if kind in _SIZES:
-            self.place += in_list if kind in {1, 2} else _SIZES[kind]  # a truth value is its type, but in a list
-        elif kind in {4, 5, 6}:
+        if kind in {4, 5, 6}:
             self._number()
         elif kind == 8:  # text
-            length = self._number()  # which moves the place
-            self.place += length
+            self._bytes(self._number())
         elif kind in {9, 10}:
-            head = self._byte()
+            head = self._bytes(1)[0]
             for _ in range(head >> 4 if head >> 4 < 15 else self._number()):
                 self._step_over(head & 15, in_list=True)
         elif kind == 12:
             self.integers()
-        else:  # a map, which no header has
-            raise ValueError(f"type {kind}")
+        else:  # no header has a map, which has no size
+            self._bytes(1 if in_list and kind in {1, 2} else _SIZES[kind])

@@ -1,4 +1,4 @@
-"""``Table``: the rows of a file as text cells, and ``Lines``, its decoded lines; both can be read repeatedly."""
+"""``Table``: the rows of data as cells, and ``Lines``, those of a text file; both can be read repeatedly."""
 
 import gzip
 import io
@@ -6,23 +6,25 @@ import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-from compress.data.columns import Cells, Classes
-from compress.errors import CompressError, system_fault
+from compress.data.columns import LABELS, TEXT_COLUMNS, Cells, Classes, at, cell, field_names
+from compress.errors import CompressError, refuse
 from compress.files import ALWAYS_BYTES, LARGEST_RATIO, printable_name, regular_file, text_limit_bytes, too_long
 
 Row = tuple[int, Cells]  # the line or row number in the file, and the cells
 Item = TypeVar("Item")
 SAMPLE = 1000  # rows looked at before anything is decided, or so many that they have SAMPLE_CHARACTERS
 SAMPLE_CHARACTERS = 2**25
+NESTED = tuple(name for name in (*TEXT_COLUMNS, *LABELS) if "." in name or name == "cats")  # of annotation tools
 # No text has these; the last one stands for a byte that Windows-1252 does not have.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffd]")
+_AS_1252 = "lines read as Windows-1252"
 
 
 @dataclass
@@ -61,6 +63,45 @@ def sampled(items: Iterable[Item], size: Callable[[Item], int]) -> list[Item]:
     return found
 
 
+def records_table(
+    name: str,
+    form: str,
+    records: Callable[[], Iterable[tuple[int, Any]]],
+    wanted: Sequence[str],
+    classes: Classes | None = None,
+    withheld: Classes | None = None,
+    *,
+    place: str = "",
+) -> Table:
+    """Return numbered records as a table: objects by key, arrays by position, strings as the only column.
+
+    ``withheld`` are columns in which -1 means that there is no value; ``place`` tells what is read (``identity``).
+    """
+    first = [record for _, record in itertools.islice(records(), SAMPLE)]
+    kinds, names = {type(record) for record in first}, {**(withheld or {}), **(classes or {})}
+    if len(kinds) != 1 or not kinds <= {dict, list, str}:
+        raise CompressError(f"{name} mixes kinds of rows or holds bare numbers: give one object a row.")
+    is_text, is_list = kinds == {str}, kinds == {list}
+    if is_list or is_text:
+        columns = tuple(map(str, range(min(map(len, first))))) if is_list else ("text",)
+    else:
+        columns = field_names(first, (*wanted, *NESTED))
+    known = [names.get(column, ()) for column in columns]
+
+    def rows() -> Iterator[Row]:
+        unit = "line" if form == "jsonl" else "row"
+        for number, record in records():
+            if not is_text and kinds != {type(record)}:
+                raise CompressError(f"{name}, {unit} {number} is not like those before it: correct it.")
+            if is_list and len(record) < len(columns):
+                raise CompressError(f"{name}, {unit} {number} has {len(record)} cells, but {len(columns)} are needed.")
+            values = [record] if is_text else record if is_list else [at(record, column) for column in columns]
+            yield number, tuple(map(cell, values, known))
+
+    identity = frozenset({place} - {""})
+    return Table(name, form, columns, rows, not is_list, fixed=is_text, classes=classes or {}, identity=identity)
+
+
 class Lines:
     """The lines of a text file, gzipped or not, each ending in ``\\n``; marks and CRLF are dropped.
 
@@ -76,52 +117,33 @@ class Lines:
         self.notes = Counter[str]()
 
     def __iter__(self) -> Iterator[str]:
-        del self.notes["lines read as Windows-1252"]
+        del self.notes[_AS_1252]
         with open_bytes(self.path) as stream:
             for number, line in enumerate(iter(partial(stream.readline, self.longest + 2), b""), start=1):
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 if len(line.removesuffix(b"\n")) > self.longest:
                     raise too_long(f"{self.name}, line {number}", self.longest)
+                if b"\x00" in line:
+                    wide = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
+                    what = "UTF-16 text" if wide else f"not text (a zero byte in line {number})"
+                    raise CompressError(f"{self.name} is {what}: give a UTF-8 text file or Parquet.")
                 try:
                     text = line.decode()
                 except UnicodeDecodeError as error:
-                    text = self._decode(line, number, error.start)
-                if "\x00" in text:
-                    raise self._zero_byte(line, number)
+                    text = line.decode("cp1252", errors="replace")
+                    place = f"line {number} has the byte 0x{line[error.start]:02x} at position {error.start + 1}"
+                    fault = "which is neither UTF-8 nor Windows-1252; convert the file to UTF-8."
+                    refuse((_CONTROL.search(text), f"{self.name} is not text: {place}, {fault}"))
+                    self.notes[_AS_1252] += 1
                 yield text.rstrip("\r\n") + "\n"
-
-    def _zero_byte(self, line: bytes, number: int) -> CompressError:
-        wide = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
-        what = "UTF-16 text" if wide else f"not text (a zero byte in line {number})"
-        return CompressError(f"{self.name} is {what}: give a UTF-8 text file or Parquet.")
-
-    def _decode(self, line: bytes, number: int, place: int) -> str:
-        text = line.decode("cp1252", errors="replace")
-        if b"\x00" in line:
-            raise self._zero_byte(line, number)
-        if _CONTROL.search(text):
-            raise CompressError(
-                f"{self.name} is not text: line {number} has the byte 0x{line[place]:02x} at position "
-                f"{place + 1}, which is neither UTF-8 nor Windows-1252; convert the file to UTF-8."
-            )
-        self.notes["lines read as Windows-1252"] += 1
-        return text
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file, unzipping it when its first bytes say so, or say in one sentence why that cannot be."""
-    regular_file(path)
-    name = printable_name(path.name)
-    try:
-        with path.open("rb") as raw:
-            start = raw.read(2)
-        if not start:
-            raise CompressError(f"{name} is empty: give a file with at least one row.")
-        return io.BufferedReader(Unzipped(path), 2**17) if start == b"\x1f\x8b" else path.open("rb")
-    except OSError as error:
-        if system_fault(error):
-            raise
-        raise CompressError(f"{name} cannot be read ({error.strerror}): check its permissions.") from None
+    """Open a file, unzipping it when its first bytes say so."""
+    with regular_file(path).open("rb") as raw:
+        start = raw.read(2)
+    refuse((not start, f"{printable_name(path.name)} is empty: give a file with at least one row."))
+    return io.BufferedReader(Unzipped(path), 2**17) if start == b"\x1f\x8b" else path.open("rb")
 
 
 class Unzipped(io.RawIOBase):
@@ -142,11 +164,8 @@ class Unzipped(io.RawIOBase):
             kind = "truncated" if isinstance(error, EOFError) else "damaged"
             raise CompressError(f"{self._name} is a {kind} gzip file: download or write it again.") from None
         self._left -= count
-        if self._left < 0:
-            raise CompressError(
-                f"{self._name} holds more than {LARGEST_RATIO} times its own size, which text does not: unzip it first "
-                "if that is meant."
-            )
+        fault = f"{self._name} holds more than {LARGEST_RATIO} times its own size, which text does not"
+        refuse((self._left < 0, f"{fault}: unzip it first if that is meant."))
         return count
 
     def close(self) -> None:

@@ -1,4 +1,6 @@
-"""Text files: find out their format, and read CSV, TSV and formats of one line a row or one line a word.
+"""Text files: find out their format, and read JSON, CSV, TSV and formats of one line a row or one line a word.
+
+JSON has many shapes: rows, ids with rows, splits with rows, columns, or labels with rows.
 
 Plain text: a text a line; labels from ``X_labels.txt`` beside ``X_text.txt``, or from a numeric suffix.
 
@@ -22,11 +24,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
-from compress.data.columns import Dialect, csv_rows, has_header, sniff_dialect
-from compress.data.formats.json_files import read_json_file, read_json_lines
-from compress.data.formats.table import Lines, Row, Table, open_bytes, sampled
+from compress.data.columns import LABELS, TEXT_COLUMNS, Dialect, csv_rows, has_header, sniff_dialect, usual
+from compress.data.formats.table import Lines, Row, Table, open_bytes, records_table, sampled
 from compress.errors import CompressError, refuse
-from compress.files import JSON_DATA_BYTES, printable_name, text_limit_bytes, too_long
+from compress.files import JSON_DATA_BYTES, parse_json, printable_name, text_limit_bytes, too_long
 
 FORMATS: Mapping[str, str] = {  # what a user types -> what it is called
     "csv": "CSV",
@@ -41,6 +42,13 @@ FORMATS: Mapping[str, str] = {  # what a user types -> what it is called
     "conllu": "CoNLL-U",
     "conll": "CoNLL-2003",
 }
+SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "validate", "val", "dev"),
+    "test": ("test",),
+    "unlabeled": ("unlabeled", "unlabelled", "unsupervised", "unsup", "pool"),
+}
+_WRAPPERS = ("data", "examples", "rows", "items")
 _EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
 LONGEST_SENTENCE = 100_000
 _LABEL_FIRST = re.compile(r"(-?\d+|__label__\S+) +(.*)")
@@ -66,8 +74,7 @@ def read_table(
         format: one of ``FORMATS``.
         wanted: column names that the user gave; the first row is a header if it holds one.
     """
-    if format is not None and format not in FORMATS:
-        raise CompressError(f"There is no format {format!r}: use one of {', '.join(FORMATS)}.")
+    refuse((format not in (None, *FORMATS), f"There is no format {format!r}: use one of {', '.join(FORMATS)}."))
     with open_bytes(path) as stream:
         magic = stream.read(4)
     if format == "parquet" or (format is None and magic == b"PAR1"):
@@ -83,10 +90,12 @@ def read_table(
     kind = format or _sniff_format(head, suffix)
     if kind != "json":
         lines.longest = text_limit_bytes()
-    if kind != "json" and len(head) == 1 and "\r" in head[0].strip():
-        raise CompressError(f"{lines.name} ends its lines with CR alone: write it with LF or CRLF.")
-    if kind in ("json", "jsonl"):
-        table = read_json_lines(lines, wanted) if kind == "jsonl" else read_json_file(lines, role, wanted)
+        old_mac = len(head) == 1 and "\r" in head[0].strip()
+        refuse((old_mac, f"{lines.name} ends its lines with CR alone: write it with LF or CRLF."))
+    if kind == "json":
+        table = read_json_file(lines, role, wanted)
+    elif kind == "jsonl":
+        table = read_json_lines(lines, wanted)
     elif kind in ("csv", "tsv", "tsv-unquoted", "table"):
         table = _delimited(lines, head, suffix, kind, wanted)
     else:
@@ -118,6 +127,93 @@ def _sniff_format(head: list[str], suffix: str) -> str:
                 if len(firsts) <= max(2, len(full) / 10):
                     return kind
     return "table" if sniff_dialect(head, suffix) else "text"
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a file or key is named after: ``oos_val`` and ``dev`` are ``validation``."""
+    words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    return next((split for split, names in SPLITS.items() if words & set(names)), None)
+
+
+def read_json_lines(lines: Lines, wanted: Sequence[str]) -> Table:
+    """One JSON object (or array of cells, or string) a line."""
+
+    def records() -> Iterator[tuple[int, Any]]:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, parse_json(line, f"{lines.name}, line {number}", halves=True)
+
+    return records_table(lines.name, "jsonl", records, wanted)
+
+
+def read_json_file(lines: Lines, role: str, wanted: Sequence[str]) -> Table:
+    """A whole JSON file; of one with splits the role picks its own.
+
+    Keys such as ``oos_train`` belong to the split that they name, so that CLINC150 keeps its out-of-scope questions as
+    the class they are labelled with.
+    """
+    name, text = lines.name, list[str]()
+    left = lines.longest
+    for line in lines:
+        left -= len(line)
+        if left < 0:
+            raise CompressError(
+                f"{name} has more than {lines.longest:,} characters, and JSON is read whole: convert it to JSON Lines."
+            )
+        text.append(line)
+    content = parse_json("".join(text), name, halves=True)
+    while isinstance(content, dict) and len(content) == 1 and next(iter(content)) in _WRAPPERS:
+        content = next(iter(content.values()))
+    keys = list[str]()
+    if isinstance(content, dict) and all(isinstance(rows, list) for rows in content.values()):
+        if all(map(split_of, content)):
+            keys = [key for key in content if split_of(key) == role]
+            if role == "unlabeled":
+                keys = keys or [key for key in content if split_of(key) == "train"]
+            refuse((content and not keys, f"{name} has the splits {', '.join(content)}, but none for the role {role}."))
+        content = _of_lists(name, content, keys)
+    elif isinstance(content, dict) and all(isinstance(value, dict) for value in content.values()):
+        columns = list(content.values())
+        numbered = all(column.keys() == columns[0].keys() and all(map(str.isdigit, column)) for column in columns)
+        is_frame = numbered and any(usual(key) in TEXT_COLUMNS for key in content)  # as pandas writes one
+        content = [{key: cells[row] for key, cells in content.items()} for row in columns[0]] if is_frame else columns
+    if not isinstance(content, list) or not content:
+        raise CompressError(
+            f"{name} holds no rows: give a list of objects, or an object of ids, splits or labels with rows."
+        )
+    form = f"json, split {' + '.join(keys)}" if keys else "json"
+    place = printable_name(f"{lines.path.resolve()}#{'+'.join(keys)}")
+    return records_table(name, form, lambda: enumerate(content, start=1), wanted, place=place)
+
+
+def _of_lists(name: str, content: dict[str, list[Any]], splits: Sequence[str]) -> list[Any]:
+    """Return the rows of some splits, of columns, or of labels with their texts."""
+    if splits:
+        return [row for key in splits for row in content[key]]
+    if any(usual(key) in TEXT_COLUMNS for key in content):
+        if len(set(map(len, content.values()))) > 1:
+            raise CompressError(f"{name} has columns of different lengths: give each a cell a row.")
+        return [dict(zip(content, row, strict=True)) for row in zip(*content.values(), strict=True)]
+    rows = [(record, label) for label, records in content.items() for record in records]
+    sound = (  # a text, or an object that names no other label
+        isinstance(record, str)
+        or (isinstance(record, dict) and all(value == label for key, value in record.items() if usual(key) in LABELS))
+        for record, label in rows
+    )
+    refuse(
+        (
+            not all(sound),
+            f"{name} holds the lists {', '.join(content)[:200]}, which are no splits, no columns and no "
+            "labels with their texts: give the list of rows alone.",
+        )
+    )
+    return [{"text": _text_of_record(record), "label": label} for record, label in rows]
+
+
+def _text_of_record(record: Any) -> Any:
+    fields = record if isinstance(record, dict) else {}
+    text = next((value for key, value in fields.items() if usual(key) in (*TEXT_COLUMNS, "data")), None)
+    return record if text is None else text
 
 
 def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Sequence[str]) -> Table:
