@@ -30,7 +30,7 @@ from compress.inference.batching import Run, logits_of
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import speedup, throughput
 from compress.labelling.label import Plan, plan_for, start_runtime
-from compress.labelling.shards import read_shard, write_shard
+from compress.labelling.label_dir import read_shard, write_shard
 from compress.models.model_dir import ModelDir
 from compress.tasks import default
 

@@ -30,7 +30,7 @@ from compress.benchmarking.results.files import provenance
 from compress.data import ExampleSource, TextSource, open_source
 from compress.files import write_json_lines
 from compress.labelling.label import Engine, Job, Labelled, Shard
-from compress.labelling.shards import SHARD_ROWS
+from compress.labelling.label_dir import SHARD_ROWS
 from compress.models.model_dir import ModelDir
 from compress.progress import Advance
 from compress.requests.exporting import export

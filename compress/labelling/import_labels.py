@@ -18,8 +18,7 @@ from compress.data.examples import batched
 from compress.data.label_encoding import NUMBER
 from compress.data.sources import ValuedRow
 from compress.errors import CompressError, did_you_mean, refuse
-from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import SHARD_ROWS, centred, write_shard
+from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
 from compress.models.stage import Stage
 from compress.progress import Progress, logger, silent
 from compress.tasks import default
@@ -184,7 +183,8 @@ def _as_logits(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence
     probabilities = make(rows, values, classes)
     probabilities = (1 - values.smoothed) * probabilities + values.smoothed / len(classes)
     small = probabilities < LEAST_PROBABILITY
-    return centred(np.log(np.maximum(probabilities, LEAST_PROBABILITY))), int(small.any(axis=1).sum())
+    logits = np.log(np.maximum(probabilities, LEAST_PROBABILITY))
+    return (logits - logits.mean(axis=-1, keepdims=True)).astype(np.float32), int(small.any(axis=1).sum())
 
 
 def _from_columns(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> np.ndarray:

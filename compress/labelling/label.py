@@ -27,10 +27,17 @@ from compress.inference.batching import BATCH_ROWS, Run, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device, supports_bfloat16
 from compress.inference.speedup_intervals import speedup
 from compress.inference.threads import default_threads, using_threads
-from compress.labelling.label_dir import ROWS_ASKED, LabelDir
+from compress.labelling.label_dir import (
+    ROWS_ASKED,
+    SHARD_ROWS,
+    LabelDir,
+    count_truncated,
+    shard_is_done,
+    shard_number,
+    write_shard,
+)
 from compress.labelling.parts import DRAFT_NAME, close_shards, take_up
 from compress.labelling.remote_labels import keep_copy, open_target, upload, work_place
-from compress.labelling.shards import SHARD_ROWS, Part, count_truncated, shard_is_done, shard_number, write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, cached_json, is_whole, keep
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED
@@ -107,17 +114,6 @@ class Engine:
             yield number, examples, *job.answers(examples, run, advance)
 
 
-def engine_of(request: Label) -> Engine:
-    """Return what runs the teacher."""
-    if isinstance(request.engine, Engine):
-        return request.engine
-    if request.engine == "local":
-        return Engine()
-    module = importlib.import_module("compress.labelling.ray_engine")  # which imports this one
-    engine: Engine = module.RayEngine(request.ray_address or "", request.workers or 0)
-    return engine
-
-
 def label(request: Label) -> LabelDir:
     """Label every row of a text with the teacher's logits and return the label directory.
 
@@ -125,8 +121,13 @@ def label(request: Label) -> LabelDir:
     bytes of an undisturbed run, also after a time limit. Neither parts nor engines change the bytes of a shard. What
     goes to a URI is made in the cache and copied at the end.
     """
-    engine, begun = engine_of(request), time.monotonic()
-    part = Part(*request.shard) if request.shard else None
+    engine, begun = request.engine, time.monotonic()
+    if engine == "local":
+        engine = Engine()
+    elif engine == "ray":
+        module = importlib.import_module("compress.labelling.ray_engine")  # which imports this one
+        engine = module.RayEngine(request.ray_address or "", request.workers or 0)
+    part, parts = request.shard or (1, 1)
     if request.precision == "auto" and engine.elsewhere:
         raise CompressError(
             "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16"
@@ -166,7 +167,7 @@ def label(request: Label) -> LabelDir:
             "plan": asdict(replace(plan, reason="")),  # its timings differ each time
         }
         fingerprint, order = ContentFingerprint(), hashlib.sha256()
-        late, share = False, part or Part(1, 1)
+        late = False
 
         def made_from(examples: list[Example]) -> dict[str, Any]:
             return {**record, "texts_sha256": content_sha256(examples)}
@@ -178,7 +179,7 @@ def label(request: Label) -> LabelDir:
             for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
                 made = made_from(examples)
                 order.update(bytes.fromhex(made["texts_sha256"]))
-                if share.has(number) and not shard_is_done(stage.working, number, made):
+                if number % parts == part - 1 and not shard_is_done(stage.working, number, made):
                     late = handed and request.time_limit is not None and time.monotonic() - begun > request.time_limit
                     if late:
                         return
@@ -189,8 +190,8 @@ def label(request: Label) -> LabelDir:
         notes = asdict(plan)
         if first := next(shards, None):
             total = unlabeled.count()  # what was labelled before this start is no part of this progress
-            left = total and (total - first[0] * plan.shard_rows) // share.of
-            starts = range((share.number - 1) * plan.shard_rows, total or 0, share.of * plan.shard_rows)
+            left = total and (total - first[0] * plan.shard_rows) // parts
+            starts = range((part - 1) * plan.shard_rows, total or 0, parts * plan.shard_rows)
             asked = sum(min(plan.shard_rows, (total or 0) - start) for start in starts)
             entry = {"role": "unlabeled", "name": unlabeled.name, "rows": asked}
             known = {**notes, ROWS_ASKED: asked or None}
@@ -207,9 +208,11 @@ def label(request: Label) -> LabelDir:
                     write_shard(stage.working, number, examples, logits, made, model.task)
         if not fingerprint.rows:
             raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
-        if part:  # what tells that parts belong together; the fingerprint says nothing of the order of the rows
+        if (
+            request.shard
+        ):  # what tells that parts belong together; the fingerprint says nothing of the order of the rows
             own = {"tokenizer_sha256": record["tokenizer_sha256"], "shards_sha256": order.hexdigest()}
-            notes |= {"part": part.number, "parts": part.of, **own}
+            notes |= {"part": part, "parts": parts, **own}
         if late:
             close_shards(stage.working)
         else:
@@ -224,7 +227,7 @@ def label(request: Label) -> LabelDir:
     logger.info("read: %s", unlabeled.describe())  # with the rows that were left out, which is known by now
     if target:
         keep_copy(stage.output)
-    return LabelDir.open(uri or stage.output, part=part is not None and not late)
+    return LabelDir.open(uri or stage.output, part=bool(request.shard) and not late)
 
 
 def teacher_logits(
@@ -258,22 +261,16 @@ def teacher_logits(
             "leave --train out"
         )
     if missing:
-        known |= zip(missing, _run_teacher(model, missing, compute, max_length, progress), strict=True)
+        tokenizer = model.tokenizer
+        plan = plan_for(model, tokenizer, compute, max_length=max_length)
+        labelling = progress("Labelling", len(missing))
+        with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:
+            job = Job(plan, model, tokenizer, Path(scratch))
+            parts = [*Engine().run(job, enumerate(batched(missing, SHARD_ROWS)), advance)]
+        count_stream(plan.max_length, len(missing), sum(cut for *_, cut in parts))
+        logits = np.concatenate([logits for _, _, logits, _ in parts])
+        known |= zip(missing, model.task.by_row(logits, missing), strict=True)
     return model.task.stacked([known[row] for row in rows])
-
-
-def _run_teacher(
-    model: ModelDir, examples: Sequence[Example], compute: Compute, max_length: int, progress: Progress
-) -> np.ndarray | list[np.ndarray]:
-    tokenizer = model.tokenizer
-    plan = plan_for(model, tokenizer, compute, max_length=max_length)
-    labelling = progress("Labelling", len(examples))
-    with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:
-        job = Job(plan, model, tokenizer, Path(scratch))
-        parts = [*Engine().run(job, enumerate(batched(examples, SHARD_ROWS)), advance)]
-    count_stream(plan.max_length, len(examples), sum(cut for *_, cut in parts))
-    logits = np.concatenate([logits for _, _, logits, _ in parts])
-    return model.task.by_row(logits, examples)
 
 
 def choose_runtime(model: ModelDir, device: str, *, elsewhere: bool = False) -> tuple[str, str]:

@@ -1,4 +1,9 @@
-"""Label directories: texts with the logits of a teacher, in shards (:mod:`compress.labelling.shards`).
+"""Label directories: texts with the logits of a teacher, as Parquet shards, each with a manifest of its own.
+
+A shard holds ``text``, ``text_pair`` (if any) and the teacher's raw logits ``[N, C]`` in float32; losses apply a
+temperature later. Those of a tagger are ``[W, C]`` for each text, in one list: word after word, not a number where it
+did not answer (:mod:`compress.data.tokenization`). ``shard-00000.json`` beside it names the teacher, the tokenizer,
+the rows and the checksum.
 
 Labels that come from a table have no teacher (:mod:`compress.labelling.import_labels`). Several directories of the same
 texts count as one by the weighted mean of their probabilities, the prediction that is closest to those of all teachers
@@ -7,40 +12,242 @@ gradient of a student is the same as from each teacher in turn. Hinton et al. 20
 the geometric one, which is that of the logits; there one teacher that is certain outweighs all others.
 """
 
+import itertools
+import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from compress.data import Example
+from compress.data import Example, row_keys
 from compress.data.examples import batched
+from compress.data.formats.parquet import batch_rows, is_string
+from compress.data.tokenization import check_one_kind
+from compress.data.truncation import Truncation
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
-from compress.files import faults_of
+from compress.files import ALWAYS_BYTES, LARGEST_RATIO, faults_of, read_json_table, regular_file, write_atomically
 from compress.labelling.remote_labels import local_copy
-from compress.labelling.shards import SHARD_ROWS, Shards, open_shard, shard_path
-from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
+from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
-from compress.tasks import everything, find_task
+from compress.tasks import Task, everything, find_task
 
 IMPORTED = "import"  # the stage of labels without a teacher
 ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
+SHARD_ROWS = 2048
+_AGAIN = "label the text again"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of a label directory, without its manifest: what processes need to read them.
+
+    ``starts`` are the numbers of the first row of each shard and, last, the number of rows: int64 ``[shards + 1]``.
+    ``order`` are the numbers of the classes in the order in which logits are wanted; empty where it is theirs.
+    """
+
+    path: Path
+    classes: int
+    task: Task
+    starts: np.ndarray
+    order: tuple[int, ...] = ()
+
+    def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
+        """Yield the examples and logits of some rows, given in ascending order; only their shards are read."""
+        places = np.searchsorted(numbers, self.starts)
+        for number, (first, last) in enumerate(itertools.pairwise(places.tolist())):
+            if first < last:
+                examples, logits = read_shard(self.path, number, self.classes, task=self.task)
+                for row in (numbers[first:last] - self.starts[number]).tolist():
+                    yield examples[row], logits[row][..., self.order] if self.order else logits[row]
+
+    def keys(self, number: int) -> np.ndarray:
+        """Return the :func:`compress.data.row_keys` of a shard."""
+        return row_keys(read_shard(self.path, number, self.classes, task=self.task)[0])
+
+
+@dataclass(frozen=True)
+class CombinedShards(Shards):
+    """The shards of label directories of the same texts in the same order; one of each is in memory at a time."""
+
+    parts: tuple[Shards, ...] = ()
+    weights: tuple[float, ...] = ()
+
+    def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
+        """Yield examples with the logits of their mean probabilities, of a regression with their mean score."""
+        shares = np.asarray(self.weights) / sum(self.weights)
+        rows_of_parts = zip(*(part.rows_at(numbers) for part in self.parts), strict=True)
+        for start, rows in enumerate(batched(rows_of_parts, SHARD_ROWS)):
+            numbers_here = numbers[start * SHARD_ROWS :]
+            examples = [self._same(row, int(number)) for row, number in zip(rows, numbers_here, strict=False)]
+            columns = [[logits for _, logits in column] for column in zip(*rows, strict=True)]
+            mean = self.task.mean_logits(np.stack([np.vstack(one).astype(np.float64) for one in columns]), shares)
+            yield from zip(examples, self.task.by_row(mean.astype(np.float32), examples), strict=True)
+
+    def _same(self, row: Sequence[tuple[Example, np.ndarray]], number: int) -> Example:
+        """Return the example that all directories have in a row."""
+        first, *others = (example for example, _ in row)
+        for other, part in zip(others, self.parts[1:], strict=True):
+            if other != first:
+                rows = f"{part.path} is {other.text[:40]!r}, and of {self.path} {first.text[:40]!r}"
+                advice = "labels are combined row by row, so label one file with every teacher"
+                raise CompressError(f"row {number + 1:,} of {rows}; {advice}")
+        return first
+
+
+def shard_path(directory: Path, number: int) -> Path:
+    return directory / f"shard-{number:05d}.parquet"
+
+
+def shard_number(path: Path) -> int:
+    return int(path.stem.removeprefix("shard-"))
+
+
+def write_shard(
+    directory: Path,
+    number: int,
+    examples: Sequence[Example],
+    logits: np.ndarray,
+    record: dict[str, Any],
+    task: Task,
+) -> None:
+    """Write one shard, then its manifest: a shard without a valid manifest does not count.
+
+    ``logits`` are ``[N, C]``, where N counts words if the task answers these.
+    """
+    check_one_kind(examples)
+    columns: dict[str, Any] = {"text": pa.array([e.text for e in examples], pa.string())}
+    if examples[0].text_pair is not None:
+        columns["text_pair"] = pa.array([e.text_pair for e in examples], pa.string())
+    flat = pa.array(np.ascontiguousarray(logits, dtype=np.float32).reshape(-1))
+    if (counts := task.answer_counts(examples)) is None:
+        columns["logits"] = pa.FixedSizeListArray.from_arrays(flat, logits.shape[1])
+    else:
+        ends = np.cumsum([0, *counts]) * logits.shape[1]
+        columns["logits"] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
+    path = shard_path(directory, number)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    record = {**record, "shard": number, "rows": len(examples), "sha256": file_sha256(path)}
+    write_atomically(path.with_suffix(".json"), json.dumps(record, indent=1, sort_keys=True) + "\n")
+
+
+def read_shard(
+    directory: Path, number: int, classes: int, *, task: Task
+) -> tuple[list[Example], np.ndarray | list[np.ndarray]]:
+    """Return a shard's examples and logits ``[N, C]`` float32; of a tagger one array ``[W, C]`` for each example.
+
+    Raises:
+        CompressError: it is damaged, or has other columns, types or numbers than labels have.
+    """
+    path = shard_path(directory, number)
+    with faults_of(path, "a shard of labels", _AGAIN):
+        file, rows = open_shard(directory, number)
+        names = [name for name in ("text", "text_pair", "logits") if name in file.schema_arrow.names]
+        table = pa.Table.from_batches(
+            _bounded(path, file.iter_batches(batch_size=rows, columns=names), 4 * classes * SHARD_ROWS)
+        )
+        *texts, logits = (table[name].combine_chunks() for name in names)
+        kind = logits.type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        sound = is_list and kind.value_type == pa.float32() and all(is_string(column.type) for column in texts)
+        sound = sound and not any(column.null_count for column in (*texts, logits, logits.flatten()))
+        refuse((not sound, f"{path} has not the columns that labels have; {_AGAIN}"))
+        columns = [column.to_pylist() for column in texts]
+        examples = [Example(*row) for row in zip(*columns, strict=True)]
+        values = logits.flatten().to_numpy(zero_copy_only=False)
+        counts = task.answer_counts(examples) or [1] * len(examples)
+        sound = logits.value_lengths().to_pylist() == [count * classes for count in counts]
+        each = "word" if task.by_word else "text"
+        refuse((not sound, f"{path} has not {classes} logits for each {each}, one a class; {_AGAIN}"))
+        values = values.reshape(sum(counts), classes)
+        known = np.isfinite(values).all(axis=1)
+        if task.by_word:  # a word that was cut off has none
+            known |= np.isnan(values).all(axis=1)
+        where = f"row {np.argmin(known) + 1} of them" if len(known) else ""
+        refuse((not known.all(), f"{path} has logits that are not finite numbers ({where}); {_AGAIN}"))
+        return examples, task.by_row(values, examples)
+
+
+def _bounded(path: Path, batches: Iterable[pa.RecordBatch], logits_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches as long as all together are no larger than text that was packed; a dictionary may repeat a text.
+
+    Logits are ``logits_bytes`` more: those of hard labels are packed to next to nothing.
+    """
+    left = max(ALWAYS_BYTES, LARGEST_RATIO * path.stat().st_size) + logits_bytes
+    for batch in batches:
+        left -= batch.nbytes
+        refuse((left < 0, f"{path} holds more than {LARGEST_RATIO} times its own size; {_AGAIN}"))
+        yield batch
+
+
+def open_shard(directory: Path, number: int) -> tuple[pq.ParquetFile, int]:
+    """Return a shard and how many of its rows may be read at a time."""
+    path = regular_file(shard_path(directory, number))
+    with faults_of(path, "a shard of labels", _AGAIN):
+        file = pq.ParquetFile(path)
+        with path.open("rb") as stream:
+            rows = batch_rows(str(path), stream, file.metadata, path.stat().st_size)
+        sound = {"text", "logits"} <= set(file.schema_arrow.names) and file.metadata.num_rows <= SHARD_ROWS
+        refuse((not sound, f"{path} has not at most {SHARD_ROWS:,} rows of text and logits; {_AGAIN}"))
+    return file, rows
+
+
+def shard_is_done(directory: Path, number: int, record: dict[str, Any]) -> bool:
+    """Tell whether a shard is whole and was made by the same teacher, tokenizer and plan."""
+    path = shard_path(directory, number)
+    try:
+        written = read_json_table(path.with_suffix(".json"))
+    except CompressError:
+        return False
+    same = all(written.get(key) == value for key, value in record.items())
+    return same and path.is_file() and file_sha256(path) == written.get("sha256")
+
+
+def count_truncated(truncation: Truncation, records: Iterable[Path], max_length: int) -> None:
+    """Count the rows of shards, and those that were cut, by the records beside the shards."""
+    for record in map(read_json_table, records):
+        truncation.add_counts(max_length, record["rows"], record.get("truncated", 0))
+
+
+def link_or_copy(source: Path, target: Path, like: os.stat_result) -> None:
+    """Put a file at another place too: by a link where its owner and mode are those of new files, which it shares."""
+    target.unlink(missing_ok=True)
+    found = source.stat()
+    if (found.st_uid, found.st_mode) == (like.st_uid, like.st_mode):
+        try:
+            os.link(source.resolve(), target)
+            return
+        except OSError:  # another file system, or one without links
+            pass
+    shutil.copyfile(source, target)
 
 
 @dataclass(frozen=True)
 class LabelDir:
-    """Pseudo-labels on disk. Make one with :meth:`open`; ``order`` is that of its classes where others count them."""
+    """Pseudo-labels on disk. Make one with :meth:`open`.
+
+    ``order`` is that of its classes where others count them; ``parts`` are the directories whose mean it is, each with
+    its weight (:func:`combine_labels`).
+    """
 
     path: Path
     manifest: Manifest
     order: tuple[int, ...] = ()
+    parts: "tuple[LabelDir, ...]" = ()
+    weights: tuple[float, ...] = ()
 
     @classmethod
     def open(cls, path: str | Path, *, part: bool = False) -> Self:
@@ -50,7 +257,12 @@ class LabelDir:
             part: open a part of labels, instead of whole ones.
         """
         if is_uri(path := local_path(str(path))):
-            return cls._open_copy(path, part=part)
+            copy = local_copy(path)
+            try:
+                return cls.open(copy, part=part)
+            except CompressError as error:
+                shutil.rmtree(copy, ignore_errors=True)  # if it was damaged here, the next start copies it again
+                raise CompressError(f"{without_secrets(path)}, copied: {error}") from error
         directory = Path(path)
         place = directory / MANIFEST_NAME
         if not place.is_file():
@@ -63,15 +275,6 @@ class LabelDir:
         if not part:
             opened.check_shards()
         return opened
-
-    @classmethod
-    def _open_copy(cls, uri: str, *, part: bool) -> Self:
-        copy = local_copy(uri)
-        try:
-            return cls.open(copy, part=part)
-        except CompressError as error:
-            shutil.rmtree(copy, ignore_errors=True)  # if it was damaged here, the next start copies it again
-            raise CompressError(f"{without_secrets(uri)}, copied: {error}") from error
 
     def _check(self, part: bool) -> None:
         """Raise where the manifest is none of labels, or of a part of them, or files are not those that it names."""
@@ -127,12 +330,16 @@ class LabelDir:
 
     @property
     def teacher_sha256(self) -> str:
-        """The hash of the teacher; empty where the labels were imported."""
-        return str(self.manifest.parents[0]["sha256"]) if self.manifest.parents else ""
+        """The hash of the teacher; empty where the labels were imported, or are of several."""
+        return str(self.manifest.parents[0]["sha256"]) if self.manifest.parents and not self.parts else ""
 
     @property
     def teacher_name(self) -> str:
         """The name of the teacher; of imported labels what they are and the file that they come from."""
+        if self.parts:
+            weights = [f"{weight:g} x " if len(set(self.weights)) > 1 else "" for weight in self.weights]
+            names = [f"{weight}{part.teacher_name}" for weight, part in zip(weights, self.parts, strict=True)]
+            return f"the mean of {', '.join(names)}"
         if self.manifest.parents:
             return str(self.manifest.parents[0].get("name"))
         return f"{self.manifest.notes.get('values')} of {self.manifest.data[0].get('name')}"
@@ -140,15 +347,16 @@ class LabelDir:
     @property
     def has_zeros(self) -> bool:
         """Whether a class has a probability of 0 in some row, which is not the softmax of any logits."""
-        return bool(self.manifest.notes.get("rows_with_zeros"))
+        return any(part.manifest.notes.get("rows_with_zeros") for part in self.parts or (self,))
 
     @property
     def origin(self) -> dict[str, Any]:
         """What a manifest records of labels that are not of the student's teacher."""
-        return {
-            "name": self.teacher_name,
-            "sha256": self.teacher_sha256 or str(self.manifest.notes.get("values_sha256")),
-        }
+        weighted = zip(self.parts, self.weights, strict=True)
+        if parts := [{**part.origin, "weight": weight} for part, weight in weighted]:
+            return {"name": self.teacher_name, "mean_of": parts}
+        known = self.teacher_sha256 or str(self.manifest.notes.get("values_sha256"))
+        return {"name": self.teacher_name, "sha256": known}
 
     def for_model(self, model: ModelDir) -> Self:
         """Return these labels with the logits in the order of a model's classes, which must have the same names."""
@@ -171,8 +379,10 @@ class LabelDir:
     def shards(self) -> Shards:
         numbers = range(len(list(self.path.glob("shard-*.parquet"))))
         sizes = [open_shard(self.path, number)[0].metadata.num_rows for number in numbers]
-        task = find_task(self.manifest.task)
-        return Shards(self.path, len(self.manifest.labels), task, np.cumsum([0, *sizes]), self.order)
+        task, starts = find_task(self.manifest.task), np.cumsum([0, *sizes])
+        found = Shards(self.path, len(self.manifest.labels), task, starts, self.order)
+        parts = tuple(part.shards for part in self.parts)
+        return CombinedShards(**vars(found), parts=parts, weights=self.weights) if parts else found
 
     @cached_property
     def keys(self) -> np.ndarray:
@@ -198,76 +408,7 @@ def open_labels(labels: Sequence[LabelDir | str | Path]) -> tuple[LabelDir, ...]
     return opened
 
 
-@dataclass(frozen=True)
-class CombinedLabels(LabelDir):
-    """Label directories of the same texts in the same order; a shard of each is in memory at a time."""
-
-    parts: tuple[LabelDir, ...] = ()
-    weights: tuple[float, ...] = ()
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        parts = [{**part.origin, "weight": weight} for part, weight in zip(self.parts, self.weights, strict=True)]
-        return {"name": self.teacher_name, "mean_of": parts}
-
-    @property
-    def teacher_sha256(self) -> str:
-        return ""
-
-    @property
-    def teacher_name(self) -> str:
-        weighted = [f"{weight:g} x " if len(set(self.weights)) > 1 else "" for weight in self.weights]
-        names = [f"{weight}{part.teacher_name}" for weight, part in zip(weighted, self.parts, strict=True)]
-        return f"the mean of {', '.join(names)}"
-
-    @property
-    def has_zeros(self) -> bool:
-        return any(part.has_zeros for part in self.parts)
-
-    @cached_property
-    def shards(self) -> "CombinedShards":  # type: ignore[override]
-        return CombinedShards(tuple(part.shards for part in self.parts), self.weights)
-
-
-@dataclass(frozen=True)
-class CombinedShards:
-    """The shards of label directories of the same texts; see :class:`compress.labelling.shards.Shards`."""
-
-    parts: tuple[Shards, ...]
-    weights: tuple[float, ...]
-
-    @property
-    def starts(self) -> np.ndarray:
-        return self.parts[0].starts
-
-    def keys(self, number: int) -> np.ndarray:
-        return self.parts[0].keys(number)
-
-    def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
-        """Yield examples with the logits of their mean probabilities, of a regression with their mean score."""
-        task = self.parts[0].task
-        shares = np.asarray(self.weights) / sum(self.weights)
-        rows_of_parts = zip(*(part.rows_at(numbers) for part in self.parts), strict=True)
-        for start, rows in enumerate(batched(rows_of_parts, SHARD_ROWS)):
-            numbers_here = numbers[start * SHARD_ROWS :]
-            examples = [self._same(row, int(number)) for row, number in zip(rows, numbers_here, strict=False)]
-            columns = [[logits for _, logits in column] for column in zip(*rows, strict=True)]
-            mean = task.mean_logits(np.stack([np.vstack(one).astype(np.float64) for one in columns]), shares)
-            yield from zip(examples, task.by_row(mean.astype(np.float32), examples), strict=True)
-
-    def _same(self, row: Sequence[tuple[Example, np.ndarray]], number: int) -> Example:
-        """Return the example that all directories have in a row."""
-        first, *others = (example for example, _ in row)
-        for other, part in zip(others, self.parts[1:], strict=True):
-            if other != first:
-                raise CompressError(
-                    f"row {number + 1:,} of {part.path} is {other.text[:40]!r}, and of {self.parts[0].path} "
-                    f"{first.text[:40]!r}; labels are combined row by row, so label one file with every teacher"
-                )
-        return first
-
-
-def combine_labels(parts: Sequence[LabelDir], weights: Sequence[float] = ()) -> CombinedLabels:
+def combine_labels(parts: Sequence[LabelDir], weights: Sequence[float] = ()) -> LabelDir:
     """Return label directories as one, each with its weight (by default the same).
 
     Raises:
@@ -284,15 +425,9 @@ def combine_labels(parts: Sequence[LabelDir], weights: Sequence[float] = ()) -> 
             not all(1e-100 <= weight <= 1e100 for weight in weights),
             f"the weights {given} must be numbers above 0, from 1e-100 to 1e100; leave the others out",
         ),
-        *(
-            (
-                one.rows != other.rows,
-                f"{one.path} has {one.rows:,} rows, and {other.path} has {other.rows:,}; labels are combined row by "
-                "row, so label one file with every teacher",
-            )
-            for one, other in pairwise(parts)
-        ),
     )
-    return CombinedLabels(
-        parts[0].path, parts[0].manifest, parts=tuple(parts), weights=tuple(weights) or (1.0,) * len(parts)
-    )
+    for one, other in itertools.pairwise(parts):
+        fault = f"{one.path} has {one.rows:,} rows, and {other.path} has {other.rows:,}"
+        advice = "labels are combined row by row, so label one file with every teacher"
+        refuse((one.rows != other.rows, f"{fault}; {advice}"))
+    return replace(parts[0], parts=tuple(parts), weights=tuple(weights) or (1.0,) * len(parts))

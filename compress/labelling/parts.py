@@ -14,12 +14,11 @@ from typing import Any
 
 from compress.data import ContentFingerprint, data_entry
 from compress.data.truncation import READS_NO_MORE, Truncation
-from compress.errors import CompressError, some_of
+from compress.errors import CompressError, refuse, some_of
 from compress.fields import validated
 from compress.files import read_json_table
-from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import (
-    Part,
+from compress.labelling.label_dir import (
+    LabelDir,
     count_truncated,
     link_or_copy,
     read_shard,
@@ -128,21 +127,17 @@ def merge_labels(
 
 def _check(parts: Sequence[LabelPart]) -> None:
     """Raise where these are not all parts of the same labels, each once."""
-    if not parts:
-        raise CompressError("no part was named; give the directories of all parts")
+    refuse((not parts, "no part was named; give the directories of all parts"))
     first, expected = parts[0], parts[0].belongs_to()
     for what, part in itertools.product(expected, parts):
         value, other = part.belongs_to()[what], expected[what]
-        if value != other:
-            told = f" ({value} and {other})" if isinstance(value, int) or what == "--precision" else ""
-            raise CompressError(
-                f"{part.path} and {first.path} are parts of different labels: {what} differs{told}; label one of "
-                "them again as the other was"
-            )
+        told = f" ({value} and {other})" if isinstance(value, int) or what == "--precision" else ""
+        fault = f"{part.path} and {first.path} are parts of different labels: {what} differs{told}"
+        refuse((value != other, f"{fault}; label one of them again as the other was"))
     for part, following in itertools.pairwise(parts):
-        if part.notes.part == following.notes.part:
-            both = Part(part.notes.part, part.notes.parts)
-            raise CompressError(f"{part.path} and {following.path} are both part {both}; name one of them")
+        both = f"{part.notes.part}/{part.notes.parts}"
+        fault = f"{part.path} and {following.path} are both part {both}; name one of them"
+        refuse((part.notes.part == following.notes.part, fault))
     of, there = first.notes.parts, {part.notes.part for part in parts}
     if missing := of - len(there):
         named = [*itertools.islice((number for number in range(1, of + 1) if number not in there), MOST_NAMED)]

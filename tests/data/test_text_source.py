@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from compress.data import Example, ExampleSource, TextSource, join_sources, open_source, read_examples, row_key
-from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import write_shard
+from compress.labelling.label_dir import LabelDir, write_shard
 from compress.models.manifest import Manifest
 from compress.tasks import default
 from compress.training.augmentation import AugmentedSource

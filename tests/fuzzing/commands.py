@@ -44,7 +44,6 @@ from compress.cli import COMMANDS, cli, execute
 from compress.cli.printing import close_streams, open_streams
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
-from compress.labelling.shards import Part
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from compress.requests.exporting import export
@@ -240,7 +239,7 @@ def write_inputs(folder: Path) -> None:
     source = pool_file(folder / "pool.txt")
     label(folder / "model", source, folder / "labels", compute=Compute("cpu", 1))
     for number in (1, 2):
-        part = LabelOptions(part=Part(number, 2))
+        part = LabelOptions(part=(number, 2))
         label(folder / "model", source, folder / f"part-{number}", compute=Compute("cpu", 1), options=part)
     export(folder / "model", folder / "onnx")
     rows = [row.text for row in pool_rows()]

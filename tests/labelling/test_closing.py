@@ -18,7 +18,6 @@ from compress.labelling import label as label_module
 from compress.labelling.label import Engine
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.labelling.parts import close_labels, merge_labels
-from compress.labelling.shards import Part
 from compress.models.output_dir import places_of
 from tests.labelling.conftest import SHARD
 from tests.labelling.test_label import ROWS, pool, text_file, tree
@@ -79,7 +78,7 @@ def test_a_time_limit_ends_with_labels_and_the_same_command_goes_on(teacher: Pat
 def test_another_command_does_not_go_on_with_labels(teacher: Path, text: Path, tmp_path: Path) -> None:
     limited(teacher, text, tmp_path / "labels")
     before = tree(tmp_path / "labels")
-    for other in (LabelOptions(max_length=16), LabelOptions(part=Part(1, 2))):
+    for other in (LabelOptions(max_length=16), LabelOptions(part=(1, 2))):
         with pytest.raises(CompressError, match="labels already exists; choose another -o or replace it with --force"):
             label(teacher, pool(text), tmp_path / "labels", compute=ONE, options=other)
     assert tree(tmp_path / "labels") == before
@@ -118,16 +117,16 @@ def test_labels_of_a_stopped_command_are_closed(
 
 def test_a_part_that_ends_early_is_labels_of_its_own(teacher: Path, text: Path, tmp_path: Path) -> None:
     parts = [
-        label(teacher, pool(text), tmp_path / f"part-{n}", compute=ONE, options=LabelOptions(part=Part(n, 2)))
+        label(teacher, pool(text), tmp_path / f"part-{n}", compute=ONE, options=LabelOptions(part=(n, 2)))
         if n == 1
-        else limited(teacher, text, tmp_path / "part-2", part=Part(2, 2))
+        else limited(teacher, text, tmp_path / "part-2", part=(2, 2))
         for n in (1, 2)
     ]
     assert parts[1].described_rows == f"{SHARD} of {2 * SHARD} rows"
     assert [example for example, _ in parts[1]] == TEXTS[SHARD : 2 * SHARD]
     with pytest.raises(CompressError, match="part-2 holds whole labels, not a part of them"):
         merge_labels([part.path for part in parts], tmp_path / "labels")
-    label(teacher, pool(text), tmp_path / "part-2", compute=ONE, options=LabelOptions(part=Part(2, 2)))
+    label(teacher, pool(text), tmp_path / "part-2", compute=ONE, options=LabelOptions(part=(2, 2)))
     assert merge_labels([part.path for part in parts], tmp_path / "labels").rows == ROWS
 
 

@@ -14,8 +14,7 @@ import pytest
 from compress.data import Example
 from compress.errors import CompressError
 from compress.labelling import label_dir as combine_module
-from compress.labelling.label_dir import LabelDir, combine_labels
-from compress.labelling.shards import write_shard
+from compress.labelling.label_dir import LabelDir, combine_labels, write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.tasks import find_task
 

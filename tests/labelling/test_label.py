@@ -19,8 +19,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label import choose_runtime, compare_precisions, plan_for, teacher_logits
-from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import SHARD_ROWS, write_shard
+from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
 from compress.models.model_dir import ModelDir
 from compress.tasks import default
 from tests.labelling.conftest import SHARD

@@ -12,8 +12,7 @@ import pytest
 
 from compress.data import Example
 from compress.errors import CompressError
-from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import write_shard
+from compress.labelling.label_dir import LabelDir, write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.tasks import default
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import compress
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
@@ -19,9 +20,8 @@ from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling import parts as merge_module
 from compress.labelling.label import Engine
-from compress.labelling.label_dir import LabelDir
+from compress.labelling.label_dir import LabelDir, write_shard
 from compress.labelling.parts import merge_labels
-from compress.labelling.shards import Part, write_shard
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.tasks import default
 from tests.labelling.test_label import ROWS, pool, text_file, tree
@@ -42,7 +42,7 @@ def parts(teacher: Path, text: Path, tmp_path: Path, small_shards: None) -> list
     """Five shards in three parts: 0 and 3, 1 and 4, 2."""
     made = [tmp_path / f"part-{number}" for number in range(1, PARTS + 1)]
     for number, path in enumerate(made, 1):
-        label(teacher, pool(text), path, compute=ONE, options=LabelOptions(part=Part(number, PARTS)))
+        label(teacher, pool(text), path, compute=ONE, options=LabelOptions(part=(number, PARTS)))
     return made
 
 
@@ -61,7 +61,7 @@ def relabelled(
     **changed: Any,
 ) -> None:
     """Make the second part again, in another way."""
-    options = LabelOptions(**{"part": Part(2, PARTS), **changed})
+    options = LabelOptions(**{"part": (2, PARTS), **changed})
     label(by or teacher, pool(source or text), parts[1], compute=Compute(threads=threads), options=options, force=True)
 
 
@@ -102,7 +102,7 @@ def test_a_part_may_be_empty(teacher: Path, tmp_path: Path, small_shards: None) 
     text = text_file(tmp_path / "pool.txt", 10)  # two shards
     paths = [tmp_path / f"part-{number}" for number in range(1, 5)]
     for number, path in enumerate(paths, 1):
-        label(teacher, pool(text), path, compute=ONE, options=LabelOptions(part=Part(number, 4)))
+        label(teacher, pool(text), path, compute=ONE, options=LabelOptions(part=(number, 4)))
     assert [len(shards(path)) for path in paths] == [1, 1, 0, 0]
     assert len(list(merge_labels(paths, tmp_path / "labels"))) == 10
 
@@ -125,11 +125,11 @@ def test_a_part_goes_on_after_an_interruption(
     monkeypatch.setattr(label_module, "write_shard", stopping)
     output = text.parent / "again" / "part-2"
     with pytest.raises(KeyboardInterrupt):
-        label(teacher, pool(text), output, compute=ONE, options=LabelOptions(part=Part(2, PARTS)))
-    for other in (Part(1, PARTS), Part(2, 4), None):
+        label(teacher, pool(text), output, compute=ONE, options=LabelOptions(part=(2, PARTS)))
+    for other in ((1, PARTS), (2, 4), None):
         with pytest.raises(CompressError, match="holds unfinished work of another command"):
             label(teacher, pool(text), output, compute=ONE, options=LabelOptions(part=other))
-    label(teacher, pool(text), output, compute=ONE, options=LabelOptions(part=Part(2, PARTS)))
+    label(teacher, pool(text), output, compute=ONE, options=LabelOptions(part=(2, PARTS)))
     assert written == [1, 4, 4] and tree(output) == tree(parts[1])
 
 
@@ -227,7 +227,7 @@ DIFFERENT: dict[str, tuple[Change, str]] = {
         r"--precision differs \(bfloat16 and float32\)",
     ),
     "number": (
-        lambda parts, teacher, text: relabelled(parts, teacher, text, part=Part(2, 4)),
+        lambda parts, teacher, text: relabelled(parts, teacher, text, part=(2, 4)),
         r"the number of parts differs \(4 and 3\)",
     ),
     "missing": (lambda parts, teacher, text: parts.pop(1), r"1 of 3 parts are missing: 2; .* with --shard 2/3"),
@@ -335,10 +335,10 @@ def test_what_is_no_part_is_refused(value: str, capsys: pytest.CaptureFixture[st
     assert "is not K/N with K from 1 to N, such as 1/4 to 4/4" in said
 
 
-@pytest.mark.parametrize(("number", "of"), [(0, 4), (5, 4), (1, 0)])
-def test_what_is_no_part_is_refused_in_python(number: int, of: int) -> None:
-    with pytest.raises(CompressError, match=f"part {number}/{of} is none"):
-        Part(number, of)
+@pytest.mark.parametrize("shard", [(0, 4), (5, 4), (1, 0)])
+def test_what_is_no_part_is_refused_in_python(shard: tuple[int, int]) -> None:
+    with pytest.raises(CompressError, match="shard = .* is not K/N with K from 1 to N"):
+        compress.label("t", "u", "o", shard=shard)
 
 
 def test_the_commands(

@@ -8,7 +8,6 @@ from typing import Any
 
 from compress.labelling import label as stage
 from compress.labelling.label_dir import LabelDir
-from compress.labelling.shards import Part
 from compress.models.compute import Compute
 from compress.progress import Progress, silent
 from compress.requests.labelling import Label
@@ -20,7 +19,7 @@ ANYWHERE = Compute()
 class LabelOptions:
     max_length: int | None = None
     precision: Any = "float32"
-    part: Part | None = None
+    part: tuple[int, int] | None = None
     engine: Any = "local"
     time_limit_s: float | None = None
 
@@ -42,7 +41,7 @@ def label(
             output,
             max_length=options.max_length,
             precision=options.precision,
-            shard=(options.part.number, options.part.of) if options.part else None,
+            shard=options.part,
             engine=options.engine,
             time_limit=options.time_limit_s,
             device=compute.device,
