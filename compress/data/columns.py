@@ -314,18 +314,18 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     doubled = len(set(names)) < len(names) and len(known) < len(names)  # a usual name may stand there alone, twice
     if doubled or not all(map(_IDENTIFIER.fullmatch, names)):
         return False
-    body = rows[1:]
+    columns = [[text_of(row[place]).strip() for row in rows[1:] if place < len(row)] for place in range(len(first))]
     if known:  # unless many rows have it again, such as the class "question"
-        below = [text_of(row[known[0]]).strip() for row in body if known[0] < len(row)]
-        return below.count(first[known[0]]) <= len(below) / 10
-    for position, cell in enumerate(first):
-        if not cell:
-            continue
-        values = [text_of(row[position]) for row in body if position < len(row)]
-        few = len(values) >= 8 and len(set(values)) <= len(values) / 4
-        if values and (all(NUMBER.fullmatch(value) for value in values) or (few and cell not in values)):
-            return len(first) > 1
-    return False
+        return columns[known[0]].count(first[known[0]]) <= len(columns[known[0]]) / 10
+    return len(first) > 1 and any(
+        values and (all(map(NUMBER.fullmatch, values)) or (_are_few(values) and cell not in values))
+        for cell, values in zip(first, columns, strict=True)
+        if cell
+    )
+
+
+def _are_few(values: Sequence[str]) -> bool:
+    return len(values) >= 8 and len(set(values)) <= len(values) / 4
 
 
 def choose_columns(
@@ -355,47 +355,38 @@ def choose_columns(
                 f"{source} has no column {name!r}; it has {some_of(inner or names)}{kind}: "
                 f"name one of them with --{option}-column.{did_you_mean(name, names)}"
             )
+    inner = [path for name, value in zip(names, sample[0], strict=False) for path in inner_fields(name, value)]
+    such_as = f", also a part of one: {some_of(inner)}" if inner else ""  # of chat records and annotations
+    unclear = f"{source} has the columns {some_of(names)}, none of which is clearly"
+    known = {usual(name): name for name in names} if named else {}
     text, pair, label = given.text, given.text_pair, given.label
-    words = next((name for known in WORDS for name in names if usual(name) == known), None)
-    tags = _tags_of(names, sample, words) if named and words else []
-    if not text and words and tags and (label is None or label in tags):
+    words = next((known[name] for name in WORDS if name in known), "")
+    tags = _tags_of(names, sample, words) if words else []
+    if not text and tags and (label is None or label in tags):
         text, label = words, label or (tags[0] if labelled and len(tags) == 1 else None)
     if not text:
-        guessed = (_texts_by_name(names) if named else None) or _texts_by_content(names, sample, given, named)
-        if guessed is None:
-            raise CompressError(
-                f"{source} has the columns {some_of(names)}, none of which is clearly the text: "
-                f"name one with --text-column{_such_as(names, sample)}."
-            )
-        text, pair = guessed[0], pair or guessed[1]
-    _refuse_twice(names, (text, pair), source)
+        usual_names = [*TEXT_PAIRS, *((name, None) for name in TEXT_COLUMNS)]
+        by_name = ((known[one], other and known[other]) for one, other in usual_names if {one, other} <= {*known, None})
+        text, other = next(by_name, None) or _texts_by_content(names, sample, given, named)
+        refuse((not text, f"{unclear} the text: name one with --text-column{such_as}."))
+        pair = pair or other
+    used = {text, pair}
+    _refuse_twice(names, used, source)
     if label is None and labelled:
-        used = {text, pair}
-        label = (_label_by_name(names, used) if named else None) or _label_by_content(names, sample, used, named)
-        if label is None:
-            raise CompressError(
-                f"{source} has the columns {some_of(names)}, none of which is clearly the label that is "
-                f"needed here: name one with --label-column{_such_as(names, sample)}."
-            )
-    _refuse_twice(names, (label,), source)
+        label = next((known[name] for name in LABELS if known.get(name, text) not in used), None)
+        label = label or _label_by_content(names, sample, used, named)
+        refuse((label is None, f"{unclear} the label that is needed here: name one with --label-column{such_as}."))
+    _refuse_twice(names, {label}, source)
     chosen = [name for name in (text, pair, label) if name is not None]
-    if len(set(chosen)) < len(chosen):
-        raise CompressError(
-            f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = {pair}, "
-            f"label = {label}): name different ones of {some_of(names)}."
-        )
+    told = f"(text = {text}, pair = {pair}, label = {label}): name different ones of {some_of(names)}."
+    fault = f"{source}: the same column cannot be text, pair and label at once {told}"
+    refuse((len(set(chosen)) < len(chosen), fault))
     return Columns(text, pair, label)
 
 
 def _refuse_twice(names: Sequence[str], chosen: Iterable[str | None], source: str) -> None:
-    twice = next((name for name in chosen if name is not None and names.count(name) > 1), None)
-    refuse((twice is not None, f"{source} has two columns {twice!r}: rename one of them."))
-
-
-def _such_as(names: Sequence[str], sample: Sequence[Cells]) -> str:
-    """Name what lists of the first row hold, as chat records and annotations have it."""
-    inner = [path for name, value in zip(names, sample[0], strict=False) for path in inner_fields(name, value)]
-    return f", also a part of one: {some_of(inner)}" if inner else ""
+    twice = [name for name in chosen if name is not None and names.count(name) > 1]
+    refuse((twice, f"{source} has two columns {''.join(twice[:1])!r}: rename one of them."))
 
 
 def _tags_of(names: Sequence[str], sample: Sequence[Cells], words: str) -> list[str]:
@@ -422,19 +413,6 @@ def are_tagged(names: Sequence[str], sample: Sequence[Cells], columns: Columns, 
     labels = [row[names.index(columns.label)] for row in sample]
     listed = all(isinstance(text, list) for text in texts) and any(_size(text) > 1 for text in texts)
     return (worded or listed) and all(isinstance(label, list) for label in labels)
-
-
-def _texts_by_name(names: Sequence[str]) -> tuple[str, str | None] | None:
-    known = {usual(name): name for name in names}
-    for first, second in TEXT_PAIRS:
-        if first in known and second in known:
-            return known[first], known[second]
-    return next(((known[name], None) for name in TEXT_COLUMNS if name in known), None)
-
-
-def _label_by_name(names: Sequence[str], used: set[str | None]) -> str | None:
-    known = {usual(name): name for name in names if name not in used}
-    return next((known[name] for name in LABELS if name in known), None)
 
 
 class _Profile(NamedTuple):
@@ -467,20 +445,20 @@ def _profiles(names: Sequence[str], sample: Sequence[Cells], used: set[str | Non
 
 def _texts_by_content(
     names: Sequence[str], sample: Sequence[Cells], given: Columns, named: bool
-) -> tuple[str, str | None] | None:
+) -> tuple[str, str | None]:
+    """Return the text and maybe its pair; an empty name where none is clearly the text."""
     profiles = _profiles(names, sample, {given.text_pair, given.label})
     prose = [p for p in profiles if not p.numeric and p.words >= 2 and (p.distinct > 0.3 or len(sample) < 4)]
-    if not prose:
-        only = [p for p in profiles if not p.numeric and p.filled > 0 and not (named and usual(p.name) in LABELS)]
-        return (only[0].name, None) if len(only) == 1 else None
     # A title beside a description is no pair of equals: the longest is the text, its equals may be its pair.
-    longest = max(p.words for p in prose)
+    longest = max((p.words for p in prose), default=0)
     equals = [p.name for p in prose if p.words >= longest / 3]
-    if len(equals) == 1:
-        return equals[0], None
-    if len(equals) == 2 and not named:
+    if not prose:
+        equals = [
+            p.name for p in profiles if not p.numeric and p.filled > 0 and not (named and usual(p.name) in LABELS)
+        ]
+    if len(equals) == 2 and prose and not named:
         return equals[0], equals[1]
-    return None
+    return equals[0] if len(equals) == 1 else "", None
 
 
 def _label_by_content(names: Sequence[str], sample: Sequence[Cells], used: set[str | None], named: bool) -> str | None:

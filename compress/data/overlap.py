@@ -5,8 +5,7 @@ and what the later role says is as true. Many are another matter: files were mix
 those of the later role are left in the earlier one.
 """
 
-import functools
-import operator
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias, get_args
 
-from compress.data.examples import Example, Overlap, among, content_sha256, describe_rows, row_key, row_keys, words
+from compress.data.examples import Example, Overlap, content_sha256, describe_rows, row_keys, words
 from compress.data.sources import TextSource
 from compress.errors import CompressError, refuse
 from compress.progress import logger
@@ -66,45 +65,45 @@ def check_roles(roles: Mapping[str, RoleData], overlap: Overlap = "few") -> Chec
         CompressError: for overlap that is not left out (with its count and one row), for one file in two roles, for a
             role left empty.
     """
+    import numpy as np
+
     refuse((overlap not in get_args(Overlap), f"overlap {overlap!r} is not known; use {', '.join(get_args(Overlap))}"))
     _refuse_same_source(roles)
-    held: dict[str, list[bytes]] = {}
-    sets, rows = dict.fromkeys(roles, _NOTHING), dict.fromkeys(roles, 0)
-    left_out: dict[str, dict[str, Any]] = {}
+    held, rows = dict[str, Any](), dict.fromkeys(roles, 0)
+    sets, left_out = dict.fromkeys(roles, _NOTHING), dict[str, dict[str, Any]]()
     for role in sorted(roles, key=("test", "validation", *FITTING).index):
         data = roles[role]
         keys = row_keys(data) if isinstance(data, Sequence) else data.keys()
-        hits = {name: hit for name, known in held.items() if (hit := among(keys, known)).any()}
-        out = functools.reduce(operator.or_, hits.values(), keys < 0).nonzero()[0]  # none is below 0
+        hits = {name: hit for name, known in held.items() if (hit := np.isin(keys, known)).any()}
+        is_out = np.any([np.zeros(len(keys), dtype=bool), *hits.values()], axis=0)
+        out = is_out.nonzero()[0]
         rows[role] = len(keys) - len(out)
-        if not rows[role]:
-            raise CompressError(
-                f"All {len(out):,} rows of {role} also occur in {' and '.join(hits)}, so that none is "
-                f"left to use: give other data for {role}."
-                if hits
-                else f"The {role} set is empty: give a file with at least one row."
-            )
-        found = {int(key).to_bytes(8, "big") for key in keys[out]}
-        sets[role] = _without(data, frozenset(found))
+        everything = f"All {len(out):,} rows of {role} also occur in {' and '.join(hits)}, so that none is left to use"
+        refuse(
+            (not len(keys), f"The {role} set is empty: give a file with at least one row."),
+            (not rows[role], f"{everything}: give other data for {role}."),
+        )
+        if isinstance(data, Sequence):
+            sets[role] = list(itertools.compress(data, ~is_out))
+        else:
+            sets[role] = data.without(frozenset(int(key).to_bytes(8, "big") for key in keys[out])) if hits else data
         if hits:
-            shared = {name: sum(key in found for key in held[name]) for name in hits}
+            shared = {name: int(np.isin(held[name], keys[out]).sum()) for name in hits}
             others = " and ".join(f"{name} (there {shared[name]:,} of {len(held[name]):,})" for name in hits)
             first = (out[:_NAMED] + 1).tolist()
             said = f"{len(out):,} of the {len(keys):,} rows of {role} also occur in {others}"
             few = _is_few(len(out), len(keys)) and all(_is_few(shared[name], len(held[name])) for name in hits)
-            if overlap == "refuse" or overlap == "few" and not few:
-                mixed = "so many mean that files or their split are mixed up: " if overlap == "few" else ""
-                raise CompressError(
-                    f"{said}, the first as row {first[0]:,} of {role}; {mixed}give other files, or say --drop-overlap "
-                    f'(in a study overlap = "drop") to leave them out of {role}'
-                )
+            mixed = "so many mean that files or their split are mixed up: " if overlap == "few" else ""
+            advice = 'or say --drop-overlap (in a study overlap = "drop") to leave them out of'
+            fault = f"{said}, the first as row {first[0]:,} of {role}; {mixed}give other files, {advice} {role}"
+            refuse((overlap == "refuse" or (overlap == "few" and not few), fault))
             which = f"{', '.join(map(str, first))}{', ...' * (len(out) > len(first))}"
             advice = " (--refuse-overlap refuses them)" if overlap == "few" else ""
             logger.warning("%s; left out of %s: row %s%s", said, role, which, advice)
             given = {"given_sha256": content_sha256(data)} if isinstance(data, Sequence) else {}
             left_out[role] = {**given, "left_out": {"rows": len(out), "first": first, "also_in": shared}}
         if role in HELD_OUT:
-            held[role] = [int(key).to_bytes(8, "big") for key in keys]
+            held[role] = keys
     return CheckedRoles(sets, rows, left_out)
 
 
@@ -113,26 +112,16 @@ def _is_few(count: int, rows: int) -> bool:
     return count <= max(rows // 100, min(3, rows // 10))
 
 
-def _without(data: RoleData, keys: frozenset[bytes]) -> list[Example] | TextSource:
-    if isinstance(data, Sequence):
-        return [example for example in data if not keys or row_key(example) not in keys]
-    return data.without(keys) if keys else data
-
-
 def _refuse_same_source(roles: Mapping[str, RoleData]) -> None:
     """Raise where one file (or one split of it) plays two roles that must be apart."""
-    pairs = [(role, held) for held in HELD_OUT for role in (*FITTING, "validation") if role != held]
-    for role, held in pairs:
-        one, other = roles.get(role, []), roles.get(held, [])
+    for held, role in itertools.product(HELD_OUT, (*FITTING, "validation")):
+        one, other = roles.get(role, []), roles.get(held, []) if role != held else []
         if isinstance(one, Sequence) or isinstance(other, Sequence):
             shown = "the same rows" if one is other else ""
         else:
             shown = f"the same file, {one.name}" if one.identity & other.identity else ""
-        if shown:
-            raise CompressError(
-                f"{role} and {held} are {shown}: give each its own, because what was fitted or chosen on some rows "
-                "cannot be judged on them."
-            )
+        fault = f"{role} and {held} are {shown}: give each its own, because what was fitted or chosen on some rows"
+        refuse((shown, f"{fault} cannot be judged on them."))
 
 
 def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tuple[list[Example], list[Example]]:
@@ -185,22 +174,19 @@ def _groups(rows: Sequence[tuple[str, ...]]) -> list[int]:
     empty: int | None = None
     for index in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), rows[i])):
         words = rows[index]
-        root = by_word.get(words[0]) if len(words) == 1 else _first_root(words, roots, by_pair) if words else empty
+        text, pairs = f" {' '.join(words)} ", list(pairwise(words))
+        if pairs:
+            places = min((by_pair.get(pair, []) for pair in pairs), key=len)
+            root = next((place for place in places if text in roots[place]), None)
+        else:
+            root = by_word.get(words[0]) if words else empty
         if root is None:
             root = len(roots)
-            roots.append(f" {' '.join(words)} ")
+            roots.append(text)
             empty = root if not words else empty
             for word in words:
                 by_word.setdefault(word, root)
-            for pair in dict.fromkeys(pairwise(words)):
+            for pair in dict.fromkeys(pairs):
                 by_pair.setdefault(pair, []).append(root)
         groups[index] = root
     return groups
-
-
-def _first_root(
-    words: tuple[str, ...], roots: Sequence[str], by_pair: Mapping[tuple[str, str], Sequence[int]]
-) -> int | None:
-    places = [by_pair.get(pair, ()) for pair in pairwise(words)]
-    text = f" {' '.join(words)} "
-    return next((root for root in min(places, key=len) if text in roots[root]), None)

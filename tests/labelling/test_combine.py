@@ -58,7 +58,8 @@ def test_the_mean_of_two_is_that_of_their_probabilities(
 ) -> None:
     monkeypatch.setattr(combine_module, "SHARD_ROWS", 2)
     one, other = random(0), random(1)
-    parts = [directory(tmp_path / "one", one), directory(tmp_path / "other", other, shards=(2, 3))]
+    shards = {"one": (one, (2, 1, 2)), "other": (other, (1, 2, 2))}
+    parts = [directory(tmp_path / name, logits, shards=sizes) for name, (logits, sizes) in shards.items()]
     combined = combine_labels(parts, weights)
     found = list(combined)
     first, second = weights or (1, 1)

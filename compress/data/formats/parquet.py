@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import parquet, types
 
 from compress.data.columns import LABELS, WORDS, class_names, usual
-from compress.data.formats.table import NESTED, Table, Unzipped, open_bytes, records_table
+from compress.data.formats.table import NESTED, Row, Table, Unzipped, open_bytes, records_table
 from compress.errors import CompressError, refuse
 from compress.files import ALWAYS_BYTES, LARGEST_RATIO, parse_json, printable_name
 
@@ -41,7 +41,7 @@ def read_parquet(path: Path, wanted: Sequence[str]) -> Table:
     stream = opened()
     file = parquet.ParquetFile(stream)
     if not file.metadata.num_rows:
-        return Table(name, "parquet", tuple(file.schema_arrow.names), lambda: iter(()), empty=True)
+        return Table(name, "parquet", tuple(file.schema_arrow.names), lambda: (row for row in list[Row]()), empty=True)
     size = batch_rows(name, stream, file.metadata, path.stat().st_size)
 
     def read(columns: Sequence[str]) -> Any:
