@@ -5,13 +5,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import TypeAlias
 
 from compress.data.examples import Example, normalise
-from compress.errors import CompressError, did_you_mean, some_of
+from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.files import printable_name, read_json_table, read_toml
 from compress.progress import logger
 
@@ -72,11 +73,13 @@ def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> No
         CompressError: no class of validation is in train: they are named in another way, or of another task.
     """
     counts, classes = (Counter(row.label for row in rows if row.label is not None) for rows in (train, validation))
-    if counts and classes and not counts.keys() & classes.keys():
-        raise CompressError(
+    refuse(
+        (
+            counts and classes and not counts.keys() & classes.keys(),
             f"validation has the classes {some_of(sorted(classes))}, and train has {some_of(sorted(counts))}: write "
-            "them alike, or say what they mean with --label-map FILE."
+            "them alike, or say what they mean with --label-map FILE.",
         )
+    )
     least_first = [f"{label!r:.{_SHOWN_CHARACTERS}} {rows:,}" for label, rows in reversed(counts.most_common())]
     logger.info("rows of each class of train: %s", some_of(least_first))
     if unseen := sorted(classes.keys() - counts.keys()):
@@ -124,24 +127,19 @@ class LabelIndex:
         """
         number = -1 if label is None else self.find(label, example.origin.classes if example.origin else ())
         if number < 0:
-            raise self._error(example, label, row, name)
+            shown, place = some_of(self.labels), row_name(row, example, name)
+            what, index = ("tag", "") if example.tags else ("label", " (or an index where no name is a number)")
+            meant = f"{{{json.dumps(label)}: {json.dumps(self.labels[0])}, ...}}"
+            raise CompressError(
+                f"{place} has no label, but one of {shown} is needed: remove the row or name another column with "
+                "--label-column."
+                if label is None
+                else f"{place} has the {what} {label!r}, which the model does not know: allowed are {shown}{index}; "
+                "correct the file, name another column with --label-column, or say what its labels mean with "
+                f"--label-map FILE, such as {meant}.{did_you_mean(label, self.labels)}"
+            )
         _say_once(self.order)
         return number
-
-    def _error(self, example: Example, label: str | None, row: int, name: str) -> CompressError:
-        shown, what = some_of(self.labels), "tag" if example.tags else "label"
-        if label is None:
-            return CompressError(
-                f"{row_name(row, example, name)} has no label, but one of {shown} is needed: remove the row or name "
-                "another column with --label-column."
-            )
-        index = " (or an index where no name is a number)" if what == "label" else ""
-        return CompressError(
-            f"{row_name(row, example, name)} has the {what} {label!r}, which the model does not know: allowed are "
-            f"{shown}{index}; correct the file, name another column with --label-column, or say what its labels mean "
-            f"with --label-map FILE, such as {{{json.dumps(label)}: {json.dumps(self.labels[0])}, ...}}."
-            f"{did_you_mean(label, self.labels)}"
-        )
 
 
 @functools.lru_cache
@@ -151,47 +149,40 @@ def _say_once(order: str) -> None:
         logger.info("%s; say otherwise with --label-map FILE", order)
 
 
-@dataclass(frozen=True)
-class LabelMap:
-    """The classes of the labels in a file, by :func:`class_identity`, and where that is said."""
+Renaming: TypeAlias = Callable[[Example, Sequence[str]], Example]
 
-    name: str
-    classes: Mapping[Decimal | str, str]
 
-    @classmethod
-    def of(cls, given: str | Path | Mapping[str, str]) -> "LabelMap":
-        """Read a JSON or TOML file with a table of labels and classes, or take such a table.
+def label_map(given: str | Path | Mapping[str, str]) -> Renaming:
+    """Return the function that gives a row, of the classes of its file's schema, those of its label or tags.
 
-        Raises:
-            CompressError: it is none, or empty.
-        """
-        name = "the label map" if isinstance(given, Mapping) else printable_name(given)
-        if isinstance(given, Mapping):
-            table: Mapping[str, object] = given
-        else:
-            table = read_toml(Path(given)) if name.endswith(".toml") else read_json_table(Path(given))
-        if not table or not all(isinstance(value, str) and value for value in table.values()):
-            raise CompressError(
-                f'{name} needs the name of a class for each label, such as {{"0": "bad", "1": "good"}}.'
-            )
-        return cls(name, {class_identity(str(key)): str(value) for key, value in table.items()})
+    Args:
+        given: a JSON or TOML file with a table of labels and classes, or such a table.
 
-    def apply(self, row: Example, classes: Sequence[str]) -> Example:
-        """Return a row with the classes of its label or tags; ``classes`` are those of its file's schema, in order.
+    Raises:
+        CompressError: it is none, or empty; also the function, where a label has no class.
+    """
+    name = "the label map" if isinstance(given, Mapping) else printable_name(given)
+    if isinstance(given, Mapping):
+        table: Mapping[str, object] = given
+    else:
+        table = read_toml(Path(given)) if name.endswith(".toml") else read_json_table(Path(given))
+    named = table and all(isinstance(value, str) and value for value in table.values())
+    refuse((not named, f'{name} needs the name of a class for each label, such as {{"0": "bad", "1": "good"}}.'))
+    known = {class_identity(str(key)): str(value) for key, value in table.items()}
 
-        Raises:
-            CompressError: a label has none.
-        """
-        if row.label is not None:
-            return replace(row, label=self._class_of(row, row.label, classes))
-        return replace(row, tags=row.tags and tuple(self._class_of(row, tag, classes) for tag in row.tags))
-
-    def _class_of(self, row: Example, label: str, classes: Sequence[str]) -> str:
+    def class_of(row: Example, label: str, classes: Sequence[str]) -> str:
         keys = [label, *([str(classes.index(label))] if label in classes else ())]
-        found = next((self.classes[key] for key in map(class_identity, keys) if key in self.classes), None)
+        found = next((known[key] for key in map(class_identity, keys) if key in known), None)
         if found is None:
-            raise CompressError(f"{row.where} has the label {label!r}, which {self.name} does not have: add it there.")
+            raise CompressError(f"{row.where} has the label {label!r}, which {name} does not have: add it there.")
         return found
+
+    def renamed(row: Example, classes: Sequence[str]) -> Example:
+        if row.label is not None:
+            return replace(row, label=class_of(row, row.label, classes))
+        return replace(row, tags=row.tags and tuple(class_of(row, tag, classes) for tag in row.tags))
+
+    return renamed
 
 
 def row_name(number: int, example: Example, name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, get_args
 
 from compress.data.examples import Example, Overlap, content_sha256, describe_rows, row_keys, words
 from compress.data.sources import TextSource
-from compress.errors import CompressError, refuse
+from compress.errors import refuse
 from compress.progress import logger
 
 RoleData: TypeAlias = Sequence[Example] | TextSource
@@ -150,11 +150,13 @@ def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tu
         if count < target and count + sizes[group] <= max(1.25 * target, 1):
             held.add(group)
             count += sizes[group]
-    if not held or len(held) == len(order):
-        raise CompressError(
+    refuse(
+        (
+            not held or len(held) == len(order),
             f"No {share:.0%} of {len(examples):,} rows can be held out without parting a sentence from its fragments: "
-            "give a validation file, or another share."
+            "give a validation file, or another share.",
         )
+    )
     parts: tuple[list[Example], list[Example]] = ([], [])
     for example, group in zip(examples, groups, strict=True):
         parts[group in held].append(example)

@@ -32,7 +32,8 @@ from compress.data.examples import (
 from compress.data.formats.objects import is_hub_name, object_table, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
-from compress.data.label_encoding import LabelMap, finite_number, infer_labels
+from compress.data.label_encoding import Renaming, finite_number, infer_labels
+from compress.data.label_encoding import label_map as read_label_map
 from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
@@ -139,6 +140,7 @@ class FileSource(TextSource):
         labelled: bool,
         tagged: bool = False,
         values: Sequence[str] = (),
+        renamed: Renaming | None = None,
         in_turn: bool = True,
     ) -> None:
         self.name = name
@@ -148,7 +150,7 @@ class FileSource(TextSource):
         self.values = tuple(values)
         self._labelled = labelled
         self._tagged = tagged
-        self._label_map: LabelMap | None = None
+        self._renamed = renamed
         self._tables = tables
         self._in_turn = in_turn
         self.keep_empty = False
@@ -156,11 +158,6 @@ class FileSource(TextSource):
 
     def __iter__(self) -> Iterator[Example]:
         return (row[0] for row in self.with_values())
-
-    def rename_labels(self, given: str | Path | Mapping[str, str]) -> "FileSource":
-        """Give labels the classes that a table says, or a JSON or TOML file with one; return this source."""
-        self._label_map = LabelMap.of(given)
-        return self
 
     def with_values(self) -> Iterator[ValuedRow]:
         """Yield every row with its cells in the columns ``values``."""
@@ -176,7 +173,7 @@ class FileSource(TextSource):
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
         values_at = [index[name] for name in self.values]
         longest = text_limit_bytes()
-        renamed, classes = self._label_map, table.classes.get(columns.label or "", ())
+        renamed, classes = self._renamed, table.classes.get(columns.label or "", ())
         origin = RowOrigin(table.name, table.unit, () if renamed else classes)
         number, at, cells = 0, text_at, cast(Cells, ())
         with faults_of(table.name, "examples"):
@@ -199,7 +196,7 @@ class FileSource(TextSource):
                     values = [(label_of(cells[at := one]) or "").strip() for one in values_at if not self._tagged]
                     row = Example(text, pair, label, tags, origin, number)
                     _check_labels(row, columns.label)
-                    yield renamed.apply(row, classes) if renamed else row, values
+                    yield renamed(row, classes) if renamed else row, values
             except StructureError as error:
                 raise _structure_error(table, number, at, cells[at], columns, error) from None
 
@@ -294,6 +291,7 @@ def open_source(
     label_column: str | None = None,
     format: str | None = None,
     values: Sequence[str] = (),
+    label_map: str | Path | Mapping[str, str] | None = None,
 ) -> FileSource:
     """Open whatever holds rows, and find its columns.
 
@@ -306,6 +304,7 @@ def open_source(
         text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
         format: how the file is written, if it is not to be found out.
         values: further columns, which :meth:`FileSource.with_values` reads.
+        label_map: the classes of the labels, as a table or a JSON or TOML file with one.
 
     Raises:
         CompressError: for anything about the data that the user can put right.
@@ -329,7 +328,9 @@ def open_source(
     with faults_of(name, "examples"):
         columns, tagged = _columns(tables[0], given, labelled)
         _check_values(tables[0], columns, values)
-    return FileSource(tables, columns, name=name, labelled=labelled, tagged=tagged, values=values, in_turn=in_turn)
+    renamed = read_label_map(label_map) if label_map else None
+    kinds: dict[str, Any] = {"labelled": labelled, "tagged": tagged, "values": values, "renamed": renamed}
+    return FileSource(tables, columns, name=name, **kinds, in_turn=in_turn)
 
 
 def _open_file(path: Path, place: str, **options: Any) -> Table:
@@ -344,15 +345,19 @@ def _open_file(path: Path, place: str, **options: Any) -> Table:
 def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, bool]:
     """Return what the columns hold, and whether that is words with tags."""
     if table.fixed and given == Columns(""):
-        if labelled and "label" not in table.columns:
-            raise CompressError(
-                f"{table.name} holds texts without labels, but labels are needed here: give labelled data."
+        refuse(
+            (
+                labelled and "label" not in table.columns,
+                f"{table.name} holds texts without labels, but labels are needed here: give labelled data.",
             )
-        return Columns("text", None, "label" if "label" in table.columns else None), table.tagged
-    if len(table.columns) > _MOST_COLUMNS:
-        raise CompressError(
-            f"{table.name} has {len(table.columns):,} columns, and at most {_MOST_COLUMNS:,} are read: leave some out."
         )
+        return Columns("text", None, "label" if "label" in table.columns else None), table.tagged
+    refuse(
+        (
+            len(table.columns) > _MOST_COLUMNS,
+            f"{table.name} has {len(table.columns):,} columns, and at most {_MOST_COLUMNS:,} are read: leave some out.",
+        )
+    )
     sample = table.sample()
     refuse((not sample, f"{table.name} is empty: it has a header but no rows."))
     names = table.columns
@@ -363,15 +368,13 @@ def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, boo
 def _check_values(table: Table, columns: Columns, values: Sequence[str]) -> None:
     """Refuse further columns that are not there, there twice, or texts."""
     for name in values:
-        if (count := table.columns.count(name)) != 1:
-            raise CompressError(
-                f"{table.name} has {'two columns' if count else 'no column'} {name!r}; it has "
-                f"{', '.join(table.columns[:20])}: give the name of one.{did_you_mean(name, table.columns)}"
-            )
-        if name in (columns.text, columns.text_pair):
-            raise CompressError(
-                f"{table.name}: the column {name!r} holds the text, and no values: name the text with --text-column."
-            )
+        count, known = table.columns.count(name), ", ".join(table.columns[:20])
+        found = f"{table.name} has {'two columns' if count else 'no column'} {name!r}; it has {known}"
+        used = f"{table.name}: the column {name!r} holds the text, and no values: name the text with --text-column."
+        refuse(
+            (count != 1, f"{found}: give the name of one.{did_you_mean(name, table.columns)}"),
+            (name in (columns.text, columns.text_pair), used),
+        )
 
 
 def read_examples(source: TextSource) -> list[Example]:
@@ -419,11 +422,13 @@ def find_files(typed: str) -> tuple[list[DataFile], bool]:
 
 
 def _check_number(names: Sequence[str], typed: str) -> None:
-    if len(names) > MOST_IN_TURN and not all(name.endswith(".parquet") for name in names):
-        raise CompressError(
+    refuse(
+        (
+            len(names) > MOST_IN_TURN and not all(name.endswith(".parquet") for name in names),
             f"{len(names):,} files match {typed!r}, and at most {MOST_IN_TURN} are read at a time unless all are named "
-            "*.parquet: check the pattern."
+            "*.parquet: check the pattern.",
         )
+    )
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -466,13 +471,12 @@ def open_rows(data: Any, *, role: str, label_map: Any = None, **columns: Any) ->
     if _are(Path, data):
         return join_sources([open_rows(path, role=role, label_map=label_map, **columns) for path in data])
     if not _are(Example, data):
-        source = open_source(data, role=role, labelled=True, **columns)
-        return source.rename_labels(label_map) if label_map else source
+        return open_source(data, role=role, labelled=True, label_map=label_map, **columns)
     if number := next((number for number, row in enumerate(data, 1) if row.label is None and row.tags is None), 0):
         raise CompressError(f"Row {number} of {role} has no label, and labels are needed here: give it one.")
     if label_map:
-        classes = LabelMap.of(label_map)
-        data = [classes.apply(row, row.origin.classes if row.origin else ()) for row in data]
+        renamed = read_label_map(label_map)
+        data = [renamed(row, row.origin.classes if row.origin else ()) for row in data]
     return ExampleSource(data, role, labelled=True)
 
 

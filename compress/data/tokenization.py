@@ -225,17 +225,10 @@ class TextEncoder:
 
 
 def in_parts(items: Sequence[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield items in lists of at most :data:`PART_CHARACTERS`, or of one item."""
-    part, left = list[Item](), PART_CHARACTERS
-    for item in items:
-        size = characters(item)
-        if part and size > left:
-            yield part
-            part, left = [], PART_CHARACTERS
-        part.append(item)
-        left -= size
-    if part:
-        yield part
+    """Yield items in lists of about :data:`PART_CHARACTERS`, or of one longer item and what is before it."""
+    ends = itertools.accumulate(map(characters, items))
+    for _, part in itertools.groupby(zip(items, ends, strict=True), lambda pair: pair[1] // PART_CHARACTERS):
+        yield [item for item, _ in part]
 
 
 def _int64(ids: Sequence[int]) -> bytes:
@@ -412,8 +405,9 @@ def at_words(logits: np.ndarray, starts: np.ndarray, counts: Sequence[int]) -> n
     before = np.cumsum([0, *counts[:-1]])
     row, token = np.nonzero(starts)
     answers = logits[row, token]
-    if not np.isfinite(answers).all():
-        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
+    refuse(
+        (not np.isfinite(answers).all(), "the model gave logits that are not finite numbers; its weights are damaged")
+    )
     found[before[row] + starts[row, token] - 1] = answers
     return found
 

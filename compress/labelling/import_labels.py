@@ -126,8 +126,7 @@ def import_labels(
                     texts.add(example)
                     whole.add(replace(example, tags=tuple(cells)))
                 advance(len(rows))
-        if not texts.rows:
-            raise CompressError(f"{name} holds no text; give a file with at least one row")
+        refuse((not texts.rows, f"{name} holds no text; give a file with at least one row"))
         if zeros:
             logger.warning(
                 "%s of %s rows give a class a probability below %g, which counts as that: losses that compare logits "
@@ -169,8 +168,7 @@ def _labels_of(sources: Sequence[FileSource]) -> tuple[str, ...]:
         if not cells[0] or len(found) > MOST_CLASSES:
             what = "no label" if not cells[0] else f"the {len(found):,}th different label"
             raise CompressError(f"{row.where} has {what}: name the column of the labels with --label")
-    if len(found) == 1:
-        raise CompressError(f"all labels are {next(iter(found))!r}; name all classes with --classes")
+    refuse((len(found) == 1, f"all labels are {next(iter(found), '')!r}; name all classes with --classes"))
     return sort_labels(found)
 
 

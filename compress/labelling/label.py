@@ -19,7 +19,7 @@ from compress.data.examples import batched
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import maximum_length, tokenizer_sha256
 from compress.data.truncation import count_stream, counting
-from compress.errors import CompressError, first_line, interruptions, system_fault
+from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.escaping.uris import is_uri
 from compress.exporting.export import has_exporter
 from compress.files import write_atomically
@@ -128,10 +128,12 @@ def label(request: Label) -> LabelDir:
         module = importlib.import_module("compress.labelling.ray_engine")  # which imports this one
         engine = module.RayEngine(request.ray_address or "", request.workers or 0)
     part, parts = request.shard or (1, 1)
-    if request.precision == "auto" and engine.elsewhere:
-        raise CompressError(
-            "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16"
+    refuse(
+        (
+            request.precision == "auto" and engine.elsewhere,
+            "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16",
         )
+    )
     model, progress = ModelDir.open(request.teacher), request.progress
     unlabeled = cast(TextSource, request.open_text(rows=request.rows))
     uri = str(request.output) if is_uri(str(request.output)) else ""
@@ -206,8 +208,7 @@ def label(request: Label) -> LabelDir:
                 for number, examples, logits, cut in labelled:
                     made = {**made_from(examples), "truncated": cut}
                     write_shard(stage.working, number, examples, logits, made, model.task)
-        if not fingerprint.rows:
-            raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
+        refuse((not fingerprint.rows, f"{unlabeled.name} holds no text; give a file with one text a line"))
         if (
             request.shard
         ):  # what tells that parts belong together; the fingerprint says nothing of the order of the rows
@@ -254,12 +255,14 @@ def teacher_logits(
     for directory in labels:
         known |= directory.shards.rows_at(np.flatnonzero(among(directory.keys, keys)))
     missing = [row for row in rows if row not in known]
-    if missing and complete:
-        raise CompressError(
+    refuse(
+        (
+            missing and complete,
             f"{len(missing):,} of {len(rows):,} rows of train are not in the labels, and the logits of {model.name}, "
             "which did not make these labels, would mix with them; give labels of text that holds these rows too, or "
-            "leave --train out"
+            "leave --train out",
         )
+    )
     if missing:
         tokenizer = model.tokenizer
         plan = plan_for(model, tokenizer, compute, max_length=max_length)

@@ -265,10 +265,12 @@ class LabelDir:
                 raise CompressError(f"{without_secrets(path)}, copied: {error}") from error
         directory = Path(path)
         place = directory / MANIFEST_NAME
-        if not place.is_file():
-            raise CompressError(
-                f"{path} is not a finished label directory (no {MANIFEST_NAME}); make one with 'compress label'"
+        refuse(
+            (
+                not place.is_file(),
+                f"{path} is not a finished label directory (no {MANIFEST_NAME}); make one with 'compress label'",
             )
+        )
         with faults_of(place, "the manifest of labels", "label the text again"):
             opened = cls(directory, Manifest.read(place))
             opened._check(part)
@@ -279,10 +281,12 @@ class LabelDir:
     def _check(self, part: bool) -> None:
         """Raise where the manifest is none of labels, or of a part of them, or files are not those that it names."""
         manifest, notes = self.manifest, self.manifest.notes
-        if manifest.kind != "labels":
-            raise CompressError(
-                f"{self.path} is a directory of kind {manifest.kind!r}, not of labels; make one with 'compress label'"
+        refuse(
+            (
+                manifest.kind != "labels",
+                f"{self.path} is a directory of kind {manifest.kind!r}, not of labels; make one with 'compress label'",
             )
+        )
         known = all(parent["sha256"] for parent in manifest.parents)
         holds = {
             f"task = {manifest.task!r} is not one of {', '.join(everything())}": manifest.task in everything(),
@@ -311,11 +315,13 @@ class LabelDir:
             if shard_path(self.path, number).name not in there:
                 raise CompressError(f"{shard_path(self.path, number)} is missing; copy or label the text again")
         found = int(self.shards.starts[-1])
-        if found != self.rows:
-            raise CompressError(
+        refuse(
+            (
+                found != self.rows,
                 f"{self.path} has labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label "
-                "the text again"
+                "the text again",
             )
+        )
 
     @property
     def rows(self) -> int:
@@ -361,8 +367,12 @@ class LabelDir:
     def for_model(self, model: ModelDir) -> Self:
         """Return these labels with the logits in the order of a model's classes, which must have the same names."""
         ours, theirs = model.labels, self.manifest.labels
-        if model.task != self.manifest.task:
-            raise CompressError(f"{self.path} is of {self.manifest.task}, and {model.name} of {model.task}; use others")
+        refuse(
+            (
+                model.task != self.manifest.task,
+                f"{self.path} is of {self.manifest.task}, and {model.name} of {model.task}; use others",
+            )
+        )
         same = self.teacher_sha256 == model.sha256 or not model.task.has_classes  # whose score has any name
         if ours == theirs or same and len(ours) == len(theirs):
             return self

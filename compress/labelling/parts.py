@@ -172,10 +172,12 @@ def close_labels(output: str | Path) -> LabelDir:
     if given.name.startswith(".") and given.name.endswith(PARTIAL):
         given = given.with_name(given.name[1:].removesuffix(PARTIAL))
     work = places_of(given)[1] / WORK_FOLDER
-    if not (work / PREPARED / DRAFT_NAME).is_file():
-        raise CompressError(
-            f"there are no unfinished labels of {given}; name the output of a 'compress label' that was stopped"
+    refuse(
+        (
+            not (work / PREPARED / DRAFT_NAME).is_file(),
+            f"there are no unfinished labels of {given}; name the output of a 'compress label' that was stopped",
         )
+    )
     with writing(given, read_json_table(work / REQUEST_NAME)) as working:
         close_shards(working)
     return LabelDir.open(given)
@@ -192,8 +194,7 @@ def close_shards(working: Path) -> None:
     numbers = sorted(map(shard_number, working.glob("shard-*.parquet")))
     teacher = {"teacher_sha256": draft.parents[0]["sha256"]}
     done = [number for number in numbers if shard_is_done(working, number, teacher)]
-    if not done:
-        raise CompressError(f"{working} holds no labels yet: rows are written {draft.notes['shard_rows']:,} at a time")
+    refuse((not done, f"{working} holds no labels yet: rows are written {draft.notes['shard_rows']:,} at a time"))
     for new, old in enumerate(done):
         _renumber(working, old, new)
     for path in working.glob("shard-*"):

@@ -4,15 +4,13 @@ This process reads the text and writes the shards; the workers hold the teacher 
 that was killed again and gives it its shards, so that only a command that ends early leaves shards to label.
 """
 
-import io
 import os
 import secrets
 import signal
 import socket
 import sys
-import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from compress.data import Example
-from compress.errors import CompressError, first_line
+from compress.errors import CompressError, first_line, refuse
 from compress.host import is_installed
 from compress.inference.batching import Run
 from compress.inference.threads import available_cores, free_cores
@@ -57,8 +55,9 @@ class RayEngine(Engine):
     threads = 1  # more workers of one thread label faster than fewer of several
 
     def __init__(self, address: str = "", workers: int = 0) -> None:
-        if not is_installed("ray"):
-            raise CompressError("--engine ray needs the package ray; install it with pip install 'compress[ray]'")
+        refuse(
+            (not is_installed("ray"), "--engine ray needs the package ray; install it with pip install 'compress[ray]'")
+        )
         self.address, self.workers, self.elsewhere = address, workers, bool(address)
 
     def run(self, job: Job, shards: Iterator[Shard], advance: Advance) -> Labelled:
@@ -70,11 +69,13 @@ class RayEngine(Engine):
             room = int(held.get("GPU", 0) if gpus else held.get("CPU", 0) // threads) or 1
             each = "a GPU" if gpus else f"{threads} CPU threads"
             where = f"in the cluster at {self.address}" if self.address else "on this machine"
-            if self.workers > room:
-                raise CompressError(
+            refuse(
+                (
+                    self.workers > room,
                     f"--workers {self.workers}, each with {each}, are more than there is room for {where}; use at most "
-                    f"{room:,}"
+                    f"{room:,}",
                 )
+            )
             count = self.workers or room
             logger.info("Ray: %d workers, each with %s", count, each)
             model = ModelDir.open(runtime_directory(job.plan, job.model, job.scratch), verify=False)
@@ -134,7 +135,7 @@ class LabelWorker:
         sha256: fingerprint of that directory.
     """
 
-    def __init__(self, teacher: str | np.ndarray, sha256: str, plan: Plan, tokenizer: Any) -> None:
+    def __init__(self, teacher: str | Mapping[str, np.ndarray], sha256: str, plan: Plan, tokenizer: Any) -> None:
         self.teacher, self.sha256, self.plan, self.tokenizer = teacher, sha256, plan, tokenizer
 
     @cached_property
@@ -146,8 +147,12 @@ class LabelWorker:
             model = ModelDir.open(
                 self.teacher if isinstance(self.teacher, str) else unpack_directory(self.teacher, folder)
             )
-            if model.sha256 != self.sha256:
-                raise CompressError(f"{model.path} is not the teacher that the command read; start the command again")
+            refuse(
+                (
+                    model.sha256 != self.sha256,
+                    f"{model.path} is not the teacher that the command read; start the command again",
+                )
+            )
             job = Job(self.plan, model, self.tokenizer, Path(scratch))
             return job, start_runtime(self.plan, model, Path(scratch))
 
@@ -157,20 +162,17 @@ class LabelWorker:
         return number, *job.answers(examples, run)
 
 
-def pack_directory(directory: Path) -> np.ndarray:
-    """Return the files of a model directory in an archive, for machines that do not see it."""
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", dereference=True) as archive:  # the hub's files are links
-        for name in (*named_files(directory), MANIFEST_NAME):
-            if (directory / name).is_file():
-                archive.add(directory / name, name)
-    return np.frombuffer(stream.getbuffer(), np.uint8)
+def pack_directory(directory: Path) -> dict[str, np.ndarray]:
+    """Return the files of a model directory by name, for machines that do not see it."""
+    names = (*named_files(directory), MANIFEST_NAME)
+    return {name: np.fromfile(directory / name, np.uint8) for name in names if (directory / name).is_file()}
 
 
-def unpack_directory(packed: np.ndarray, folder: Path) -> Path:
-    """Write the files of an archive into a folder, and return that."""
-    with tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as archive:
-        archive.extractall(folder, filter="data")
+def unpack_directory(packed: Mapping[str, np.ndarray], folder: Path) -> Path:
+    """Write files into a folder, and return that."""
+    for name, content in packed.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        content.tofile(folder / name)
     return folder
 
 

@@ -24,8 +24,12 @@ def work_place(uri: str) -> Path:
     """Return where the labels for a URI are made: the same place for the same URI, so that a command resumes."""
     shown = without_secrets(uri)
     name = shown.partition("://")[2].rstrip("/").rpartition("/")[2]
-    if name in {"", ".", ".."}:
-        raise CompressError(f"-o {shown} does not end with a name of a folder: give one, such as s3://bucket/labels")
+    refuse(
+        (
+            name in {"", ".", ".."},
+            f"-o {shown} does not end with a name of a folder: give one, such as s3://bucket/labels",
+        )
+    )
     return cache_place("outputs", shown.rstrip("/")) / name
 
 
@@ -36,13 +40,11 @@ def open_target(uri: str, *, force: bool) -> Remote:
         CompressError: it holds finished labels and ``force`` is not given, or files that no label directory has; or
             what is written there is not there for others.
     """
-    if uri.startswith("memory:"):
-        raise CompressError(f"-o {uri} is the memory of this command, which ends with it; give a directory")
+    refuse((uri.startswith("memory:"), f"-o {uri} is the memory of this command, which ends with it; give a directory"))
     remote = Remote.at(uri)
     _check(remote, force)
     remote.write(_MARK, b"")
-    if _MARK not in remote.sizes():
-        raise CompressError(f"{remote.uri} does not list what is written there; choose another -o")
+    refuse((_MARK not in remote.sizes(), f"{remote.uri} does not list what is written there; choose another -o"))
     return remote
 
 
@@ -76,11 +78,13 @@ def upload(made: Path, remote: Remote, *, force: bool) -> None:
         remote.set_aside()
     files = [made / name for name in Manifest.read(made / MANIFEST_NAME).files]
     remote.put(files)
-    if remote.sizes() != {file.name: file.stat().st_size for file in files}:
-        raise CompressError(
+    refuse(
+        (
+            remote.sizes() != {file.name: file.stat().st_size for file in files},
             f"{remote.uri} holds other files than were copied: another command writes there; wait for it and choose "
-            "another -o, or give the same command again"
+            "another -o, or give the same command again",
         )
+    )
     remote.put([made / MANIFEST_NAME])
 
 
@@ -103,10 +107,12 @@ def local_copy(uri: str) -> Path:
     """
     remote = Remote.at(uri)
     there = remote.sizes()
-    if MANIFEST_NAME not in there:
-        raise CompressError(
-            f"{remote.uri} is not a finished label directory (no {MANIFEST_NAME}); make one with 'compress label'"
+    refuse(
+        (
+            MANIFEST_NAME not in there,
+            f"{remote.uri} is not a finished label directory (no {MANIFEST_NAME}); make one with 'compress label'",
         )
+    )
     content = remote.read(MANIFEST_NAME, JSON_LIMIT_BYTES)
     place = _copy_place(content)
     if (place / MANIFEST_NAME).is_file():

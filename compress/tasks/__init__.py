@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from compress.errors import CompressError, did_you_mean
+from compress.errors import did_you_mean, refuse
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,8 +48,7 @@ def find_task(name: str) -> Task:
         CompressError: there is none.
     """
     known = everything()
-    if name not in known:
-        raise CompressError(f"unknown task {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}")
+    refuse((name not in known, f"unknown task {name!r}; there is {', '.join(known)}.{did_you_mean(name, known)}"))
     return known[name]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from compress.data.examples import Example
 from compress.data.label_encoding import LabelIndex, check_classes
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.evaluation.metrics import Array, probabilities
 from compress.tasks._base import Task
 
@@ -22,11 +22,13 @@ class SingleLabel(Task):
     no_calibration = no_cascade = ""
 
     def check_config(self, config: Mapping[str, Any], source: object) -> None:
-        if config.get("problem_type") == "multi_label_classification":
-            raise CompressError(
+        refuse(
+            (
+                config.get("problem_type") == "multi_label_classification",
                 f"{source} gives a text several labels (problem_type = multi_label_classification), which is not "
-                "supported; use a model that gives each text one label, such as one model for each label"
+                "supported; use a model that gives each text one label, such as one model for each label",
             )
+        )
 
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
         labels = super().new_labels(train, validation)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from compress.data.examples import Example
 from compress.data.label_encoding import LabelIndex, row_name
 from compress.data.tokenization import NO_ANSWER, TokenRows, by_sentence, word_counts
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Array, probabilities
 from compress.tasks._base import NO_LABEL, Task
 
@@ -42,11 +42,13 @@ class Tagging(Task):
 
     def reads_rows(self, rows: Sequence[Example]) -> bool:
         tagged = sum(row.tags is not None for row in rows)
-        if 0 < tagged < len(rows):
-            raise CompressError(
+        refuse(
+            (
+                0 < tagged < len(rows),
                 f"{tagged:,} of {len(rows):,} rows have a tag for each word and the others do not: give data of one "
-                "kind."
+                "kind.",
             )
+        )
         return bool(tagged)
 
     def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[list[int]]:

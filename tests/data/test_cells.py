@@ -30,8 +30,7 @@ def write_parquet(path: Path, table: dict[str, Any], **features: Any) -> Path:
 
 
 def labelled(path: Path, label_map: Any = None, **options: Any) -> list[Example]:
-    source = open_source(path, role="train", labelled=True, **options)
-    return read_examples(source.rename_labels(label_map) if label_map else source)
+    return read_examples(open_source(path, role="train", labelled=True, label_map=label_map, **options))
 
 
 def pairs(rows: list[Example]) -> list[tuple[str, str | None]]:

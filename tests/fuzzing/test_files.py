@@ -153,14 +153,14 @@ def test_features_of_parquet(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_values_of_a_label_map(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("data")
-    (folder / "a.jsonl").write_bytes(DATA["a.jsonl"])
-    source = open_source(folder / "a.jsonl", role="train", labelled=True)
+    path = folder / "a.jsonl"
+    path.write_bytes(DATA["a.jsonl"])
 
     @SETTINGS
     @given(RANDOM)
     def check(draw: Random) -> None:
         (folder / "map.json").write_text(json.dumps(change_value({"good": "1", "bad": "0"}, draw)))
-        only_sentences(lambda: list(source.rename_labels(folder / "map.json")))
+        only_sentences(lambda: list(open_source(path, role="train", labelled=True, label_map=folder / "map.json")))
 
     check()
 

@@ -76,8 +76,12 @@ def arrow_table(
         for field in schema
         for path in ([field.name] if field.name in texts else _paths(field.name, field.type, lists))
     ]
-    if any(schema.names.count(path) > 1 for path in columns):
-        raise CompressError(f"{name} has two columns of one name: write it again with other names.")
+    refuse(
+        (
+            any(schema.names.count(path) > 1 for path in columns),
+            f"{name} has two columns of one name: write it again with other names.",
+        )
+    )
 
     def records() -> Iterator[dict[str, Any]]:
         for batch in read(columns):
@@ -136,11 +140,13 @@ def batch_rows(name: str, stream: IO[bytes], metadata: Any, size: int) -> int:
     limit, largest = max(ALWAYS_BYTES, LARGEST_RATIO * size), 1
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         columns = [[0, *_pages(name, stream, group.column(number))] for number in range(group.num_columns)]
-        if max(sum(map(sum, columns)), group.total_byte_size, 8 * metadata.num_rows) > limit:
-            raise CompressError(
+        refuse(
+            (
+                max(sum(map(sum, columns)), group.total_byte_size, 8 * metadata.num_rows) > limit,
                 f"{name} holds more than {LARGEST_RATIO} times its own size, which text does not: write it again "
-                "without compression if that is meant."
+                "without compression if that is meant.",
             )
+        )
         largest = max(largest, sum(map(max, columns)))
     return min(_BATCH_ROWS, max(1, _BATCH_BYTES // largest))
 

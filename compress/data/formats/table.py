@@ -79,8 +79,12 @@ def records_table(
     """
     first = [record for _, record in itertools.islice(records(), SAMPLE)]
     kinds, names = {type(record) for record in first}, {**(withheld or {}), **(classes or {})}
-    if len(kinds) != 1 or not kinds <= {dict, list, str}:
-        raise CompressError(f"{name} mixes kinds of rows or holds bare numbers: give one object a row.")
+    refuse(
+        (
+            len(kinds) != 1 or not kinds <= {dict, list, str},
+            f"{name} mixes kinds of rows or holds bare numbers: give one object a row.",
+        )
+    )
     is_text, is_list = kinds == {str}, kinds == {list}
     if is_list or is_text:
         columns = tuple(map(str, range(min(map(len, first))))) if is_list else ("text",)

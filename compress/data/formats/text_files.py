@@ -120,12 +120,11 @@ def _sniff_format(head: list[str], suffix: str) -> str:
     if suffix != ".csv" and all(map(_CONLL.fullmatch, full)):
         return "conll"
     if suffix not in (".csv", ".tsv"):
-        for kind, pattern in (("trees", _TREE), ("label-first", _LABEL_FIRST)):
-            found = [pattern.fullmatch(line.rstrip("\n")) for line in full]
-            if all(found):
-                firsts = {match[1] for match in found if match} if kind == "label-first" else set()
-                if len(firsts) <= max(2, len(full) / 10):
-                    return kind
+        if all(_TREE.fullmatch(line) for line in full):
+            return "trees"
+        firsts = {match and match[1] for match in (_LABEL_FIRST.fullmatch(line.rstrip("\n")) for line in full)}
+        if all(firsts) and len(firsts) <= max(2, len(full) / 10):
+            return "label-first"
     return "table" if sniff_dialect(head, suffix) else "text"
 
 
@@ -191,8 +190,12 @@ def _of_lists(name: str, content: dict[str, list[Any]], splits: Sequence[str]) -
     if splits:
         return [row for key in splits for row in content[key]]
     if any(usual(key) in TEXT_COLUMNS for key in content):
-        if len(set(map(len, content.values()))) > 1:
-            raise CompressError(f"{name} has columns of different lengths: give each a cell a row.")
+        refuse(
+            (
+                len(set(map(len, content.values()))) > 1,
+                f"{name} has columns of different lengths: give each a cell a row.",
+            )
+        )
         return [dict(zip(content, row, strict=True)) for row in zip(*content.values(), strict=True)]
     rows = [(record, label) for label, records in content.items() for record in records]
     sound = (  # a text, or an object that names no other label
@@ -222,8 +225,12 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Se
         dialect = Dialect("\t", quoted=kind == "tsv")
     else:  # of a ".csv", or of what was found to be a table
         dialect = cast(Dialect, sniff_dialect(head, ".csv" if kind == "csv" else suffix))
-    if _EXCEL.fullmatch(head[0].strip()):
-        raise CompressError(f"{name} begins with a line for Excel, {head[0].strip()!r}: delete that line.")
+    refuse(
+        (
+            _EXCEL.fullmatch(head[0].strip()),
+            f"{name} begins with a line for Excel, {head[0].strip()!r}: delete that line.",
+        )
+    )
 
     def raw() -> Iterator[tuple[int, list[str]]]:
         longest = lines.longest
@@ -276,7 +283,7 @@ def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Se
 def read_plain_text(lines: Lines, labelled: bool) -> Table:
     path = lines.path
     if not labelled:
-        return _by_line(lines, "text", lambda number, line: [line.rstrip("\n")], columns=("text",))
+        return _by_line(lines, "text", lambda number, line: [line], ("text",), blank=True)
     beside = path.with_name(re.sub(r"_text(\.|$)", r"_labels\1", path.name))
     if beside != path and beside.exists():
         labels = Lines(beside)
@@ -294,7 +301,7 @@ def read_plain_text(lines: Lines, labelled: bool) -> Table:
         return Table(lines.name, f"text beside {labels.name}", ("text", "label"), rows, fixed=True)
     label = Path(path.name.removesuffix(".gz")).suffix[1:]
     if label.isdigit():
-        return _by_line(lines, f"text of label {label}", lambda number, line: [line.rstrip("\n"), label])
+        return _by_line(lines, f"text of label {label}", lambda number, line: [line, label], blank=True)
     raise CompressError(
         f"{lines.name} is plain text, one text a line, but labels are needed here: give CSV, TSV, JSON "
         "Lines or Parquet with a label column; text without labels is for the --unlabeled of other commands."
@@ -302,40 +309,39 @@ def read_plain_text(lines: Lines, labelled: bool) -> Table:
 
 
 def read_label_first(lines: Lines, labelled: bool) -> Table:
-    def cells(number: int, line: str) -> list[str] | None:
-        if not line.strip():
-            return None
-        match = _LABEL_FIRST.fullmatch(line.rstrip("\n"))
+    def cells(number: int, line: str) -> list[str]:
+        match = _LABEL_FIRST.fullmatch(line)
         if match is None:
             raise CompressError(f"{lines.name}, line {number} does not start with a label and a space: correct it.")
-        if match[2].startswith("__label__"):
-            raise CompressError(
-                f"{lines.name}, line {number} has several labels, and a text has one here: keep one of them."
-            )
+        several = f"{lines.name}, line {number} has several labels, and a text has one here: keep one of them."
+        refuse((match[2].startswith("__label__"), several))
         return [match[2], match[1].removeprefix("__label__")]
 
     return _by_line(lines, "label-first", cells)
 
 
 def read_trees(lines: Lines, labelled: bool) -> Table:
-    def cells(number: int, line: str) -> list[str] | None:
-        if not line.strip():
-            return None
-        if not _TREE.fullmatch(line.rstrip("\n")) or line.count("(") != line.count(")"):
-            raise CompressError(f"{lines.name}, line {number} is not a tree such as (3 (2 a) (4 b)): correct it.")
+    def cells(number: int, line: str) -> list[str]:
+        sound = _TREE.fullmatch(line) and line.count("(") == line.count(")")
+        refuse((not sound, f"{lines.name}, line {number} is not a tree such as (3 (2 a) (4 b)): correct it."))
         return [" ".join(_LEAF.findall(line)), line[1 : line.index(" ")]]
 
     return _by_line(lines, "trees", cells)
 
 
 def _by_line(
-    lines: Lines, form: str, cells: Callable[[int, str], list[str] | None], columns: tuple[str, ...] = ("text", "label")
+    lines: Lines,
+    form: str,
+    cells: Callable[[int, str], list[str]],
+    columns: tuple[str, ...] = ("text", "label"),
+    *,
+    blank: bool = False,
 ) -> Table:
-    """Return a table of a row a line, of which ``cells`` returns the cells; None where it is no row."""
+    """Return a table of a row a line, of which ``cells`` returns the cells; ``blank`` lines are rows too."""
 
     def rows() -> Iterator[Row]:
-        found = ((number, cells(number, line)) for number, line in enumerate(lines, start=1))
-        return ((number, row) for number, row in found if row is not None)
+        numbered = ((number, line.rstrip("\n")) for number, line in enumerate(lines, start=1))
+        return ((number, cells(number, line)) for number, line in numbered if blank or line.strip())
 
     return Table(lines.name, form, columns, rows, fixed=True)
 
