@@ -38,7 +38,8 @@ class Example:
     """One row: a text or a pair of texts, and its label as written in the file (None when unlabelled).
 
     A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
-    labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read.
+    labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read, and
+    ``values`` are its cells in further columns that were asked for.
     """
 
     text: str
@@ -47,6 +48,7 @@ class Example:
     tags: tuple[str, ...] | None = None
     origin: RowOrigin | None = field(default=None, compare=False, repr=False)
     number: int = field(default=0, compare=False, repr=False)
+    values: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def where(self) -> str:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 Item = TypeVar("Item")
-ValuedRow = tuple[Example, Sequence[str]]
 DataFile: TypeAlias = tuple[Path, str]  # where it lies, and the URI that it was copied from, if it was
 MOST_IN_TURN = 250  # files that are open at the same time; systems allow a thousand
 MOST_LISTED = 200_000  # files below a folder
@@ -147,7 +146,7 @@ class FileSource(TextSource):
         self.format = tables[0].format
         self.columns = columns
         self.identity = frozenset(place for table in tables for place in table.identity)
-        self.values = tuple(values)
+        self._values = tuple(values)
         self._labelled = labelled
         self._tagged = tagged
         self._renamed = renamed
@@ -157,21 +156,17 @@ class FileSource(TextSource):
         self._empty = 0
 
     def __iter__(self) -> Iterator[Example]:
-        return (row[0] for row in self.with_values())
-
-    def with_values(self) -> Iterator[ValuedRow]:
-        """Yield every row with its cells in the columns ``values``."""
         self._empty = 0
         streams = list(map(self._rows, self._tables))
         return _in_turn(streams) if self._in_turn else itertools.chain.from_iterable(streams)
 
-    def _rows(self, table: Table) -> Iterator[ValuedRow]:
+    def _rows(self, table: Table) -> Iterator[Example]:
         columns = self.columns
         index = {name: position for position, name in enumerate(table.columns)}
         text_at = index[columns.text]
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
-        values_at = [index[name] for name in self.values]
+        values_at = [index[name] for name in self._values]
         longest = text_limit_bytes()
         renamed, classes = self._renamed, table.classes.get(columns.label or "", ())
         origin = RowOrigin(table.name, table.unit, () if renamed else classes)
@@ -193,10 +188,11 @@ class FileSource(TextSource):
                         tags = tuple(words_of(cells[at := label_at]))
                     elif label_at is not None:
                         label = (label_of(cells[at := label_at]) or "").strip()
-                    values = [(label_of(cells[at := one]) or "").strip() for one in values_at if not self._tagged]
-                    row = Example(text, pair, label, tags, origin, number)
+                    further = () if self._tagged else values_at
+                    values = tuple((label_of(cells[at := place]) or "").strip() for place in further)
+                    row = Example(text, pair, label, tags, origin, number, values)
                     _check_labels(row, columns.label)
-                    yield renamed(row, classes) if renamed else row, values
+                    yield renamed(row, classes) if renamed else row
             except StructureError as error:
                 raise _structure_error(table, number, at, cells[at], columns, error) from None
 
@@ -303,7 +299,7 @@ def open_source(
         labelled: whether every row must have a label; without, labels are not read.
         text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
         format: how the file is written, if it is not to be found out.
-        values: further columns, which :meth:`FileSource.with_values` reads.
+        values: further columns, the ``values`` of its rows.
         label_map: the classes of the labels, as a table or a JSON or TOML file with one.
 
     Raises:

@@ -13,10 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from compress.data import ContentFingerprint, FileSource, LabelIndex, data_entry, sort_labels
+from compress.data import ContentFingerprint, Example, FileSource, LabelIndex, data_entry, sort_labels
 from compress.data.examples import batched
 from compress.data.label_encoding import NUMBER
-from compress.data.sources import ValuedRow
 from compress.errors import CompressError, did_you_mean, refuse
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
 from compress.models.stage import Stage
@@ -120,11 +119,10 @@ def import_labels(
             for number, rows in enumerate(batched(_read(sources), SHARD_ROWS)):
                 logits, with_zeros = _as_logits(rows, values, classes)
                 zeros += with_zeros
-                examples = [example for example, _ in rows]
-                write_shard(stage.working, number, examples, logits, {"values": values.kind}, default())
-                for example, cells in rows:
-                    texts.add(example)
-                    whole.add(replace(example, tags=tuple(cells)))
+                write_shard(stage.working, number, rows, logits, {"values": values.kind}, default())
+                for row in rows:
+                    texts.add(row)
+                    whole.add(replace(row, tags=row.values))
                 advance(len(rows))
         refuse((not texts.rows, f"{name} holds no text; give a file with at least one row"))
         if zeros:
@@ -151,11 +149,11 @@ def import_labels(
     return LabelDir.open(output)
 
 
-def _read(sources: Sequence[FileSource]) -> Iterator[ValuedRow]:
-    for row in chain.from_iterable(source.with_values() for source in sources):
-        if row[0].tags is not None or not row[1]:
+def _read(sources: Sequence[FileSource]) -> Iterator[Example]:
+    for row in chain.from_iterable(sources):
+        if row.tags is not None or not row.values:
             raise CompressError(
-                f"{row[0].where} holds words with tags, and imported labels are of whole texts; use others"
+                f"{row.where} holds words with tags, and imported labels are of whole texts; use others"
             )
         yield row
 
@@ -163,16 +161,16 @@ def _read(sources: Sequence[FileSource]) -> Iterator[ValuedRow]:
 def _labels_of(sources: Sequence[FileSource]) -> tuple[str, ...]:
     """Return the names of the labels in the first of the values' columns, in order."""
     found = dict[str, None]()
-    for row, cells in _read(sources):
-        found.setdefault(cells[0])
-        if not cells[0] or len(found) > MOST_CLASSES:
-            what = "no label" if not cells[0] else f"the {len(found):,}th different label"
+    for row in _read(sources):
+        found.setdefault(row.values[0])
+        if not row.values[0] or len(found) > MOST_CLASSES:
+            what = "no label" if not row.values[0] else f"the {len(found):,}th different label"
             raise CompressError(f"{row.where} has {what}: name the column of the labels with --label")
     refuse((len(found) == 1, f"all labels are {next(iter(found), '')!r}; name all classes with --classes"))
     return sort_labels(found)
 
 
-def _as_logits(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> tuple[np.ndarray, int]:
+def _as_logits(rows: Sequence[Example], values: LabelValues, classes: Sequence[str]) -> tuple[np.ndarray, int]:
     """Return logits ``[N, C]`` float32, and how many rows give a class no probability."""
     if values.kind == "logits":
         logits = _numbers(rows, values.columns, lambda found: np.isfinite(found.astype(np.float32)), "a finite number")
@@ -185,7 +183,7 @@ def _as_logits(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence
     return (logits - logits.mean(axis=-1, keepdims=True)).astype(np.float32), int(small.any(axis=1).sum())
 
 
-def _from_columns(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
+def _from_columns(rows: Sequence[Example], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
     """Return probabilities ``[N, C]`` of columns that hold these, or whole numbers: how often each class was chosen."""
     found = _numbers(rows, values.columns, lambda found: np.isfinite(found) & (found >= 0), "a number of 0 or more")
     sums = found.sum(axis=1)
@@ -194,44 +192,48 @@ def _from_columns(rows: Sequence[ValuedRow], values: LabelValues, classes: Seque
     if not right.all():
         row = int(np.argmin(right))
         raise CompressError(
-            f"{rows[row][0].where} has values that sum to {sums[row]:g}; probabilities sum to 1, and counts are whole "
+            f"{rows[row].where} has values that sum to {sums[row]:g}; probabilities sum to 1, and counts are whole "
             "numbers of which one is above 0: name a column for every class, or divide each row by its sum"
         )
     return np.asarray(found / sums[:, None])
 
 
-def _from_labels(rows: Sequence[ValuedRow], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
+def _from_labels(rows: Sequence[Example], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
     """Return probabilities ``[N, C]``: the confidence, or 1, for the label, and the rest evenly for the others."""
     index = LabelIndex(classes)
-    labels = [index.find(cells[0]) for _, cells in rows]
+    labels = [index.find(row.values[0]) for row in rows]
     if -1 in labels:
         row = rows[labels.index(-1)]
         raise CompressError(
-            f"{row[0].where} has the label {row[1][0]!r}, which is none of {', '.join(classes[:10])}"
+            f"{row.where} has the label {row.values[0]!r}, which is none of {', '.join(classes[:10])}"
             f"{', ...' * (len(classes) > 10)}; correct it, or name all classes with --classes"
-            f"{did_you_mean(row[1][0], classes)}"
+            f"{did_you_mean(row.values[0], classes)}"
         )
     sure = np.ones(len(rows))
     if values.confidence:
-        cells = [(row, cells[1:]) for row, cells in rows]
         what = "a number from 0 to 1"
-        sure = _numbers(cells, [values.confidence], lambda found: (found >= 0) & (found <= 1), what)[:, 0]
+        sure = _numbers(rows, [values.confidence], lambda found: (found >= 0) & (found <= 1), what, skipped=1)[:, 0]
     probabilities = np.repeat((1 - sure)[:, None] / (len(classes) - 1), len(classes), axis=1)
     probabilities[np.arange(len(rows)), labels] = sure
     return probabilities
 
 
 def _numbers(
-    rows: Sequence[ValuedRow], columns: Sequence[str], allowed: Callable[[np.ndarray], np.ndarray], what: str
+    rows: Sequence[Example],
+    columns: Sequence[str],
+    allowed: Callable[[np.ndarray], np.ndarray],
+    what: str,
+    skipped: int = 0,
 ) -> np.ndarray:
-    """Return the cells as numbers ``[N, columns]`` float64, all of them as ``allowed``."""
-    found = np.array([[cell if NUMBER.fullmatch(cell) else "nan" for cell in cells] for *_, cells in rows], dtype=float)
+    """Return the values after those ``skipped`` as numbers ``[N, columns]`` float64, all of them as ``allowed``."""
+    cells = [row.values[skipped:] for row in rows]
+    found = np.array([[cell if NUMBER.fullmatch(cell) else "nan" for cell in row] for row in cells], dtype=float)
     with np.errstate(all="ignore"):
         right = allowed(found)
     if not right.all():
         row, column = np.argwhere(~right)[0]
         raise CompressError(
-            f"{rows[row][0].where} has {rows[row][1][column][:40]!r} in column {columns[column]!r}, and {what} is "
-            "needed; correct or remove that row"
+            f"{rows[row].where} has {cells[row][column][:40]!r} in column {columns[column]!r}, and {what} is needed; "
+            "correct or remove that row"
         )
     return found
