@@ -111,7 +111,7 @@ class TextEncoder:
         """Return the ids of whole texts without special tokens, int64 each."""
         found = list(map(self._look_up, texts))
         others = [number for number, ids in enumerate(found) if ids is None]
-        for part in in_parts(others, lambda number: len(texts[number])):
+        for part in in_parts(others, lambda number: len(texts[number])) if others else ():
             for number, encoding in zip(part, self._read([texts[number] for number in part]), strict=True):
                 found[number] = _int64(encoding.ids)
         return [ids or b"" for ids in found]
@@ -141,15 +141,17 @@ class TextEncoder:
         tokens, cut = TokenRows({"input_ids": [], **({"token_type_ids": []} if self._segments else {})}), list[int]()
         for number, texts in enumerate(rows):
             layout = self._layouts[len(texts) - 1]
-            room = max(_ID_BYTES * max_length - sum(len(part.special) for part in layout), 0)
+            room = max(_ID_BYTES * max_length - sum([len(part.special) for part in layout]), 0)
             if sum(map(len, texts)) > room:
                 texts = self._cut(texts, room // _ID_BYTES)
                 cut.append(number)
             parts = [part.special if part.text is None else texts[part.text] for part in layout]
-            tokens["input_ids"].append(np.frombuffer(bytearray().join(parts), np.int64))
+            ids = np.frombuffer(bytearray().join(parts), np.int64)
+            tokens["input_ids"].append(ids)
             if self._segments:
-                sizes = [len(part) // _ID_BYTES for part in parts]
-                tokens["token_type_ids"].append(np.repeat(np.array([part.segment for part in layout]), sizes))
+                segments, sizes = [part.segment for part in layout], [len(part) // _ID_BYTES for part in parts]
+                repeated = np.repeat(np.array(segments), sizes) if any(segments) else np.zeros_like(ids)
+                tokens["token_type_ids"].append(repeated)
         tokens.truncated = frozenset(cut)
         return tokens
 
