@@ -4,7 +4,7 @@ import glob
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
@@ -127,7 +127,7 @@ class FileSource(TextSource):
 
     Several files are read ``in_turn``, a row from each, so that the start of a stream holds all of
     them; or one after the other, which keeps one of them open. Rows without text are counted, and skipped unless
-    ``keep_empty``; ``describe()`` says how many were met.
+    ``keep_empty``; ``describe()`` says how many were met. ``renamed`` gives a row the classes of its labels.
     """
 
     def __init__(
@@ -139,7 +139,6 @@ class FileSource(TextSource):
         labelled: bool,
         tagged: bool = False,
         values: Sequence[str] = (),
-        renamed: Renaming | None = None,
         in_turn: bool = True,
     ) -> None:
         self.name = name
@@ -149,7 +148,7 @@ class FileSource(TextSource):
         self._values = tuple(values)
         self._labelled = labelled
         self._tagged = tagged
-        self._renamed = renamed
+        self.renamed: Renaming | None = None
         self._tables = tables
         self._in_turn = in_turn
         self.keep_empty = False
@@ -168,7 +167,7 @@ class FileSource(TextSource):
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
         values_at = [index[name] for name in self._values]
         longest = text_limit_bytes()
-        renamed, classes = self._renamed, table.classes.get(columns.label or "", ())
+        renamed, classes = self.renamed, table.classes.get(columns.label or "", ())
         origin = RowOrigin(table.name, table.unit, () if renamed else classes)
         number, at, cells = 0, text_at, cast(Cells, ())
         with faults_of(table.name, "examples"):
@@ -287,7 +286,6 @@ def open_source(
     label_column: str | None = None,
     format: str | None = None,
     values: Sequence[str] = (),
-    label_map: str | Path | Mapping[str, str] | None = None,
 ) -> FileSource:
     """Open whatever holds rows, and find its columns.
 
@@ -300,7 +298,6 @@ def open_source(
         text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
         format: how the file is written, if it is not to be found out.
         values: further columns, the ``values`` of its rows.
-        label_map: the classes of the labels, as a table or a JSON or TOML file with one.
 
     Raises:
         CompressError: for anything about the data that the user can put right.
@@ -324,9 +321,7 @@ def open_source(
     with faults_of(name, "examples"):
         columns, tagged = _columns(tables[0], given, labelled)
         _check_values(tables[0], columns, values)
-    renamed = read_label_map(label_map) if label_map else None
-    kinds: dict[str, Any] = {"labelled": labelled, "tagged": tagged, "values": values, "renamed": renamed}
-    return FileSource(tables, columns, name=name, **kinds, in_turn=in_turn)
+    return FileSource(tables, columns, name=name, labelled=labelled, tagged=tagged, values=values, in_turn=in_turn)
 
 
 def _open_file(path: Path, place: str, **options: Any) -> Table:
@@ -467,7 +462,9 @@ def open_rows(data: Any, *, role: str, label_map: Any = None, **columns: Any) ->
     if _are(Path, data):
         return join_sources([open_rows(path, role=role, label_map=label_map, **columns) for path in data])
     if not _are(Example, data):
-        return open_source(data, role=role, labelled=True, label_map=label_map, **columns)
+        source = open_source(data, role=role, labelled=True, **columns)
+        source.renamed = read_label_map(label_map) if label_map else None
+        return source
     if number := next((number for number, row in enumerate(data, 1) if row.label is None and row.tags is None), 0):
         raise CompressError(f"Row {number} of {role} has no label, and labels are needed here: give it one.")
     if label_map:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compress.data import Example, infer_labels, open_source, read_examples
+from compress.data import Example, infer_labels, open_rows, open_source, read_examples
 from compress.errors import CompressError
 from compress.tasks import find_task
 
@@ -30,7 +30,7 @@ def write_parquet(path: Path, table: dict[str, Any], **features: Any) -> Path:
 
 
 def labelled(path: Path, label_map: Any = None, **options: Any) -> list[Example]:
-    return read_examples(open_source(path, role="train", labelled=True, label_map=label_map, **options))
+    return read_examples(open_rows(path, role="train", label_map=label_map, **options))
 
 
 def pairs(rows: list[Example]) -> list[tuple[str, str | None]]:

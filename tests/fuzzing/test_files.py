@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from compress.benchmarking.lockfile import read_lock, write_lock
 from compress.benchmarking.results.files import Results
-from compress.data import Example, check_roles, grouped_split, open_source, read_examples
+from compress.data import Example, check_roles, grouped_split, open_rows, open_source, read_examples
 from compress.data.stored_tokenizer import PlainTokenizer
 from compress.errors import CompressError
 from compress.gating.budgets import read_budgets
@@ -160,7 +160,7 @@ def test_values_of_a_label_map(tmp_path_factory: pytest.TempPathFactory) -> None
     @given(RANDOM)
     def check(draw: Random) -> None:
         (folder / "map.json").write_text(json.dumps(change_value({"good": "1", "bad": "0"}, draw)))
-        only_sentences(lambda: list(open_source(path, role="train", labelled=True, label_map=folder / "map.json")))
+        only_sentences(lambda: list(open_rows(path, role="train", label_map=folder / "map.json")))
 
     check()
 
