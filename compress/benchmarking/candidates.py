@@ -441,41 +441,42 @@ def build_pruning_steps(steps: Sequence[PruningStep], scratch: Path) -> list[Can
     Raises:
         CompressError: a shape that cannot be built.
     """
-    return [_built(step, scratch / f"pruning-step-{number}") for number, step in enumerate(steps)]
-
-
-def _built(step: PruningStep, directory: Path) -> Candidate:
     from compress.models.saving import describe_architecture, save_model
 
-    source = step.of.model
-    try:
-        # Two models may have had the same shape: their pruning steps differ by their weights.
-        model = _random_model(step.config, source, seed=crc32(step.name.encode()))
-    except Exception as error:  # configs and models refuse what is wrong by many classes of their own
-        raise CompressError(
-            f"{step.name} cannot be built from the manifest of {source.path}: {first_line(error)}; leave "
-            "--pruning-steps out"
-        ) from error
-    save_model(model, source.tokenizer, directory)
-    manifest = Manifest(
-        stage="",
-        name=step.name,
-        task=source.task,
-        labels=source.labels,
-        architecture=describe_architecture(model),
-        parents=(parent_entry("pruned", source),),
-        files=describe_files(directory),
-    )
-    return replace(
-        step.of,
-        model=ModelDir(directory, manifest),
-        name=step.name,
-        kind="pruning-step",
-        recipe="",
-        control="",
-        removals=step.removals,
-        step_of=step.of.name,
-    )
+    found = []
+    for number, step in enumerate(steps):
+        directory, source = scratch / f"pruning-step-{number}", step.of.model
+        try:
+            # Two models may have had the same shape: their pruning steps differ by their weights.
+            model = _random_model(step.config, source, seed=crc32(step.name.encode()))
+        except Exception as error:  # configs and models refuse what is wrong by many classes of their own
+            raise CompressError(
+                f"{step.name} cannot be built from the manifest of {source.path}: {first_line(error)}; leave "
+                "--pruning-steps out"
+            ) from error
+        save_model(model, source.tokenizer, directory)
+        manifest = Manifest(
+            stage="",
+            name=step.name,
+            task=source.task,
+            labels=source.labels,
+            architecture=describe_architecture(model),
+            parents=(parent_entry("pruned", source),),
+            files=describe_files(directory),
+        )
+        found.append(
+            replace(
+                step.of,
+                model=ModelDir(directory, manifest),
+                name=step.name,
+                kind="pruning-step",
+                recipe="",
+                control="",
+                removals=step.removals,
+                step_of=step.of.name,
+            )
+        )
+    return found
 
 
 def _random_model(config: Mapping[str, Any], labels_from: ModelDir, seed: int) -> Any:

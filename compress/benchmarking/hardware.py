@@ -119,25 +119,23 @@ def _card() -> list[_Counter]:
     except ImportError:
         return []
 
-    def read() -> float:
-        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # it counts millijoules
-
+    torch = sys.modules.get("torch")
     try:
         nvml.nvmlInit()
-        handle = _handle(nvml)
-        return [] if handle is None else [_Counter(read, math.inf, last=read())]
+        # NVML numbers GPUs by bus, CUDA by speed and environment: of several the one that CUDA calls 0 is meant.
+        if nvml.nvmlDeviceGetCount() == 1:
+            handle = nvml.nvmlDeviceGetHandleByIndex(0)
+        elif torch and torch.cuda.is_available():
+            handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+        else:
+            return []
+
+        def read() -> float:
+            return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # it counts millijoules
+
+        return [_Counter(read, math.inf, last=read())]
     except nvml.NVMLError:
         return []
-
-
-def _handle(nvml: Any) -> Any:
-    """Find the GPU that CUDA calls 0; NVML numbers them by bus, CUDA by speed and environment."""
-    if nvml.nvmlDeviceGetCount() == 1:
-        return nvml.nvmlDeviceGetHandleByIndex(0)
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
 
 
 def matmul_peak_tflops(device: str, precision: str, threads: int) -> float:

@@ -409,8 +409,15 @@ def _resampled_rows(columns: SeedSample, generator: np.random.Generator) -> Arra
     if columns.metric.name == "accuracy":
         return _resampled_changes(columns, generator)
     seeds, rows = columns.predicted.shape
-    drawn = [_differences(columns, generator.integers(0, rows, (count, rows))) for count in batches(rows * seeds)]
-    return np.concatenate(drawn, axis=1).T
+    found = []
+    for count in batches(rows * seeds):
+        drawn = generator.integers(0, rows, (count, rows))
+        of_seeds, of_reference = (
+            [columns.metric.statistic(answers[drawn], columns.gold[drawn], columns.classes) for answers in side]
+            for side in (columns.predicted, columns.reference)
+        )
+        found.append(np.subtract(of_seeds, of_reference))
+    return np.concatenate(found, axis=1).T
 
 
 def _resampled_changes(columns: SeedSample, generator: np.random.Generator) -> Array:
@@ -420,13 +427,6 @@ def _resampled_changes(columns: SeedSample, generator: np.random.Generator) -> A
     patterns, times = np.unique(np.hstack([change, ones, -ones]), axis=1, return_counts=True)
     drawn = generator.multinomial(times.sum(), times / times.sum(), RESAMPLES)
     return np.asarray(drawn @ patterns.T / times.sum())
-
-
-def _differences(columns: SeedSample, rows: Array) -> Array:
-    """Return the difference of every seed on rows ``[R, N]``, ``[S, R]``."""
-    gold, statistic, classes = columns.gold[rows], columns.metric.statistic, columns.classes
-    pairs = zip(columns.predicted, columns.reference, strict=True)
-    return np.array([statistic(p[rows], gold, classes) - statistic(r[rows], gold, classes) for p, r in pairs])
 
 
 # Calibration error

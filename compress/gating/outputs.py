@@ -4,7 +4,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+
+from jinja2 import Environment
 
 from compress.benchmarking.results.formatting import megabytes, points, shown_metric, table, times
 from compress.errors import CompressError
@@ -12,11 +13,34 @@ from compress.escaping.characters import one_line, visible
 from compress.escaping.markdown import markdown_text
 from compress.escaping.terminal import terminal_text
 from compress.files import read_json_table, read_text
-from compress.gating.check import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, Judgement
+from compress.gating.check import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict
 
 JSON_SCHEMA = 1
 _JSON_KEYS = {"schema", "outcome", "exit_code", "judgements", "notes"}
 _XML_HEAD, _SUITE = '<?xml version="1.0" encoding="UTF-8"?>\n', "compress check"
+_JUNIT = """\
+{% set numbers %}name="{{ suite }}" tests="{{ verdict.judgements | length }}" failures="{{
+    verdict.judgements | selectattr("outcome", "equalto", "broken") | list | length }}" errors="0" skipped="{{
+    verdict.judgements | selectattr("outcome", "equalto", "undecided") | list | length }}"{% endset %}
+<testsuites {{ numbers }}>
+  <testsuite {{ numbers }}>
+{% for one in verdict.judgements %}
+    <testcase classname="{{ one.subject | line }}" name="{{ one.gate }} {{ "%.10g" | format(one.limit) }}" time="0">
+{% if one.outcome == "broken" %}
+      <failure message="{{ one.sentence | line }}" type="{{ one.gate }}">{{ one.sentence | line }}</failure>
+{% elif one.outcome == "undecided" %}
+      <skipped message="{{ one.sentence | line }}" />
+{% else %}
+      <system-out>{{ one.sentence | line }}</system-out>
+{% endif %}
+    </testcase>
+{% endfor %}
+{% if verdict.notes %}
+    <system-out>{{ verdict.notes | map("line") | join("\n") }}</system-out>
+{% endif %}
+  </testsuite>
+</testsuites>
+"""
 _MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}
 _CHANGE = "{}: metric {} then, {} now, {} points; speed-up {} then, {} now, ratio {}; weights {} then, {} now."
 _HEADINGS = {HOLDS: "the budgets hold", BROKEN: "a budget is broken", UNDECIDED: "cannot decide"}
@@ -55,20 +79,9 @@ def _change_row(change: Change) -> list[str]:
 
 def to_junit(verdict: GateVerdict) -> str:
     """Return JUnit XML: one suite, one test case a judgement. Broken is a failure, undecided is skipped."""
-    numbers = {
-        "tests": str(len(verdict.judgements)),
-        "failures": str(sum(j.outcome == BROKEN for j in verdict.judgements)),
-        "errors": "0",
-        "skipped": str(sum(j.outcome == UNDECIDED for j in verdict.judgements)),
-    }
-    root = ElementTree.Element("testsuites", {"name": _SUITE, **numbers})
-    suite = ElementTree.SubElement(root, "testsuite", {"name": _SUITE, **numbers})
-    for judgement in verdict.judgements:
-        _test_case(suite, judgement)
-    if verdict.notes:
-        ElementTree.SubElement(suite, "system-out").text = "\n".join(map(one_line, verdict.notes))
-    ElementTree.indent(root)
-    return _XML_HEAD + ElementTree.tostring(root, encoding="unicode") + "\n"
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    page.filters["line"] = one_line
+    return _XML_HEAD + page.from_string(_JUNIT).render(suite=_SUITE, verdict=verdict)
 
 
 def read_junit(path: Path) -> None:
@@ -79,19 +92,6 @@ def read_junit(path: Path) -> None:
     """
     if not read_text(path).startswith(f'{_XML_HEAD}<testsuites name="{_SUITE}" '):
         raise CompressError(f"{path} is no verdict of compress check")
-
-
-def _test_case(suite: ElementTree.Element, judgement: Judgement) -> None:
-    name, sentence = f"{judgement.gate} {judgement.limit:.10g}", one_line(judgement.sentence)
-    about = {"classname": one_line(judgement.subject), "name": name, "time": "0"}
-    case = ElementTree.SubElement(suite, "testcase", about)
-    if judgement.outcome == BROKEN:
-        failure = ElementTree.SubElement(case, "failure", {"message": sentence, "type": judgement.gate})
-        failure.text = sentence
-    elif judgement.outcome == UNDECIDED:
-        ElementTree.SubElement(case, "skipped", {"message": sentence})
-    else:
-        ElementTree.SubElement(case, "system-out").text = sentence
 
 
 def github_annotations(verdict: GateVerdict) -> list[str]:

@@ -6,7 +6,6 @@ from it. Lines are validated when they are written and read, and unknown fields 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
@@ -350,7 +349,7 @@ class Measurement(WithIntervals):
             ValueError: its arguments are all faults, as short phrases.
         """
         try:
-            _validator().validate_python(ArgsKwargs((), line))
+            _VALIDATOR.validate_python(ArgsKwargs((), line))
         except pydantic.ValidationError as error:
             raise ValueError(*dict.fromkeys(map(_phrase, error.errors(include_url=False)))) from None
         found = cls(**line)  # with the numbers as they are written
@@ -422,9 +421,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-@cache
-def _validator() -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(Measurement)
+_VALIDATOR = pydantic.TypeAdapter(Measurement)
 
 
 def _phrase(fault: Any) -> str:
