@@ -19,7 +19,6 @@ def calibration_page(found: Mapping[str, Any]) -> StagePage:
 
 
 def _calibration_verdict(found: Mapping[str, Any]) -> list[str]:
-    """Return what was done to the probabilities, what it changed, and what is accepted, a sentence each."""
     before, after, acceptance, method = found["before"], found["after"], found["acceptance"], found["method"]
     rows = f"{found['rows']:,} validation rows, each judged by what was fitted on other rows"
     methods = {one["name"]: one for one in found["methods"]}
@@ -173,7 +172,6 @@ def cascade_page(found: Mapping[str, Any]) -> StagePage:
 
 
 def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
-    """Return what the cascade is made of, how fast it is, and what it loses, a sentence each."""
     chosen, last, most = found["validation"], found["reference"], found["max_accuracy_drop"]
     answers = [f"{name} {share:.1%}" for name, share in zip(found["members"], chosen["answered"], strict=True)]
     left_out = f" Left out, as they do not help: {', '.join(found['left_out'])}." if found["left_out"] else ""

@@ -3,23 +3,22 @@
 import csv
 import io
 import math
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
+from functools import cached_property, partial
+from itertools import accumulate
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import fmean, mean
 from typing import Any
 
 from compress.benchmarking.results.files import Result, grouped, is_control_of, largest_batch, smallest_batch
-from compress.benchmarking.results.formatting import in_percent, metric_title, milliseconds, shown, shown_rate, times
+from compress.benchmarking.results.formatting import in_percent, metric_title, milliseconds, shown_rate, times
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import refuse
 from compress.files import faults_of, read_text
 from compress.models.training_log import TrainingLog, is_drawable, series
-from compress.reporting.pages import EMPTY, Cell, ReportTable, integer, number
+from compress.reporting.pages import EMPTY, Cell, ReportTable, integer, metric_cell, number
 from compress.reporting.svg import Picture, Series, line_chart
 from compress.reporting.tables import CELLS, setting_text, speed
 
@@ -123,56 +122,52 @@ def learning_curve(lines: Sequence[Measurement]) -> ReportTable | None:
 
 @dataclass(frozen=True)
 class _Training:
-    """Phases one after the other: ``breaks`` are the steps at which one ended."""
+    """Phases one after the other: ``ends`` are the steps at which the first begins and each one ends."""
 
     log: TrainingLog
-    losses: list[tuple[int, float]]
-    scores: list[tuple[int, float]]
-    breaks: list[int]
-    steps: int
 
-    @classmethod
-    def of(cls, log: TrainingLog) -> "_Training":
-        found: dict[str, list[tuple[int, float]]] = {"loss": [], "validation": []}
-        ends = [0]
-        for _, lines in log.phases:
-            for key, points in found.items():
-                points += [(ends[-1] + step, value) for step, value in series(lines, key)]
-            ends.append(ends[-1] + max(line["step"] for line in lines))
-        return cls(log, found["loss"], found["validation"], ends[1:-1], ends[-1])
+    @cached_property
+    def ends(self) -> list[int]:
+        return list(accumulate((max(line["step"] for line in lines) for _, lines in self.log.phases), initial=0))
 
-    @property
-    def scale(self) -> int:
-        return 100 if in_percent(self.log.metric) else 1
+    def points(self, key: str) -> list[list[tuple[float, float]]]:
+        """Return the values of each phase at the steps since the first one began."""
+        phases = zip(self.ends, self.log.phases, strict=False)
+        return [[(start + step, value) for step, value in series(lines, key)] for start, (_, lines) in phases]
+
+    @cached_property
+    def scores(self) -> list[tuple[float, float]]:
+        return [point for phase in self.points("validation") for point in phase]
 
     def validation(self) -> Series:
         """Return the scores; the dot is the checkpoint that is kept."""
-        points = [(step, self.scale * value) for step, value in self.scores]
-        best = max(range(len(points)), key=lambda index: points[index][1])
-        return Series(self.log.name, points, dots=[best], breaks=self.breaks)
+        scale = 100 if in_percent(self.log.metric) else 1
+        best = max(range(len(self.scores)), key=lambda index: self.scores[index][1])
+        points = [(step, scale * value) for step, value in self.scores]
+        return Series(self.log.name, points, dots=[best], breaks=self.ends[1:-1])
 
     def loss(self) -> Series:
         """Return the means of equally many losses, phase by phase."""
         points = list[tuple[float, float]]()
-        for _, phase in groupby(self.losses, lambda point: bisect_left(self.breaks, point[0])):
-            own = list(phase)
-            size = math.ceil(len(own) * (len(self.breaks) + 1) / DRAWN)
-            parts = [own[first : first + size] for first in range(0, len(own), size)]
+        for phase in self.points("loss"):
+            size = math.ceil(len(phase) * (len(self.ends) - 1) / DRAWN) or 1
+            parts = [phase[first : first + size] for first in range(0, len(phase), size)]
             points += [(part[-1][0], fmean(value for _, value in part)) for part in parts]
-        return Series(self.log.name, points, dots=() if len(points) > 1 else None, breaks=self.breaks)
+        return Series(self.log.name, points, dots=() if len(points) > 1 else None, breaks=self.ends[1:-1])
 
     @property
     def cells(self) -> list[Cell]:
         log, names = self.log, [name for name, _ in self.log.phases]
         step, score = max(self.scores, key=itemgetter(1), default=(None, None))
+        losses = [value for phase in self.points("loss") for _, value in phase]
         where = f"{log.metric} on {log.split}" if log.metric else log.split
         return [
             Cell(log.name, "", log.name),
             number(len(names) or 1, str, small=", ".join(names) if 1 < len(names) <= NAMED else ""),
-            integer(self.steps),
+            integer(self.ends[-1]),
             integer(step),
-            number(score, partial(shown, metric=log.metric), scale=self.scale, small=where),
-            number(self.losses[-1][1] if self.losses else None, "{:.4g}".format),
+            metric_cell(score, log.metric, small=where),
+            number(losses[-1] if losses else None, "{:.4g}".format),
         ]
 
 
@@ -180,7 +175,7 @@ def trainings_of(
     logs: Sequence[TrainingLog], lines: Iterable[Measurement]
 ) -> tuple[ReportTable | None, list[list[Picture]]]:
     """Return a row for each training, and the pictures of each model with its control, which result lines name."""
-    trainings = [_Training.of(log) for log in logs]
+    trainings = [_Training(log) for log in logs]
     by_name = {one.log.name: one for one in trainings}
     pairs = [pair for line in lines for pair in ((line.control_of, line.model), (line.model, line.control))]
     controls = {model: by_name[control] for model, control in pairs if model in by_name and control in by_name}
@@ -194,12 +189,12 @@ def trainings_of(
 def _training_pictures(trainings: Sequence[_Training]) -> list[Picture]:
     """Return the charts of a model, first in the list, and of its control; both have the same steps."""
     first, found = trainings[0].log, []
-    draw = partial(line_chart, x_label="steps", x_holds=(0, max(one.steps for one in trainings)))
+    draw = partial(line_chart, x_label="steps", x_holds=(0, max(one.ends[-1] for one in trainings)))
     of = attrgetter("log.metric", "log.split")
     if trainings[0].scores:
         same = [one.validation() for one in trainings if one.scores and of(one) == of(trainings[0])]
         found.append(draw(same, title=f"Validation of {first.name}", y_label=metric_title(first.metric or "score")))
-    if losses := [one.loss() for one in trainings if one.losses]:
+    if losses := [loss for one in trainings if (loss := one.loss()).points]:
         values = [value for one in losses for _, value in one.points]
         # Losses of several phases, and of the control, differ in size.
         log = "y" if min(values) > 0 and max(values) > LOGARITHMIC_FROM * min(values) else ""

@@ -224,7 +224,6 @@ def pruning_page(found: Mapping[str, Any]) -> StagePage:
 
 
 def _pruning_verdict(found: Mapping[str, Any]) -> list[str]:
-    """Return what was removed, how fast the rest is, and what it costs, a sentence each."""
     first, last, metric = found["cuts"][0], found["cuts"][-1], found["metric"]
     chosen = {"heads", "neurons"} & {cut["removal"] for cut in found["cuts"]}
     sentences = [
@@ -266,7 +265,6 @@ def _pruning_verdict(found: Mapping[str, Any]) -> list[str]:
 
 
 def _flattery(found: Mapping[str, Any]) -> str:
-    """Say what else the rows that judge were used for."""
     if found["split"] != "validation":
         return "The model was fitted on such rows, which flatters; give others with --validation."
     chosen = {
@@ -342,7 +340,6 @@ def _speed(speed: Mapping[str, Any]) -> Cell:
 
 
 def _weights(found: Mapping[str, Any]) -> Picture:
-    """Return the picture of what is shown without speeds: how many times fewer weights each removal left."""
     kept = [cut for cut in found["cuts"] if cut["removal"] != "recovery"]
     fewer = [(cut["removal"], kept[0]["parameters"] / cut["parameters"]) for cut in kept]
     title = f"{found['name']}: how many times smaller"

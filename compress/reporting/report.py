@@ -81,7 +81,6 @@ def report(request: Report) -> Path:
 
 
 def _check_files(target: Path, force: bool) -> None:
-    """Refuse a directory that another command made, and pages that are not to be replaced."""
     refuse_other_outputs(target, "-o a directory for the report")
     for name in _PAGES:
         check_file(target / name, force=force)
@@ -155,14 +154,14 @@ def view(
     """
     lines = results.lines
     measured = gather(lines, budget_points)
-    best = [line for part in measured for line in part.leaders.models]
+    best = [line for part in measured for line in part.leaders]
     trainings, pictures = trainings_of(logs, lines)
     left_out = dict.fromkeys((str(one["name"]), str(one["reason"])) for line in lines for one in line.left_out)
     return Page(
         title=title or ", ".join(sorted({line.study for line in lines} - {""})) or f"Compression on {lines[0].data}",
         budget_points=budget_points,
         hosts=len({line.host_id for line in lines}),
-        sections=[section(part, texts or {}) for part in measured],
+        sections=[section(part, texts or {}, budget_points) for part in measured],
         curves=curves,
         trainings=trainings,
         training_pictures=pictures,

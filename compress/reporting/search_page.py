@@ -58,7 +58,6 @@ def verdict(found: Mapping[str, Any]) -> list[str]:
 
 
 def _won(found: Mapping[str, Any], winner: Mapping[str, Any]) -> str:
-    """Return what is said of the student that won."""
     share, why = winner["rungs"][-1]["share"], winner["ended"].partition(": ")[2] or "the time was over"
     steps = "" if share == 1 else f" (trained for {share:.0%} of its steps: {why})"
     certainty = f", {found['certainty']}" if found["certainty"] else ""
@@ -79,7 +78,6 @@ def _figures(found: Mapping[str, Any], one: Mapping[str, Any]) -> str:
 
 
 def _joined(found: Mapping[str, Any], joined: Mapping[str, Any]) -> str:
-    """Return what is said of a cascade that won."""
     answers = [f"{name} {share:.1%}" for name, share in zip(joined["members"], joined["answered"], strict=True)]
     alone = "Faster is a cascade" if found["winner"] else "A cascade meets it"
     return (
@@ -125,7 +123,6 @@ def _held(budget: Mapping[str, float], test: Mapping[str, Any]) -> str:
 
 
 def _missed(found: Mapping[str, Any]) -> str:
-    """Return what came closest where no student won."""
     near = _row(found, "closest")
     if near is not None and near["rungs"]:
         return (

@@ -3,8 +3,6 @@
 A line stands for its row of the table: it is that of the smallest batch size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -54,35 +52,6 @@ _KIND_NOTES = {
 }
 CLOCKS = {"cpu": "CPU time", "wall": "wall-clock time"}
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
-
-
-@dataclass(frozen=True)
-class Leaders:
-    """The lines of a section that a reader wants to know first, found once when results are gathered.
-
-    ``best`` is the fastest model within the budget (:func:`best_line`), ``faster`` one that may be within it too,
-    ``teacher`` the one in torch that ``best`` was compared with, ``control`` a student and its control, whose
-    difference is what distillation is worth to ``best``.
-    """
-
-    budget_points: float
-    teacher: Measurement | None
-    best: Measurement | None
-    faster: Measurement | None
-    control: Pair | None
-
-    @classmethod
-    def of(cls, lines: Sequence[Measurement], budget_points: float = 1.0) -> Leaders:
-        best = best_line(lines, budget_points)
-        teachers = [line for line in lines if line.is_reference]
-        teachers.sort(key=lambda line: best is None or line.created != best.created)  # of its own run first
-        faster = faster_line(best, lines, budget_points)
-        return cls(budget_points, next(iter(teachers), None), best, faster, control_pair(best, lines) if best else None)
-
-    @property
-    def models(self) -> list[Measurement]:
-        """The best model and, behind it, a faster one that needs more examples to be as sure of."""
-        return [line for line in (self.best, self.faster) if line is not None]
 
 
 def outcome_of(line: Measurement, budget_points: float) -> str:
@@ -146,14 +115,18 @@ def control_pair(line: Measurement, lines: Sequence[Measurement]) -> Pair | None
     return min(students or [line], key=lambda other: other.runtime != control.runtime), control
 
 
-def verdict(lines: Sequence[Measurement], leaders: Leaders) -> list[str]:
+def verdict(lines: Sequence[Measurement], budget: float = 1.0) -> list[str]:
     """Return the sentences a reader needs if they read nothing else; the first one is the result.
 
-    ``lines`` are those of the table's rows at the smallest batch size.
+    ``lines`` are those of the table's rows at the smallest batch size; ``budget`` is in points.
 
     A baseline that is within the budget comes before every model: whoever reads no further should know of it.
     """
-    best, faster, teacher, budget = leaders.best, leaders.faster, leaders.teacher, leaders.budget_points
+    best = best_line(lines, budget)
+    faster = faster_line(best, lines, budget)
+    teachers = [line for line in lines if line.is_reference]
+    # A model is compared with the teacher of its own run.
+    teacher = min(teachers, key=lambda line: best is not None and line.created != best.created, default=None)
     if teacher is None:
         return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
     by_metric = sorted(lines, key=lambda line: -(line.metric or 0.0))
@@ -169,7 +142,7 @@ def verdict(lines: Sequence[Measurement], leaders: Leaders) -> list[str]:
     if best is None or judged is None:
         return [*sentences, "No compressed model was measured here, so there is none to judge."]
     sentences += [_best_sentence(best, teacher, judged, budget), _accuracy_sentence(best, teacher, judged)]
-    sentences += _control_sentence(leaders.control, teacher)
+    sentences += _control_sentence(control_pair(best, lines), teacher)
     if faster and (open_one := judge_drop_of(faster, budget)):
         sentences.append(
             f"{faster.title} is faster still, {with_span(faster.speedups, times)}, at {_interval(faster)}: whether "
@@ -199,8 +172,7 @@ def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, bud
 
 
 def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict) -> str:
-    assert line.difference is not None  # it was judged by it
-    value, low, high = map(points, line.difference)
+    value, low, high = map(points, line.figure("difference_points"))
     rows, unit = line.counted
     examples = f" in {line.data_rows:,} examples" if unit == "words" else ""
     # How much of the speed is left over the teacher in the model's own runtime, where that is another one.
@@ -234,12 +206,13 @@ def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:
 def _other_baselines(baselines: Sequence[Measurement], budget_points: float) -> list[str]:
     """Say of the best baseline, none of which is within the budget, how far it is."""
     undecided = [line for line in baselines if outcome_of(line, budget_points) == UNDECIDED]
-    for best in [*undecided, *baselines][:1]:
-        judged = judge_drop_of(best, budget_points)
-        if undecided and judged:
-            return [f"{best.model} alone may be enough, at {_interval(best)}: undecided; {judged.more}."]
-        return [f"No baseline is within {in_points(budget_points)}: the best, {best.model}, is at {_interval(best)}."]
-    return []
+    if not baselines:
+        return []
+    best = (undecided or baselines)[0]
+    judged = judge_drop_of(best, budget_points)
+    if undecided and judged:
+        return [f"{best.model} alone may be enough, at {_interval(best)}: undecided; {judged.more}."]
+    return [f"No baseline is within {in_points(budget_points)}: the best, {best.model}, is at {_interval(best)}."]
 
 
 def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_points: float) -> list[str]:
@@ -247,20 +220,16 @@ def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_p
 
     Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
+    within = f"within {in_points(budget_points)}"
+    outcomes = {WITHIN: within, UNDECIDED: f"whether that is {within} is undecided"}
     faster = [line for line in lines if line.kind == "competitor" and is_surely_faster(line, best)]
-    line = max(
-        (line for line in faster if outcome_of(line, budget_points) in (WITHIN, UNDECIDED)),
-        key=lambda line: float(line.speedup),
-        default=None,
-    )
-    if line is None:
-        return []
-    found = f"within {in_points(budget_points)}"
-    if outcome_of(line, budget_points) == UNDECIDED:
-        found = f"whether that is {found} is undecided"
-    inside = ", tokenisation included" if line.tokenizer_inside else ""
-    speed = f"{line.title} at {with_span(line.speedups, times)}{inside}"
-    return [f"A competitor is faster: {speed}, at {_interval(line)}: {found}."]
+    open_ones = [line for line in faster if outcome_of(line, budget_points) in outcomes]
+    return [
+        f"A competitor is faster: {line.title} at {with_span(line.speedups, times)}"
+        f"{', tokenisation included' if line.tokenizer_inside else ''}, at {_interval(line)}: "
+        f"{outcomes[outcome_of(line, budget_points)]}."
+        for line in sorted(open_ones, key=lambda line: -line.speedup)[:1]
+    ]
 
 
 def is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
@@ -270,8 +239,7 @@ def is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
 
 
 def _interval(line: Measurement) -> str:
-    assert line.difference is not None  # it was judged by it
-    return "{} points ({} to {})".format(*map(points, line.difference))
+    return "{} points ({} to {})".format(*map(points, line.figure("difference_points")))
 
 
 @dataclass(frozen=True)
@@ -305,13 +273,22 @@ class Section:
 
 @dataclass(frozen=True)
 class Measured:
-    """The rows of a section: ``rows`` of the table, ``swept`` with more threads, ``fixed`` of fixed lengths."""
+    """The rows of a section: ``rows`` of the table, ``swept`` with more threads, ``fixed`` of fixed lengths.
+
+    ``best`` is the fastest model within the budget (:func:`best_line`), ``faster`` one that may be within it too.
+    """
 
     rows: list[Result]
     swept: list[Result]
     fixed: list[Result]
     lines: list[Measurement]
-    leaders: Leaders
+    best: Measurement | None
+    faster: Measurement | None
+
+    @property
+    def leaders(self) -> list[Measurement]:
+        """The best model and, behind it, a faster one that needs more examples to be as sure of."""
+        return [line for line in (self.best, self.faster) if line is not None]
 
     @property
     def small_batches(self) -> list[Measurement]:
@@ -334,10 +311,13 @@ def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Mea
         CompressError: a line is of a kind or device that is not known here.
     """
     for line in lines:
-        is_unknown = line.kind not in {*ORDER, "pruning-step"} or line.device not in DEVICES
-        known = f"kinds are {', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it"
-        named = f"{line.model} is a {line.kind!r} on {line.device!r}"
-        refuse((is_unknown, f"{named}, which this compress does not know; {known}"))
+        refuse(
+            (
+                line.kind not in {*ORDER, "pruning-step"} or line.device not in DEVICES,
+                f"{line.model} is a {line.kind!r} on {line.device!r}, which this compress does not know; kinds are "
+                f"{', '.join(ORDER)}, devices {', '.join(DEVICES)}: use the compress that measured it",
+            )
+        )
     # A baseline runs on the processor, also in the rounds of models on a GPU.
     run = attrgetter("data_sha256", "host_id", "created")
     devices = {run(line): line.device for line in lines if line.is_reference}
@@ -360,13 +340,15 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     rows.sort(
         key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
     )
-    return Measured(rows, swept, fixed, lines, Leaders.of(of_smallest_batch(rows), budget_points))
+    best = best_line(of_smallest_batch(rows), budget_points)
+    faster = faster_line(best, of_smallest_batch(rows), budget_points)
+    return Measured(rows, swept, fixed, lines, best, faster)
 
 
-def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
-    """Return everything that is shown of what was measured."""
-    rows, lines, leaders = measured.rows, measured.small_batches, measured.leaders
-    first, best, budget = lines[0], leaders.best, leaders.budget_points
+def section(measured: Measured, texts: Mapping[str, Sequence[str]], budget: float = 1.0) -> Section:
+    """Return everything that is shown of what was measured; ``budget`` is in points."""
+    rows, lines, best = measured.rows, measured.small_batches, measured.best
+    first = lines[0]
     published, speeds = published_figures(lines), [line.speedup for line in measured.compared]
     sweeps = [learning_curve(lines), sweep(measured.swept, "threads", best), sweep(measured.fixed, "length", best)]
     by_length = grouped(measured.fixed, lambda row: row.small_batch.length or 0)
@@ -382,7 +364,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         device=first.device,
         threads=first.threads,
         length=first.length,
-        verdict=verdict(measured.compared, leaders),
+        verdict=verdict(measured.compared, budget),
         outcome=outcome_of(best, budget) if best else "",
         picture=_picture(measured.compared, published),
         kinds=[kind for kind in ORDER if any(line.kind == kind for line in lines)] + ["published"] * bool(published),
@@ -390,7 +372,7 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
         table=results(rows, budget),
         notes=_notes(measured),
         published=published,
-        waterfalls=breakdowns(leaders.models, rows, measured.lines),
+        waterfalls=breakdowns(measured.leaders, rows, measured.lines),
         sweeps=[one for one in sweeps if one],
         at_lengths={at: results(by_length[at], budget) for at in sorted(by_length) if at != first.length},
         flips=flips_of(lines, texts),
@@ -408,7 +390,6 @@ def _picture(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) 
 
 
 def _faster_competitors(rows: Sequence[Result]) -> list[str]:
-    """Return a sentence for each batch size at which a competitor is surely faster than every model."""
     found = []
     for size in sorted({line.batch_size for row in rows for line in (row.small_batch, row.large_batch)}):
         lines = list(filter(None, (row.at(size) for row in rows)))
@@ -439,7 +420,6 @@ def _tail(line: Measurement) -> str:
 
 
 def _notes(measured: Measured) -> list[str]:
-    """Say how everything was measured, and what of it is not in the table."""
     rows, lines = measured.rows, measured.small_batches
     line, kinds, shown = lines[0], {line.kind for line in lines}, {line.title for line in lines}
     models = sum(line.is_compressed for line in lines)

@@ -220,7 +220,6 @@ def _removed(removal: str) -> str:
 
 
 def _note(run: _Run) -> str:
-    """Say that removals were taken apart with random weights, or how to take them apart."""
     notes = []
     for line in (run.models[model] for _, model in _chain(run)[1:]):
         if line.kind == "pruning-step":

@@ -29,6 +29,7 @@ from compress.reporting.tables import CELLS
 from compress.reporting.terminal import sparkline
 
 NOT_MEASURED = Cell("not measured")
+MISSING = {"shape": NOT_MEASURED}
 LATE = 4  # the share of the evaluations whose gain tells whether more steps would help: one of so many
 # The columns in their order, with their headings.
 HEADINGS = {
@@ -109,11 +110,12 @@ def survey(
     listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
     listed += [(recipe, None) for recipe in known if not recipe.survey]  # which the survey could not know
     for recipe, one in listed:
-        found = _published(recipe, one)
         if one and one.reference_model:  # random weights have no quality, and no recipe makes them
-            found |= {**_speed_only(reference_models.get(one.reference_model)), "command": EMPTY}
+            line = reference_models.get(one.reference_model)
+            found = (_speed_only(line) if line else MISSING) | {"command": EMPTY}
         else:
-            found |= _measured(students.get(recipe.name))
+            found = _measured(students[recipe.name]) if recipe.name in students else MISSING
+        found = _published(recipe, one) | found
         rows.append([found.get(key, EMPTY) for key in HEADINGS])
     head = next((line for line in measured if line.is_reference), measured[0])
     names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
@@ -124,7 +126,6 @@ def survey(
 
 
 def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> dict[str, Student]:
-    """Gather what was measured by recipe, in its order, with the means over all ``lines``."""
     smallest, compared_size = (min(line.batch_size for line in some) for some in (lines, measured))
     found = aggregate(line for line in lines if line.batch_size == smallest or line.predictions)
     controls = {line.model: line for line in measured if line.kind == "control"}
@@ -135,11 +136,13 @@ def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> 
         if recipe is None or not own:
             continue
         own.sort(key=lambda one: one.runtime != REFERENCE_RUNTIME)
-        trained = next((one for one in own if one.stage != "quantize"), None)
-        rounded = next((one for one in own if one.stage == "quantize"), None) if recipe.is_rounded else None
+        trained, rounded = (
+            next((one for one in own if (one.stage == "quantize") is is_int8), None) for is_int8 in (False, True)
+        )
         made = [line for line in lines if line.kind == "model" and line.recipe == name]
         compared = [line for line in mine if line.batch_size == compared_size]
-        students[name] = Student(recipe, made, compared, trained, rounded or trained or own[0], controls)
+        judged = (recipe.is_rounded and rounded) or trained or own[0]
+        students[name] = Student(recipe, made, compared, trained, judged, controls)
     return students
 
 
@@ -156,10 +159,7 @@ def _published(recipe: StudentRecipe, one: Survey | None) -> dict[str, Cell]:
     }
 
 
-def _speed_only(line: Measurement | None) -> dict[str, Cell]:
-    """Return the cells of a reference model; random weights have no quality."""
-    if line is None:
-        return {"shape": NOT_MEASURED}
+def _speed_only(line: Measurement) -> dict[str, Cell]:
     return {
         "shape": Cell(shape(line), f"{line.model} with random weights: speed only"),
         "parameters": CELLS["parameters"](line),
@@ -169,10 +169,7 @@ def _speed_only(line: Measurement | None) -> dict[str, Cell]:
     }
 
 
-def _measured(student: Student | None) -> dict[str, Cell]:
-    """Return the cells of a student."""
-    if student is None:
-        return {"shape": NOT_MEASURED}
+def _measured(student: Student) -> dict[str, Cell]:
     judged, line = student.judged, student.line(student.judged)
     trained = student.line(student.trained) if student.trained else line
     teacher = judged.metric - judged.difference_points / 100
@@ -248,7 +245,6 @@ def _validation(line: Measurement, control: Measurement | None) -> Cell:
 
 
 def _notes(teacher: Measurement, measured: Sequence[Measurement]) -> list[str]:
-    """Say what every figure is of."""
     metric = f", {teacher.metric_name} {shown_metric(teacher)}" if teacher.is_reference else ""
     budget = next((line.budget for line in measured if line.budget), "")
     commands = " and ".join(f"'{command}'" for command in dict.fromkeys(line.command for line in measured))

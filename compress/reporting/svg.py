@@ -1,14 +1,12 @@
 """Line charts, waterfalls and heat maps as standalone SVG: light and dark screens, print, phones, screen readers."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import groupby
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, Self
 
 from compress.reporting.rendering import number, render
 
@@ -95,7 +93,7 @@ class Axis:
     @classmethod
     def over(
         cls, values: Sequence[float], start: float, end: float, *, log: bool = False, margin: float = 0.06
-    ) -> Axis:
+    ) -> Self:
         """Return an axis that holds all values with a margin on both sides."""
         low, high = min(values), max(values)
         if log:

@@ -157,7 +157,6 @@ def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
 
 
 def _columns(rows: Sequence[Result], budget_points: float) -> list[Column]:
-    """Return every column that there is: speed and latency at the smallest batch size, throughput at the largest."""
     metric_name = next((row.small_batch.metric_name for row in rows if row.small_batch.metric_name), "metric")
     smallest, largest = smallest_batch(rows), largest_batch(rows)
     wide = partial(Column, wide=True)
@@ -318,19 +317,17 @@ def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices
     Raises:
         CompressError: a price is for a device or thread count that was not measured.
     """
-    measured = sorted({(row.small_batch.device, row.small_batch.threads) for row in rows})
+    machine = attrgetter("small_batch.device", "small_batch.threads")
+    measured = sorted(set(map(machine, rows)))
     for device, threads in prices:
-        named = device if threads is None else f"{device}:{threads}"
-        there = ", ".join(f"{d}:{t}" for d, t in measured)
+        named, there = device if threads is None else f"{device}:{threads}", ", ".join(f"{d}:{t}" for d, t in measured)
         is_there = any(device == d and threads in (None, t) for d, t in measured)
         refuse((not is_there, f"--price {named} is for a machine that was not measured; there is {there}"))
-    same = attrgetter("model_sha256", "model", "runtime")
+    same, as_usual = attrgetter("model_sha256", "model", "runtime"), attrgetter("padding", "length")
     wanted = set(map(same, best))
     chosen = [row for row in rows if row.small_batch.is_reference or same(row.small_batch) in wanted]
-    as_usual = attrgetter("small_batch.padding", "small_batch.length")
-    chosen = [row for row in chosen if as_usual(row) == ("longest", None)] or chosen
-    heads = attrgetter("small_batch.device", "small_batch.threads", "small_batch.is_reference")
-    chosen.sort(key=lambda row: (DEVICES.index(heads(row)[0]), heads(row)[1], not heads(row)[2]))
+    chosen = [row for row in chosen if as_usual(row.small_batch) == ("longest", None)] or chosen
+    chosen.sort(key=lambda row: (*machine(row), not row.small_batch.is_reference))  # cpu, then cuda
     several = len({row.small_batch.data for row in chosen}) > 1
     amount = partial(formatting.money, currency=currency)
     offers, machines, cells = dict[str, Offer](), [], []
@@ -346,18 +343,16 @@ def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices
         hourly, thousand, million = (
             number(None if price is None else price * share, amount) for share in (1, 1e3 / per_hour, 1e6 / per_hour)
         )
-        where = f"{setting_text(line)}, batch {line.batch_size}"
-        data, energy = Cell(line.data) if several else EMPTY, CELLS["energy"](line)
         cells.append(
             [
                 Cell(title),
-                data,
-                Cell(line.model, where),
+                Cell(line.data) if several else EMPTY,
+                Cell(line.model, f"{setting_text(line)}, batch {line.batch_size}"),
                 hourly,
                 number(per_hour, formatting.shown_rate),
                 thousand,
                 million,
-                energy,
+                CELLS["energy"](line),
             ]
         )
     table = ReportTable("Cost of predictions", COST_HEADINGS, cells).without_empty(("Data", "Energy a prediction"))

@@ -9,7 +9,7 @@ import pytest
 
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import judge_drop_of
-from compress.reporting.sections import Leaders, best_line, control_pair, faster_line, verdict
+from compress.reporting.sections import best_line, control_pair, faster_line, verdict
 from tests.support.results import line
 
 TEACHER = line("teacher", kind="teacher")
@@ -23,7 +23,7 @@ def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fi
 
 
 def said(*lines: Measurement, budget: float = 1.0) -> list[str]:
-    return verdict(every := [TEACHER, *lines], Leaders.of(every, budget))
+    return verdict([TEACHER, *lines], budget)
 
 
 def test_a_model_within_comes_before_a_faster_undecided_one() -> None:
@@ -62,13 +62,13 @@ def test_an_undecided_model_comes_before_one_beyond_the_budget() -> None:
 
 def test_a_model_is_held_against_the_teacher_of_its_own_run() -> None:
     other = line("other teacher", kind="teacher", metric=0.5, created="2026-01-01T00:00:00+00:00")
-    sentences = verdict(found := [other, TEACHER, model("m", 5)], Leaders.of(found))
+    sentences = verdict([other, TEACHER, model("m", 5)])
     assert "against 90.00%" in sentences[1]
 
 
 def test_only_the_teacher_or_none_at_all() -> None:
     assert said() == ["No compressed model was measured here, so there is none to judge."]
-    assert "teacher in torch was not measured" in verdict(found := [model("a", 5)], Leaders.of(found))[0]
+    assert "teacher in torch was not measured" in verdict([model("a", 5)])[0]
 
 
 def test_a_baseline_within_the_budget_comes_first() -> None:
@@ -150,7 +150,7 @@ def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     teacher = replace(TEACHER, gold=gold, predictions=gold)
     student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
     control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
-    sentences = verdict(found := [teacher, student, control], Leaders.of(found))
+    sentences = verdict([teacher, student, control])
     assert any("worth +1.00 points (" in s and " to +" in s and "do not show that it helped" in s for s in sentences)
 
 
