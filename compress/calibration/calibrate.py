@@ -15,7 +15,6 @@ import numpy as np
 from compress.calibration.scaling import (
     CERTAINTY,
     Calibrated,
-    Level,
     accept_from,
     best_calibration,
     calibrations,
@@ -27,7 +26,7 @@ from compress.calibration.scaling import (
     rows_needed,
 )
 from compress.data import describe_rows, row_key, row_keys
-from compress.errors import CompressError, refuse
+from compress.errors import refuse
 from compress.evaluation.metrics import (
     ACCURACY,
     BINS,
@@ -75,17 +74,18 @@ def calibrate(request: Calibrate) -> ModelDir:
     encoded = source.task.gold(validation, source.labels, "validation")
     # A copy with the same label says nothing new; annotators who disagree do.
     different = {(row_key(row), label): row for row, label in zip(reversed(validation), reversed(encoded), strict=True)}
-    rows, labels = [*different.values()][::-1], [label for _, label in different][::-1]
-    if len(rows) < FEWEST_ROWS:
-        raise CompressError(
+    rows, gold = [*different.values()][::-1], np.array([label for _, label in different][::-1])
+    refuse(
+        (
+            len(rows) < FEWEST_ROWS,
             f"calibration needs {FEWEST_ROWS} labelled rows or more, better some hundreds, and --validation has "
-            f"{len(rows)} different ones"
+            f"{len(rows)} different ones",
         )
+    )
     if copies := len(validation) - len(rows):
         logger.info("validation: %d of %d rows repeat a text with its label and are left out", copies, len(validation))
     for own in (rows, validation):  # without copies and with them, as others may have read the file
         check_unseen([source], own)
-    gold = np.array(labels)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None
 
@@ -111,7 +111,15 @@ def calibrate(request: Calibrate) -> ModelDir:
             "temperature": chosen.scaling.temperature,
             "before": _quality(found[0], gold),
             "after": _quality(chosen, gold),
-            "methods": [_change(one, found[0]) for one in found],
+            "methods": [
+                {
+                    "name": one.name,
+                    "temperature": one.scaling.temperature,
+                    "loss": float(one.losses.mean()),
+                    "change": _figure(*loss_change(one, found[0])),
+                }
+                for one in found
+            ],
             "coverage": [asdict(level) for level in levels(*_confidence(chosen, gold)[:2])],
             "acceptance": acceptance and _accepted(acceptance, chosen, gold, source.labels),
         }
@@ -122,7 +130,10 @@ def calibrate(request: Calibrate) -> ModelDir:
             "recipe": {"acceptance": acceptance},
             "data": (*source.manifest.data, *stage.manifest.data),
             "seeds": source.manifest.seeds,
-            "metrics": tuple(_metrics(content)),
+            "metrics": tuple(
+                {"name": name, "value": content["after"][key]["value"], "split": "validation", "rows": len(rows)}
+                for name, key in (("accuracy", "accuracy"), ("calibration error, out of fold", "calibration_error"))
+            ),
             "notes": notes,
         }
         # No client reads this folder, and no later stage copies it.
@@ -152,17 +163,13 @@ def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:
     """Return loss, calibration error and accuracy of out-of-fold probabilities, and the bins of their diagram."""
     confidence, correct, predicted = _confidence(one, gold)
     classes = one.logits.shape[1]
+    loss = bootstrap((one.losses,), lambda drawn: np.asarray(drawn.mean(axis=-1)))
+    accuracy = score(predicted, gold, metric=ACCURACY, classes=classes)
+    error = calibration_error(confidence, correct)
     return {
-        "loss": _with_interval(
-            float(one.losses.mean()), bootstrap((one.losses,), lambda drawn: np.asarray(drawn.mean(axis=-1)))
-        ),
-        "calibration_error": _with_interval(
-            calibration_error(confidence, correct), calibration_interval(confidence, correct)
-        ),
-        "accuracy": _with_interval(
-            score(predicted, gold, metric=ACCURACY, classes=classes),
-            interval(predicted, gold, metric=ACCURACY, classes=classes),
-        ),
+        "loss": _figure(float(one.losses.mean()), *loss),
+        "calibration_error": _figure(error, *calibration_interval(confidence, correct)),
+        "accuracy": _figure(accuracy, *interval(predicted, gold, metric=ACCURACY, classes=classes)),
         "confidence": float(confidence.mean()),
         "bins": _bins(confidence, correct),
     }
@@ -188,16 +195,6 @@ def _bins(confidence: Array, correct: Array) -> list[dict[str, Any]]:
     return found
 
 
-def _change(one: Calibrated, before: Calibrated) -> dict[str, Any]:
-    change, low, high = loss_change(one, before)
-    return {
-        "name": one.name,
-        "temperature": one.scaling.temperature,
-        "loss": float(one.losses.mean()),
-        "change": _with_interval(change, (low, high)),
-    }
-
-
 def _accepted(acceptance: Mapping[str, Any], one: Calibrated, gold: Array, labels: Sequence[str]) -> dict[str, Any]:
     """Return the thresholds, overall and of each class; those of a class that is never accepted are null.
 
@@ -207,24 +204,25 @@ def _accepted(acceptance: Mapping[str, Any], one: Calibrated, gold: Array, label
     confidence, correct, predicted = _confidence(one, gold)
     right = acceptance["right"]
     overall = accept_from(confidence, correct, right)
-    classes: dict[str, Level | None] = {}
-    for number, label in enumerate(labels):
-        own = predicted == number
-        classes[label] = accept_from(confidence[own], correct[own], right)
+    owns = {label: predicted == number for number, label in enumerate(labels)}
+    classes = {label: accept_from(confidence[own], correct[own], right) for label, own in owns.items()}
     by_class = acceptance["by"] == "class"
-    if not (any(classes.values()) if by_class else overall):
-        percent, least = f"{100 * right:g}%", rows_needed(right)
-        if by_class and overall:
-            raise CompressError(
-                f"no class of {len(labels):,} has enough validation rows to be certain that {percent} are right: "
-                f"{least:,} without an error at the least; leave out --accept-by class, or give more rows"
-            )
-        best = max(level.at_least for level in levels(confidence, correct))
-        raise CompressError(
+    found = any(classes.values()) if by_class else bool(overall)
+    percent, least = f"{100 * right:g}%", rows_needed(right)
+    best = max(level.at_least for level in levels(confidence, correct))
+    refuse(
+        (
+            not found and by_class and overall,
+            f"no class of {len(labels):,} has enough validation rows to be certain that {percent} are right: "
+            f"{least:,} without an error at the least; leave out --accept-by class, or give more rows",
+        ),
+        (
+            not found,
             f"no confidence is certain to be right {percent} of the time on these {len(gold):,} validation rows: at "
             f"most {100 * best:.1f}% is; give more rows, {least:,} without an error at the least, or a lower "
-            "--accept-at"
-        )
+            "--accept-at",
+        ),
+    )
     return {
         **acceptance,
         "certainty": CERTAINTY,
@@ -236,12 +234,5 @@ def _accepted(acceptance: Mapping[str, Any], one: Calibrated, gold: Array, label
     }
 
 
-def _with_interval(value: float, ends: tuple[float, float]) -> dict[str, float]:
-    return {"value": value, "low": ends[0], "high": ends[1]}
-
-
-def _metrics(content: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    return [
-        {"name": name, "value": content["after"][key]["value"], "split": "validation", "rows": content["rows"]}
-        for name, key in (("accuracy", "accuracy"), ("calibration error, out of fold", "calibration_error"))
-    ]
+def _figure(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}

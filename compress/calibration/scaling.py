@@ -68,10 +68,6 @@ class Scaling:
         """What logits are divided by: T, or in vector scaling the geometric mean over classes."""
         return float(np.exp(-np.log(self.scale).mean()))
 
-    @property
-    def is_identity(self) -> bool:
-        return self.shift is None and bool((self.scale == 1.0).all())
-
 
 UNCHANGED = Scaling(np.ones(1))
 
@@ -103,14 +99,14 @@ def calibrations(logits: Array, gold: Array, keys: Array, *, shifts: bool = True
             was fitted on its copy.
         shifts: whether the model can have a shift; without, there is no vector scaling.
     """
-    folds = keys % FOLDS
-    found = [Calibrated("none", UNCHANGED, logits, row_losses(logits, gold))]
-    for name, fit in (("temperature", fit_temperature), *((("vector", fit_vector),) if shifts else ())):
-        scaled = np.empty_like(logits)
-        for fold in np.unique(folds):
-            held_out = folds == fold
-            scaled[held_out] = fit(logits[~held_out], gold[~held_out]).apply(logits[held_out])
-        found.append(Calibrated(name, fit(logits, gold), scaled, row_losses(scaled, gold)))
+    folds, found = keys % FOLDS, [Calibrated("none", UNCHANGED, logits, row_losses(logits, gold))]
+    for name, fit in {"temperature": fit_temperature, "vector": fit_vector}.items():
+        if name == "temperature" or shifts:
+            scaled = np.empty_like(logits)
+            for fold in np.unique(folds):
+                held_out = folds == fold
+                scaled[held_out] = fit(logits[~held_out], gold[~held_out]).apply(logits[held_out])
+            found.append(Calibrated(name, fit(logits, gold), scaled, row_losses(scaled, gold)))
     return found
 
 
@@ -158,14 +154,12 @@ def fit_vector(logits: Array, gold: Array) -> Scaling:
     """Return the most likely scale and shift of every class for logits ``[N, C]`` and gold class indices ``[N]``."""
     from scipy.optimize import minimize
 
-    rows, classes = logits.shape
-    is_gold = np.zeros((rows, classes))
-    is_gold[np.arange(rows), gold] = 1
-    start = np.zeros(1 + 2 * classes)
-    start[0] = np.log(fit_temperature(logits, gold).scale[0])
+    classes = logits.shape[1]
+    is_gold = np.eye(classes)[gold]
+    start = np.append(np.log(fit_temperature(logits, gold).scale), np.zeros(2 * classes))
 
     def loss(values: Array) -> tuple[float, Array]:
-        common, own, shift = values[0], values[1 : 1 + classes], values[1 + classes :]
+        (common,), own, shift = np.split(values, [1, 1 + classes])
         stretched = logits * np.exp(common + own)
         logs = log_probabilities(stretched + shift)
         error = np.exp(logs) - is_gold
@@ -175,15 +169,12 @@ def fit_vector(logits: Array, gold: Array) -> Scaling:
             + (common / TEMPERATURE_DEVIATION) ** 2 / 2
             + ((own**2).sum() + (shift**2).sum()) / (2 * CLASS_DEVIATION**2)
         )
-        gradient = [
-            by_scale.sum() + common / TEMPERATURE_DEVIATION**2,
-            *(by_scale + own / CLASS_DEVIATION**2),
-            *(error.sum(axis=0) + shift / CLASS_DEVIATION**2),
-        ]
-        return float(total), np.array(gradient)
+        gradient = [by_scale.sum(), *by_scale, *error.sum(axis=0)] + values / deviations**2
+        return float(total), gradient
 
-    values = minimize(loss, start, jac=True, method="L-BFGS-B").x
-    return Scaling(np.exp(values[0] + values[1 : 1 + classes]), values[1 + classes :])
+    deviations = np.array([TEMPERATURE_DEVIATION, *[CLASS_DEVIATION] * (2 * classes)])
+    common, own, shift = np.split(minimize(loss, start, jac=True, method="L-BFGS-B").x, [1, 1 + classes])
+    return Scaling(np.exp(common + own), shift)
 
 
 def last_layer(model: PreTrainedModel) -> nn.Linear:
@@ -236,7 +227,7 @@ def rescale_torch(model: PreTrainedModel, scaling: Scaling) -> None:
 
 def rescale_graph(source: Path, target: Path, scaling: Scaling) -> None:
     """Write the graph of a directory into another, with a multiplication, and an addition, after its logits."""
-    if scaling.is_identity:
+    if scaling is UNCHANGED:
         copy_graph(graph_file(source), target)
         return
     model = onnx.load(str(graph_file(source)))

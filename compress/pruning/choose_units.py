@@ -169,13 +169,13 @@ def removal_path(
     pruning: Pruning,
     score: Callable[[Masks], Mapping[Part, Tensor]],
 ) -> Iterator[PathStep]:
-    """Yield steps, each of which masks at most a share ``pruning.step`` of the heads and of the neurons.
+    """Yield the whole model, and steps that mask at most a share ``pruning.step`` of the heads and of the neurons.
 
     Args:
         counts: how many heads and neurons are masked in the end.
         score: returns the scores ``[L, U]`` of each part with these masks.
     """
-    step = PathStep(unmasked(model, list(counts)), {})
+    yield (step := PathStep(unmasked(model, list(counts)), {}))
     sizes = {part: max(1, round(pruning.step * sum(map(len, step.masks[part])))) for part in counts}
     for number in range(1, 1 + max(-(-count // sizes[part]) for part, count in counts.items())):
         scores = score(step.masks) if pruning.recompute or not step.scores else step.scores
@@ -255,17 +255,9 @@ def choose_units(
         ]
         for part in amounts
     }
-    steps = [PathStep(unmasked(model, list(amounts)), {})]
-    curve = [_point(steps[0], weights, evaluation)]
-
-    def drops_too_much(point: Mapping[str, Any]) -> bool:
-        return bool(limit and point["low"] < -limit)
-
-    if drops_too_much(curve[0]) and curve[0]["points"]:
-        raise CompressError(
-            f"--max-accuracy-drop {limit:g} is broken before any head or neuron is removed: the layers or subword "
-            f"tokens removed before cost {_described(curve[0])}; remove fewer of them, or allow more"
-        )
+    steps: list[PathStep] = []
+    curve: list[dict[str, Any]] = []
+    too_far = False
 
     def score(masks: Masks) -> dict[Part, Tensor]:
         return {
@@ -275,18 +267,27 @@ def choose_units(
 
     with progress("Removing heads and neurons", sum(amounts.values())) as advance:
         for step in removal_path(model, amounts, config, score):
+            advance(sum(step.removed.values()) - (sum(steps[-1].removed.values()) if steps else 0))
             steps.append(step)
             curve.append(_point(step, weights, evaluation))
-            advance(sum(step.removed.values()) - sum(steps[-2].removed.values()))
-            if drops_too_much(curve[-1]):
+            too_far = bool(limit and curve[-1]["low"] < -limit)
+            if too_far and (len(steps) > 1 or curve[0]["points"]):
                 break
-    if drops_too_much(curve[1]):
+    if too_far and len(steps) <= 2:
+        point = curve[-1]
+        drop = (
+            f"{point['points']:+.2f} points ({point['low']:+.2f} to {point['high']:+.2f}) on {point['rows']:,} rows of "
+            f"{point['split']}"
+        )
         raise CompressError(
-            f"--max-accuracy-drop {limit:g} allows nothing: the first step is {_described(curve[1])}; "
-            "allow more, take smaller steps with --step, or give more validation rows, which narrow the interval"
+            f"--max-accuracy-drop {limit:g} is broken before any head or neuron is removed: the layers or subword "
+            f"tokens removed before cost {drop}; remove fewer of them, or allow more"
+            if len(steps) == 1
+            else f"--max-accuracy-drop {limit:g} allows nothing: the first step is {drop}; allow more, take smaller "
+            "steps with --step, or give more validation rows, which narrow the interval"
         )
     reached: dict[str, Any] = {}
-    position = len(steps) - 1 - drops_too_much(curve[-1])
+    position = len(steps) - 1 - too_far
     if config.speedup:
         position, ratio = _fast_enough(steps, config, speedup_of)
         reached = {"target": {"asked": config.speedup, "batch_size": config.speedup_batch_size, **ratio._asdict()}}
@@ -297,13 +298,6 @@ def choose_units(
         "curve": curve,
         **reached,
     }
-
-
-def _described(point: Mapping[str, Any]) -> str:
-    return (
-        f"{point['points']:+.2f} points ({point['low']:+.2f} to {point['high']:+.2f}) on {point['rows']:,} rows of "
-        f"{point['split']}"
-    )
 
 
 def _fast_enough(

@@ -15,20 +15,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example, LabelledData, check_roles, row_key
 from compress.data.tokenization import encode, maximum_length
-from compress.evaluation.metrics import (
-    Difference,
-    Metric,
-    interval,
-    paired_difference,
-    score,
-)
+from compress.evaluation.metrics import Difference, Metric, interval, paired_difference, score
 from compress.inference.batching import exact_batches, logits_of
 from compress.inference.predict import check_label_meaning
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
 from compress.models.components import count_flops
-from compress.models.manifest import is_whole, seal
+from compress.models.manifest import cached_json
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import to_pruned
@@ -149,17 +143,9 @@ class MaskedEvaluation:
 
     def predicted(self, masks: Masks | None = None) -> np.ndarray:
         """Return the predictions of the model with these heads and neurons masked."""
-        path = self.folder / f"{mask_key(masks or {})}.npy"
-        if is_whole(path):
-            known: np.ndarray = np.load(path, allow_pickle=False)
-            return known
-        found = self.rows.task.predictions(self.logits(masks))
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp.npy")
-        np.save(temporary, found, allow_pickle=False)
-        temporary.replace(path)
-        seal(path)
-        return found
+        path = self.folder / f"{mask_key(masks or {})}.json"
+        return np.array(cached_json(path, lambda: self.rows.task.predictions(self.logits(masks)).tolist()))
 
     def check(self) -> None:
         """Refuse rows whose labels mean something else than the classes of the model without masks."""
@@ -192,9 +178,8 @@ class MaskedEvaluation:
 
     def effect(self, masks: Masks | None = None) -> dict[str, Any]:
         """Return the metric as ``value`` and the fields of the difference, except McNemar's p."""
-        difference = self.difference(masks)
-        value = self.value(masks)
-        return {"value": value, "points": difference.points, "low": difference.low, "high": difference.high}
+        change = self.difference(masks)
+        return {"value": self.value(masks), "points": change.points, "low": change.low, "high": change.high}
 
     @cached_property
     def _labels(self) -> np.ndarray:

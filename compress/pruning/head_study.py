@@ -213,9 +213,10 @@ class HeadEvaluations:
             return {"heads": score_units(model, self.batches, masks, "heads", order, seed=seed)}
 
         path = removal_path(model, {"heads": total - len(self.counts)}, pruning, score)
-        for removed, masks in ((0, unmasked(model)), *((step.removed["heads"], step.masks) for step in path)):
+        for step in path:
+            removed = step.removed["heads"]
             removal = {"heads_removed": removed, "share_removed": round(removed / total, 4)}
-            yield {"order": order, "seed": seed, **removal, **self.evaluation.effect(masks)}
+            yield {"order": order, "seed": seed, **removal, **self.evaluation.effect(step.masks)}
 
     def correlations(self, scores: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
         """Yield Spearman's rank correlation of every two criteria, with its bootstrap interval over heads."""

@@ -4,7 +4,7 @@ Shapes: B batch, L layers, U units (heads or neurons) of a layer, D hidden size,
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -132,6 +132,17 @@ def losses_of(batch: Batch, logits: Tensor, labels: Labels = "gold") -> Tensor:
     return batch.task.losses(logits, targets)
 
 
+def loss_gradients(
+    model: PreTrainedModel, batches: Batches, inputs: Callable[[int], Sequence[Tensor]], labels: Labels = "gold"
+) -> Iterator[tuple[int, Sequence[Tensor]]]:
+    """Yield the number of rows of each batch, and the gradients of its summed loss by ``inputs`` of so many rows."""
+    for batch in batches:
+        rows = len(batch.input_ids)
+        by = inputs(rows)
+        loss = losses_of(batch, batch.answers(model(**batch.inputs()).logits), labels).sum()
+        yield rows, torch.autograd.grad(loss, by)
+
+
 def as_scores(by_layer: Sequence[Tensor], masks: LayerMasks | None) -> Tensor:
     """Return ``[L, U]`` float32, U being the largest number of units of a layer; missing and masked ones score zero."""
     scores = pad_sequence([values.float().cpu() for values in by_layer], batch_first=True)
@@ -209,19 +220,17 @@ def choose_removed_layers(
     most = min(len(candidates), len(numbers) - 1)
     if not 1 <= count <= most:
         raise CompressError(f"{count} of {len(numbers)} layers cannot be removed; give a number from 1 to {most}")
-    steps: list[dict[str, Any]] = []
+    gone: dict[int, float] = {}
     with fixed_weights(model):
         for _ in range(count):
-            gone = [step["layer"] for step in steps]
             losses = {}
-            for layer in candidates:
-                if layer not in gone:
-                    with skipped(model, [*gone, layer]):
-                        losses[layer] = -value_of(model, rows, "loss")
+            for layer in (layer for layer in candidates if layer not in gone):
+                with skipped(model, [*gone, layer]):
+                    losses[layer] = -value_of(model, rows, "loss")
             best = min(losses, key=losses.__getitem__)
-            steps.append({"layer": best, "number": numbers[best], "loss": losses[best]})
+            gone[best] = losses[best]
             advance(1)
-    return steps
+    return [{"layer": layer, "number": numbers[layer], "loss": loss} for layer, loss in gone.items()]
 
 
 def hidden_importance(model: PreTrainedModel, batches: Batches) -> Tensor:
@@ -237,11 +246,9 @@ def hidden_importance(model: PreTrainedModel, batches: Batches) -> Tensor:
     width, rows = int(model.config.hidden_size), 0
     total = torch.zeros(width, device=weights[0].device)
     with fixed_weights(model, learning=True), torch.enable_grad():
-        for batch in batches:
-            logits = batch.answers(model(**batch.inputs()).logits)
-            gradients = torch.autograd.grad(losses_of(batch, logits).sum(), weights)
+        for count, gradients in loss_gradients(model, batches, lambda _: weights):
             products = {id(w): w.detach() * gradient for w, gradient in zip(weights, gradients, strict=True)}
             by_position = [products[id(w)].movedim(dim, 0).reshape(width, -1).sum(dim=1) for _, w, dim in parts]
             total += torch.stack(by_position).sum(dim=0).abs()
-            rows += len(batch.input_ids)
+            rows += count
     return (total / rows).float().cpu()

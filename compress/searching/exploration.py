@@ -22,7 +22,7 @@ from compress.progress import duration, logger
 from compress.searching.budget import SearchBudget, ShapeTiming
 from compress.searching.making import Trainer
 from compress.searching.sampler import ShapeSampler
-from compress.searching.space import Shape, committed
+from compress.searching.space import PRECISIONS, Shape, committed
 from compress.searching.trials import (
     LAST,
     RUNGS,
@@ -44,29 +44,35 @@ MOST_SLOW = 10  # answers whose first steps take too long, with no training betw
 SAVED_EVERY_S = 5.0
 
 
-class SearchClock:
+class SearchClock(threading.Thread):
     """Counts seconds towards a limit over all starts of a search, in a ``with`` block; ``path`` keeps them.
 
     They are kept where the process is killed too: a training that is killed goes on where it was.
     """
 
     def __init__(self, path: Path, limit_s: float) -> None:
-        self.path, self.limit_s = path, limit_s
-        self._before, self.marks = kept(path, (0.0, {}))
-        self._begun, self._over = time.monotonic(), threading.Event()
-        self._saving = threading.Thread(target=self._save, daemon=True)
+        super().__init__(daemon=True)
+        self.path, self.limit_s, self._over = path, limit_s, threading.Event()
+        before_s, self.marks = kept(path, (0.0, {}))
+        self._begun_s = time.monotonic() - before_s
 
     def __enter__(self) -> Self:
-        self._saving.start()
+        self.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        self._saving.join()
+        self.join()
+
+    def run(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(SAVED_EVERY_S)
+            keep(self.path, (round(self.spent_s, 1), {**self.marks}))
 
     @property
     def spent_s(self) -> float:
-        return float(self._before + time.monotonic() - self._begun)
+        return float(time.monotonic() - self._begun_s)
 
     def left_s(self, share: float = 1.0, begun_s: float = 0.0) -> float:
         """Return the seconds that are left of a share of the time after ``begun_s``, below 0 where it is over."""
@@ -75,12 +81,6 @@ class SearchClock:
     def mark(self, name: str) -> float:
         """Return the seconds that were spent when this was asked first, also by an earlier start."""
         return float(self.marks.setdefault(name, round(self.spent_s, 1)))
-
-    def _save(self) -> None:
-        over = False
-        while not over:
-            over = self._over.wait(SAVED_EVERY_S)
-            keep(self.path, (round(self.spent_s, 1), {**self.marks}))
 
 
 @dataclass
@@ -92,11 +92,6 @@ class Exploration:
     trainer: Trainer
     clock: SearchClock
     trials: list[Trial] = field(default_factory=list)
-
-    @property
-    def teacher_value(self) -> float:
-        """The teacher's metric on validation rows."""
-        return self.trainer.validation.teacher_value
 
     @property
     def judged(self) -> list[Trial]:
@@ -111,9 +106,8 @@ class Exploration:
     @property
     def whole(self) -> list[Trial]:
         """The trials of committed students that were trained for all steps at once, in either precision."""
-        options = [(shape.family, shape.options) for shape in self.committed]
-        complete = [trial for trial in self.judged if (trial.shape.family, trial.shape.options) in options]
-        return [trial for trial in complete if [one.rung for one in trial.rungs] == [0, LAST]]
+        shapes = [replace(shape, precision=precision) for shape in self.committed for precision in PRECISIONS]
+        return [t for t in self.trials if t.shape in shapes and [one.rung for one in t.rungs] == [0, LAST]]
 
     def run(self) -> None:
         """Go through all rungs; what an earlier start has finished is not repeated."""
@@ -167,14 +161,13 @@ class Exploration:
             if trial.rungs and not trial.is_complete and self.trainer.is_trained(shape, LAST):
                 self._train(trial, LAST)  # the other precision of one that is trained
             repeats = repeats + 1 if known else 0
-            takes_too_long = trial.refused and not trial.rungs and not self.trainer.fault(shape)
-            slow = 0 if begun else slow + bool(takes_too_long)
+            slow = 0 if begun else slow + bool(trial.refused and not trial.rungs and not self.trainer.fault(shape))
             excess, values = {**self.budget.excess(trial.timing), "fault": float(not trial.rungs)}, None
             if trial.rungs:
                 first = trial.rungs[0].score.value
                 values = objectives(trial)[0], first
                 # In points, which weigh as doublings do.
-                least = floor([one.rungs[0].score.value for one in self.judged], self.teacher_value, self._drop)
+                least = self._floor([one.rungs[0].score.value for one in self.judged])
                 excess["max_accuracy_drop"] = 100 * max(0.0, least - first)
             self.sampler.tell(asked, values, excess)
 
@@ -182,9 +175,9 @@ class Exploration:
     def _wanted(self) -> int:
         return self.budget.trials or 2**31
 
-    @property
-    def _drop(self) -> float | None:
-        return self.budget.max_accuracy_drop
+    def _floor(self, values: Sequence[float]) -> float:
+        """Return the least metric of the students of a rung with which one may come within an accuracy drop."""
+        return floor(values, self.trainer.validation.teacher_value, self.budget.max_accuracy_drop)
 
     def _known(self, shape: Shape) -> Trial | None:
         return next((trial for trial in self.trials if trial.shape.key == shape.key), None)
@@ -214,13 +207,13 @@ class Exploration:
     def _next_rung(self, rung: int) -> None:
         whole = self.whole  # they compare, but take no place
         ranked = self._ranked([trial for trial in self.judged if not trial.missed], rung - 1)
-        values = [value for _, value in ranked]
-        least = floor(values, self.teacher_value, self._drop)
+        least = self._floor([value for _, value in ranked])
         waiting = [(trial, value) for trial, value in ranked if trial not in whole]
-        left, set_aside = promoted(len(waiting)), 0.0
+        places = left = promoted(len(waiting))
+        set_aside = 0.0
         for place, (trial, value) in enumerate(waiting):
             # Where one takes too long the next one has its place, but not if it is out of reach.
-            if left == 0 or place >= promoted(len(waiting)) and value < least:
+            if left == 0 or place >= places and value < least:
                 return
             to_the_end = MARGIN * self._seconds_for(trial, LAST) if rung < LAST else 0.0
             if trial.last.rung >= rung or self._train(trial, rung, self.clock.left_s() - (set_aside or to_the_end)):
@@ -237,8 +230,8 @@ class Exploration:
     def _use_what_is_left(self) -> None:
         """Where time is left, train what may win yet to the end, the most promising first."""
         while math.isfinite(self.clock.limit_s):
-            winner = choose(self.judged, self.budget)
-            least = winner.timing.speedup if self._drop is not None and winner else 0.0
+            winner, fastest_wins = choose(self.judged, self.budget), self.budget.max_accuracy_drop is not None
+            least = winner.timing.speedup if fastest_wins and winner else 0.0
             able = [t for t in self.judged if not t.missed and not t.is_complete and t.timing.speedup > least]
             if not any(self._train(trial, LAST) for trial, _ in self._ranked(able, 0)):
                 return
@@ -247,8 +240,8 @@ class Exploration:
         """Return those that were trained for a rung with their metric at it, the first to be promoted first."""
         there = [(trial, value) for trial in trials if (value := trial.value_at(rung)) is not None]
         figures = [(objectives(trial)[0], value) for trial, value in there]
-        order = promotion_order(figures, self.teacher_value, self._drop, metric_wins=self.budget.metric_wins)
-        return [there[index] for index in order]
+        least = self._floor([value for _, value in there])
+        return [there[index] for index in promotion_order(figures, least, metric_wins=self.budget.metric_wins)]
 
     def _train(self, trial: Trial, rung: int, left_s: float | None = None) -> bool:
         """Train a trial for the steps of a rung, if that is likely to end in time; return whether it was.
@@ -259,8 +252,8 @@ class Exploration:
         seconds = self._seconds_for(trial, rung)
         left = self.clock.left_s() if left_s is None else left_s
         if seconds > left:
-            remaining = duration(max(0.0, left))
-            trial.refused = f"{_steps(trial)} would take about {duration(seconds)}, and {remaining} were left"
+            there = duration(max(0.0, left))
+            trial.refused = f"{_steps(trial)} would take about {duration(seconds)}, and {there} were left"
             return False
         logger.info("%d: training, rung %d of %d ...", trial.number, rung + 1, len(RUNGS))
         try:
@@ -270,7 +263,17 @@ class Exploration:
             logger.warning("%d: %s", trial.number, trial.refused)
             return False
         trial.refused = ""
-        self._tell(trial)
+        metric, last = self.trainer.validation.metric.name, trial.last
+        value, difference = shown(last.score.value, metric), points(last.score.points)
+        logger.info(
+            f"{trial.number}: {metric} {value} ({difference} points) after {last.steps} steps, {last.seconds:.0f} s"
+        )
+        said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front_of(self.judged))
+        remaining = f"; {duration(max(0.0, self.clock.left_s()))} left" if math.isfinite(self.clock.limit_s) else ""
+        logger.info(
+            f"{plural(len(self.trials), 'shape')} timed, {len(self.judged)} trained; front (speed-up, points to the "
+            f"teacher): {said}{remaining}"
+        )
         return True
 
     def _seconds_for(self, trial: Trial, rung: int) -> float:
@@ -282,20 +285,6 @@ class Exploration:
             return trial.seconds_for(steps) * (1 - self.trainer.taken_share(trial.shape, rung))
         plain = self.trainer.known_timing(replace(trial.shape, precision="fp32")) or trial.timing
         return self.trainer.expected_seconds(trial.shape, plain.latency_ms)
-
-    def _tell(self, trial: Trial) -> None:
-        """Say what a trial is worth, and the front so far."""
-        metric, last = self.trainer.validation.metric.name, trial.last
-        value, difference = shown(last.score.value, metric), points(last.score.points)
-        logger.info(
-            f"{trial.number}: {metric} {value} ({difference} points) after {last.steps} steps, {last.seconds:.0f} s"
-        )
-        said = ", ".join(f"{times(one.timing.speedup)} {points(one.score.points)}" for one in front_of(self.judged))
-        limited = math.isfinite(self.clock.limit_s)
-        logger.info(
-            f"{plural(len(self.trials), 'shape')} timed, {len(self.judged)} trained; front (speed-up, points to the "
-            f"teacher): {said}" + (f"; {duration(max(0.0, self.clock.left_s()))} left" if limited else "")
-        )
 
 
 def _steps(trial: Trial) -> str:

@@ -213,7 +213,7 @@ def content_of(
     return {
         "teacher": trainer.teacher.name,
         "metric": trainer.validation.metric.name,
-        "teacher_value": explored.teacher_value,
+        "teacher_value": trainer.validation.teacher_value,
         "rows": counts,
         "threads": trainer.validation.threads,
         "seed": trainer.compute.seed,

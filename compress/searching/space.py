@@ -39,6 +39,11 @@ class Family:
     options: Mapping[str, tuple[Any, ...]]
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """The options of its committed recipe, or what is removed from the teacher first."""
+        return recipes.load_recipe("students", self.recipe).architecture.options if self.recipe else FIRST_PRUNED
+
 
 PRUNED = "pruned"
 FIRST_PRUNED = {"layers": "", "heads": "50%", "ffn": "50%"}
@@ -120,15 +125,9 @@ def space_for(config: Mapping[str, Any]) -> dict[str, dict[str, tuple[Any, ...]]
     """
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
     for name, family in FAMILIES.items():
-        if name == PRUNED:
-            if _of_teacher(config, "depth", (1.0,), None):
-                found[name] = {**family.options}
-            continue
-        base = recipes.load_recipe("students", family.recipe).architecture.options
-        own = {
-            option: _of_teacher(config, option, shares, base.get(option)) for option, shares in family.shares.items()
-        }
-        if all(own.values()):
+        first = family.first
+        own = {name: _of_teacher(config, name, shares, first.get(name)) for name, shares in family.shares.items()}
+        if all(own.values()) and (family.recipe or _of_teacher(config, "depth", (1.0,), None)):
             found[name] = {**own, **family.options}
     return found
 
@@ -137,13 +136,10 @@ def committed(space: Mapping[str, Mapping[str, tuple[Any, ...]]]) -> list[Shape]
     """Return each family's committed recipe as a point of the space, in int8, and a pruned teacher: the beginning."""
     found = []
     for name, options in space.items():
-        if name == PRUNED:
-            found.append(Shape(name, FIRST_PRUNED, "int8"))
-            continue
-        base = recipes.load_recipe("students", FAMILIES[name].recipe).architecture.options
-        chosen = {key: values[-1 if key in FAMILIES[name].shares else 0] for key, values in options.items()}
-        for key in base.keys() & options.keys():
-            value = tuple(base[key]) if isinstance(base[key], list) else base[key]
+        family, first = FAMILIES[name], FAMILIES[name].first
+        chosen = {key: values[-1 if key in family.shares else 0] for key, values in options.items()}
+        for key in first.keys() & options.keys():
+            value = tuple(first[key]) if isinstance(first[key], list) else first[key]
             chosen[key] = value if value in options[key] else options[key][len(options[key]) // 2]
         found.append(Shape(name, chosen, "int8"))
     return found

@@ -126,7 +126,7 @@ class Trial:
 
 
 def floor(values: Sequence[float], teacher: float, allowed_drop: float | None) -> float:
-    """Return the least metric of the students of a rung with which one may come within an accuracy drop."""
+    """Return the least metric of the students of a rung with which one may come within an allowed drop, in points."""
     return -math.inf if allowed_drop is None else min(teacher, max(values, default=teacher)) - allowed_drop / 100
 
 
@@ -135,19 +135,17 @@ def promoted(count: int) -> int:
     return math.ceil(count / REDUCTION)
 
 
-def promotion_order(points: Points, teacher: float, allowed_drop: float | None, *, metric_wins: bool) -> list[int]:
+def promotion_order(points: Points, least: float, *, metric_wins: bool) -> list[int]:
     """Return the numbers of a rung's students, the first to be promoted first.
 
     Args:
         points: the logarithm of the speed-up, and the metric (0.90, not 90).
-        teacher: the metric of the teacher.
-        allowed_drop: in points; None where none was given.
+        least: the metric that is in reach, as :func:`floor` returns it.
         metric_wins: whether of the students within the limits the one with the best metric is wanted.
     """
     by_metric = sorted(range(len(points)), key=lambda index: (-points[index][1], -points[index][0], index))
     if metric_wins or not points:
         return by_metric
-    least = floor([value for _, value in points], teacher, allowed_drop)
     within = [index for index, (_, value) in enumerate(points) if value >= least]
     chosen = [points[index] for index in within]
     low, high = np.min(chosen, axis=0), np.max(chosen, axis=0)

@@ -195,9 +195,9 @@ def test_a_stopped_study_goes_on_where_it_was(model: Path, tmp_path: Path, monke
     original, computed = MaskedEvaluation.predicted, []
 
     def predicted(self: MaskedEvaluation, masks: Any = None) -> Any:
-        before = len(list(self.folder.glob("*.npy"))) if self.folder.is_dir() else 0
+        before = len(list(self.folder.glob("*.json"))) if self.folder.is_dir() else 0
         found = original(self, masks)
-        if len(list(self.folder.glob("*.npy"))) > before:
+        if len(list(self.folder.glob("*.json"))) > before:
             computed.append(1)
             if len(computed) == 6:
                 raise KeyboardInterrupt

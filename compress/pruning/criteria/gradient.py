@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from compress.models.components import fixed_weights
 from compress.models.prunable_units import Part
-from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of
+from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, loss_gradients
 from compress.surgery.unit_masks import mask_hooks
 
 
@@ -35,11 +35,8 @@ def importance(
         hooks.mask(masks)
         totals = [torch.zeros(units, dtype=torch.float64) for units in hooks.counts]
         rows = 0
-        for batch in batches:
-            factors = hooks.per_example(len(batch.input_ids))
-            logits = batch.answers(model(**batch.inputs()).logits)
-            loss = losses_of(batch, logits, labels).sum()
-            for total, gradient in zip(totals, torch.autograd.grad(loss, factors), strict=True):
+        for count, gradients in loss_gradients(model, batches, hooks.per_example, labels):
+            for total, gradient in zip(totals, gradients, strict=True):
                 total += gradient.abs().sum(dim=0).double().cpu()
-            rows += len(batch.input_ids)
+            rows += count
     return as_scores([total / rows for total in totals], masks)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from compress.models.components import fixed_weights
 from compress.models.prunable_units import Part, units_of
-from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, losses_of
+from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, loss_gradients
 from compress.surgery.unit_masks import mask_hooks
 
 
@@ -32,12 +32,10 @@ def importance(
     with fixed_weights(model, learning=True), mask_hooks(model, part) as hooks, torch.enable_grad():
         hooks.mask(masks)
         rows = 0
-        for batch in batches:
-            logits = batch.answers(model(**batch.inputs()).logits)
-            loss = losses_of(batch, logits, labels).sum()
-            for total, gradient in zip(sums, torch.autograd.grad(loss, weights), strict=True):
+        for count, found in loss_gradients(model, batches, lambda _: weights, labels):
+            for total, gradient in zip(sums, found, strict=True):
                 total += gradient
-            rows += len(batch.input_ids)
+            rows += count
     gradients = {id(weight): total / rows for weight, total in zip(weights, sums, strict=True)}
 
     def product(weight: Tensor) -> Tensor:
