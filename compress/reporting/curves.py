@@ -79,7 +79,7 @@ def sweep(rows: Sequence[Result], key: str, best: Measurement | None) -> ReportT
             head = own[0].small_batch
             points = [(float(value(row)), float(getattr(line, what))) for row in own if (line := row.at(size))]
             lines.append(Series(head.title + ", padded" * (head.padding == "max_length"), points))
-        if lines := [line for line in lines if line.points]:
+        if any(line.points for line in lines):
             pictures.append(line_chart(lines, title=name, x_label=x_label, y_label=unit, log="xy"))
     return ReportTable(title, ["Model", heading, *columns], cells, pictures=pictures)
 
@@ -238,8 +238,7 @@ def pruning_curve(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> 
         lines.append(Series(title, points, bars))
         cells += [[Cell(title), number(x, "{:.1f}".format), number(y, "{:.2f}".format)] for x, y in points]
     title = f"{name}: {metric}{' on ' + split if split else ''}"
-    drawn = [line for line in lines if line.points]
-    picture = line_chart(drawn, title=title, x_label=label.lower(), y_label=metric_title(metric))
+    picture = line_chart(lines, title=title, x_label=label.lower(), y_label=metric_title(metric))
     return ReportTable(name, ["Line", label, metric_title(metric)], cells, pictures=[picture])
 
 

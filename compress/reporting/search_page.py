@@ -163,7 +163,7 @@ def _front(found: Mapping[str, Any]) -> ReportTable:
         f"torch, and {found['metric']} minus the teacher's on validation rows in points, with the paired 95% interval.",
         name="front",
         picture=line_chart(
-            [one for one in series if one.points],
+            series,
             title="The front",
             x_label=FASTER,
             y_label="difference (points)",

@@ -136,7 +136,7 @@ def line_chart(
     lines: bool = True,
     x_holds: Sequence[float] = (),
 ) -> str:
-    """Draw a line chart as a standalone SVG document; a series of one point is a single dot.
+    """Draw a line chart as a standalone SVG document; a series of one point is a single dot, of none nothing.
 
     Series are told apart by dashes, by the shapes of dots and by the legend above them, not by colour only.
 
@@ -145,6 +145,7 @@ def line_chart(
         lines: join the points of a series.
         x_holds: values that the horizontal axis holds beside those of the points.
     """
+    series = [one for one in series if one.points]
     across, up = ([point[axis] for one in series for point in one.points] for axis in (0, 1))
     up += [end for one in series for bar in one.bars for end in bar]
     room = LEGEND_STEP * len(series) if len(series) > 1 else 0
@@ -162,11 +163,7 @@ def _in_words(series: Sequence[Series], x_label: str, y_label: str) -> str:
     def ends(line: Sequence[tuple[float, float]]) -> str:
         return " to ".join(f"{number(round(b, 2))} at {number(round(a, 2))}" for a, b in (line[0], line[-1]))
 
-    told = [
-        f"{one.name} goes from {', then from '.join(map(ends, one.lines or [[*one.points]]))}"
-        for one in series
-        if one.points
-    ]
+    told = [f"{one.name} goes from {', then from '.join(map(ends, one.lines or [[*one.points]]))}" for one in series]
     return f"{y_label} against {x_label}: {'; '.join(told)}."
 
 
