@@ -2,21 +2,31 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
 
 from compress.benchmarking.results.files import Result
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import CompressError, did_you_mean, refuse
 from compress.fields import validated
 from compress.files import read_toml
-from compress.recipes.parsing import Checked, parse
+from compress.recipes.parsing import Checked, parse, require
 
 _PATTERNS = ("model", "runtime", "device", "data")
-_NUMBERS = ("threads", "batch_size", "length")
+
+
+def _not_empty(pattern: str, about: pydantic.ValidationInfo) -> str:
+    require(pattern, f"{about.field_name} is empty; leave it out to mean every one")
+    return pattern
+
+
+Pattern = Annotated[str, pydantic.AfterValidator(_not_empty)]
+FromOne = Annotated[int, pydantic.Field(ge=1)]
 
 
 @validated
@@ -28,19 +38,13 @@ class Selector(Checked):
     latency; without ``length`` it is the data's own rows.
     """
 
-    model: str = "*"
-    runtime: str = "*"
-    device: str = "*"
-    data: str = "*"
-    threads: int | None = None
-    batch_size: int | None = None
-    length: int | None = None
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, in the user's words."""
-        found = [f"{name} is empty; leave it out to mean every one" for name in _PATTERNS if not getattr(self, name)]
-        numbers = {name: getattr(self, name) for name in _NUMBERS}
-        return found + [f"{name} = {n} must be at least 1" for name, n in numbers.items() if n is not None and n < 1]
+    model: Pattern = "*"
+    runtime: Pattern = "*"
+    device: Pattern = "*"
+    data: Pattern = "*"
+    threads: FromOne | None = None
+    batch_size: FromOne | None = None
+    length: FromOne | None = None
 
 
 def select(selector: Selector, rows: Sequence[Result], *, prefix: str) -> list[Measurement]:
@@ -120,43 +124,6 @@ def size_in_bytes(text: str | int) -> int:
     return size
 
 
-@validated
-class GateBudget(Selector):
-    """Limits on the lines that a selector finds; a limit that is not given is not checked.
-
-    ``max_accuracy_drop`` is in points of the metric against the teacher, ``min_metric`` and ``max_calibration_error``
-    are fractions; speed-ups are against the teacher in torch. ``max_size`` is of the weights on disk, ``max_memory`` of
-    the model above what its libraries hold. ``over_seeds`` judges the mean over training seeds instead of each model.
-    """
-
-    max_accuracy_drop: float | None = None
-    min_metric: float | None = None
-    max_calibration_error: float | None = None
-    min_speedup: float | None = None
-    min_speedup_with_tokenizer: float | None = None
-    max_p95_ms: float | None = None
-    max_size: str | int | None = None
-    max_memory: str | int | None = None
-    over_seeds: bool = False
-
-    def limits(self) -> dict[str, float]:
-        """Return the limits that are given, sizes in bytes."""
-        return {name: parse_limit(name, value) for name in LIMITS if (value := getattr(self, name)) is not None}
-
-    def faults(self) -> list[str]:
-        found = super().faults()
-        given = {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
-        found += [] if given else [f"no limit is given; give one or more of {', '.join(LIMITS)}"]
-        for name, value in given.items():
-            try:
-                parse_limit(name, value)
-            except ValueError as error:
-                found.append(f"{name} = {error}")
-        if self.over_seeds and (unfit := sorted(set(given) - {*OVER_SEEDS})):
-            found.append(f"over_seeds is for {' and '.join(OVER_SEEDS)}, not for {', '.join(unfit)}; use two budgets")
-        return found
-
-
 _ABOVE_ZERO = math.ulp(0.0)
 _LARGEST = math.nextafter(math.inf, 0)
 _SIZES = ("max_size", "max_memory")
@@ -192,6 +159,48 @@ def parse_limit(name: str, value: Any) -> float:
     return limit
 
 
+def _limit(value: Any, about: pydantic.ValidationInfo) -> float | None:
+    try:
+        return None if value is None else parse_limit(about.field_name or "", value)
+    except ValueError as error:
+        require(False, f"{about.field_name} = {error}")
+    return None
+
+
+Limit = Annotated[float | None, pydantic.AfterValidator(_limit)]
+Size = Annotated[str | int | None, pydantic.AfterValidator(_limit)]
+
+
+@validated
+class GateBudget(Selector):
+    """Limits on the lines that a selector finds; a limit that is not given is not checked.
+
+    ``max_accuracy_drop`` is in points of the metric against the teacher, ``min_metric`` and ``max_calibration_error``
+    are fractions; speed-ups are against the teacher in torch. ``max_size`` is of the weights on disk, ``max_memory`` of
+    the model above what its libraries hold. ``over_seeds`` judges the mean over training seeds instead of each model.
+    """
+
+    max_accuracy_drop: Limit = None
+    min_metric: Limit = None
+    max_calibration_error: Limit = None
+    min_speedup: Limit = None
+    min_speedup_with_tokenizer: Limit = None
+    max_p95_ms: Limit = None
+    max_size: Size = None
+    max_memory: Size = None
+    over_seeds: bool = False
+
+    def limits(self) -> dict[str, float]:
+        """Return the limits that are given, sizes in bytes."""
+        return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+
+    def faults(self) -> Iterator[str]:
+        if not self.limits():
+            yield f"no limit is given; give one or more of {', '.join(LIMITS)}"
+        if self.over_seeds and (unfit := sorted({*self.limits()} - {*OVER_SEEDS})):
+            yield f"over_seeds is for {' and '.join(OVER_SEEDS)}, not for {', '.join(unfit)}; use two budgets"
+
+
 @validated
 class Tolerance(Selector):
     """How far the lines that a selector finds may fall behind older results.
@@ -202,13 +211,11 @@ class Tolerance(Selector):
     max_drop: float = 1.0
     max_slowdown: float = 0.1
 
-    def faults(self) -> list[str]:
-        found = super().faults()
+    def faults(self) -> Iterator[str]:
         if not 0 <= self.max_drop <= 100:
-            found.append(f"max_drop = {self.max_drop} is not a number of percentage points from 0 to 100, such as 1.0")
+            yield f"max_drop = {self.max_drop} is not a number of percentage points from 0 to 100, such as 1.0"
         if not 0 <= self.max_slowdown < 1:
-            found.append(f"max_slowdown = {self.max_slowdown} is not a share from 0 to below 1, such as 0.1")
-        return found
+            yield f"max_slowdown = {self.max_slowdown} is not a share from 0 to below 1, such as 0.1"
 
 
 @validated

@@ -474,8 +474,6 @@ def check(
     """
     every = [*budgets, *asked]
     prefixes = [*(f"budget[{index}]: " for index in range(len(budgets))), *("" for _ in asked)]
-    faults = [prefix + fault for one, prefix in zip(every, prefixes, strict=True) for fault in one.faults()]
-    faults += [f"baseline: {fault}" for tolerance in tolerances for fault in tolerance.faults()]
     refuse(
         (
             not every and baseline is None and against is None,
@@ -486,7 +484,6 @@ def check(
             baseline is not None and against is not None,
             "--baseline and --against are both older results to compare with; give one of them",
         ),
-        (faults, "; ".join(faults)),
     )
     lines = Results.open(*results)
     rows = lines.configurations
