@@ -51,7 +51,7 @@ SLOW = frozenset(
     test_labels_page test_nothing_is_sent test_orphans test_packaging test_progress test_shared test_tagging
     training/architectures/test_families training/architectures/test_initialization training/losses/test_losses_train
     training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation
-    training/test_damaged_work training/test_distill training/test_finetune training/test_learned_vocabulary
+    training/test_damaged_work training/test_distill training/test_finetune training/test_build_student
     training/test_phases training/test_precision training/test_pretrain training/test_processes
     training/test_distill_inputs training/test_row_adamw training/test_trackers
     models/networks/test_networks

@@ -50,8 +50,7 @@ from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.surgery.unit_masks import mask_hooks
 from compress.tasks import find_task, metrics_by_name, of_rows
-from compress.training.batches import collator
-from compress.training.training_data import LabelledPool, TrainingRow, agreement_rows, tokenized
+from compress.training.training_data import LabelledPool, TrainingRow, agreement_rows, collator, tokenized
 from tests.support.labelling import label
 from tests.support.results import line as made_up
 from tests.support.tagging import TAGS, bilstm_tagger, cnn_tagger, conllu, pruned_tagger, sentences, tagger

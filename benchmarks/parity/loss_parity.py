@@ -30,8 +30,7 @@ from compress import plugins
 from compress.benchmarking.results.files import provenance
 from compress.files import write_json_lines
 from compress.models.batch import NO_TARGET, Batch, Outputs
-from compress.training.loss_modules import VocabularyHead
-from compress.training.losses._common import split_heads
+from compress.training.losses._common import VocabularyHead, split_heads
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from competitor_environments import textbrewer_python  # noqa: I001

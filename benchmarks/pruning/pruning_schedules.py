@@ -52,11 +52,10 @@ from compress.recipes import Choice, Training
 from compress.surgery.remove import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from compress.tasks import find_task
-from compress.training.batches import collator
 from compress.training.modifiers.gradual_pruning import STATE, attach, masked_share
-from compress.training.teacher_signal import CachedTeacher
+from compress.training.teacher_signal import cached_teacher
 from compress.training.trainer import Objective, TrainingRun, train
-from compress.training.training_data import TrainingRow, tokenized
+from compress.training.training_data import TrainingRow, collator, tokenized
 
 ARMS = ("once", "once-in-two", "gradual", "movement", "random")
 COMPARED = ("once", "once-in-two", "gradual")  # with whom the others are
@@ -224,7 +223,7 @@ class Study:
         train(
             model,
             written,
-            Objective(LOSSES, CachedTeacher(), modifier=modifier),
+            Objective(LOSSES, cached_teacher, modifier=modifier),
             TrainingRun(folder / "checkpoints", training, find_task("classification"), Compute("cpu", 1, self.seed)),
             steps=len(given) // training.batch_size,
             collate=collator(tokenizer.pad_token_id or 0),

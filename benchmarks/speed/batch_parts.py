@@ -25,9 +25,9 @@ from compress.inference.compute import autocast, fast_float32, resolve_precision
 from compress.inference.speedup_intervals import speedup
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
-from compress.training.batches import EpochSampler
-from compress.training.row_adamw import RowAdamW, clip_gradients
 from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
+from compress.training.trainer import RowAdamW, clip_gradients
+from compress.training.training_data import EpochSampler
 
 WARM_UP = 2  # steps of each way
 

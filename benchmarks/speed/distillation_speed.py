@@ -54,7 +54,7 @@ from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import available_cores
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, needs_of
-from compress.training.layer_mapping import layer_map
+from compress.training.losses._common import layer_map
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from competitor_environments import textbrewer_python  # noqa: I001

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,17 +29,16 @@ from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Training, needs_of
-from compress.training.batches import EpochSampler, Masker, collator
 from compress.training.teacher_signal import (
     LIVE,
-    CachedFirstStates,
-    CachedTeacher,
     LiveTeacher,
     TeacherSignal,
+    cached_first_states,
+    cached_teacher,
     write_first_states,
 )
 from compress.training.trainer import DistillationTrainer, Objective, TrainingRun
-from compress.training.training_data import TrainingRow, tokenized
+from compress.training.training_data import EpochSampler, Masker, TrainingRow, collator, tokenized
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
 TRAINING = Training(batch_size=32, precision="float32", max_length=128)
@@ -200,9 +200,9 @@ class Ours:
         self, candidate: Candidate, losses: Sequence[Choice], training_plan: TrainingPlan, precision: str
     ) -> TeacherSignal:
         if candidate.teacher == FIRST:
-            return CachedFirstStates(training_plan.first_states)
+            return partial(cached_first_states, np.load(training_plan.first_states, mmap_mode="r"))
         if candidate.teacher in {NO_TEACHER, CACHED}:
-            return CachedTeacher()
+            return cached_teacher
         live = LiveTeacher(self.teacher, needs_of(losses) & LIVE, precision)
 
         def without_cache(batch: Batch, cached_logits: Tensor | None) -> Outputs:

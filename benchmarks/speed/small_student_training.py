@@ -29,7 +29,7 @@ from compress.data.tokenization import encode, pad
 from compress.files import write_json_lines
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import ModelDir
-from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
+from compress.training.trainer import RowAdamW, clip_gradients, sparse_gradients
 
 STUDENTS = ("cnn", "ngram")
 WAYS = ("as it is", "dense")

@@ -31,8 +31,8 @@ from compress.inference.compute import Compute
 from compress.requests.labelling import label
 from compress.requests.training import distill
 from compress.training import trainer
-from compress.training.row_adamw import RowAdamW
 from compress.training.teacher_signal import LiveTeacher
+from compress.training.trainer import RowAdamW
 
 WHOLE = "training"
 PARTS: dict[str, tuple[Any, str]] = {

@@ -20,7 +20,7 @@ class Batch:
     ``labels`` is ``[B]``, as the ``task`` reads them: class indices (``-100`` where a row has no gold label), or float
     targets (``nan``) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the ids of the tokens
     that masking chose, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text
-    in a mixture of two vocabularies (:mod:`compress.training.learned_vocabulary`), with its ``mixed_mask``. ``rows``
+    in a mixture of two vocabularies (:mod:`compress.training.build_student`), with its ``mixed_mask``. ``rows``
     ``[B]`` are the numbers of the rows in what is taught.
     """
 

@@ -33,7 +33,7 @@ from compress.surgery.remove import remove_heads, remove_hidden, remove_layers, 
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
 from compress.surgery.unit_masks import Masks, mask_key, masked, masked_positions
 from compress.tasks import Task
-from compress.training.layer_mapping import kept_layer_map
+from compress.training.losses._common import kept_layer_map
 from compress.training.training_data import Gold, LabelledPool, Selection, agreement_rows
 
 ON_TRAIN = "train (the scoring rows)"

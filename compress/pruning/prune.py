@@ -323,7 +323,7 @@ class Recovery:
         own = [labels for labels in pool.labels if labels.teacher_sha256 == self.source.sha256] if pool else []
         logits = teacher_logits(self.source, train.examples, compute=self.compute, labels=own, progress=self.progress)
         kept = pool if pool is None or self.rows.validation.examples else pool.part(held=False)
-        return TrainingData(kept, replace(train, logits=logits))
+        return TrainingData(kept.labelled if kept else None, replace(train, logits=logits))
 
     def mask_gradually(self, state: PrunedState, units: Mapping[Part, int], folder: Path) -> Masks:
         """Train a model while the cubic schedule masks heads and neurons, and return the masks.

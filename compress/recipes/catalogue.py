@@ -76,19 +76,21 @@ def recipe_names(kind: Kind) -> tuple[str, ...]:
 # Reading and writing
 
 
-def load_recipe(kind: Kind, name_or_path: str) -> Any:
-    """Read a recipe by name, or from a ``.toml`` file.
+def load_recipe(kind: Kind, name_or_path: Any) -> Any:
+    """Read a recipe by name, or from a ``.toml`` file; one that is read stays as it is.
 
     Raises:
         CompressError: no such recipe (with a did-you-mean), or every fault of the file at once.
     """
+    if isinstance(name_or_path, RECIPE_KINDS[kind].recipe):
+        return name_or_path
     path, known, called = Path(name_or_path), recipe_names(kind), RECIPE_KINDS[kind].called
     is_name = path.suffix != ".toml"
     if is_name:
         path = folder(kind) / f"{name_or_path}.toml"
     refuse(
         (
-            is_name and name_or_path not in known,
+            is_name and str(name_or_path) not in known,
             f"unknown {called} {name_or_path!r}; there is {', '.join(known)}, or give a .toml file."
             f"{did_you_mean(name_or_path, known)}",
         ),

@@ -28,7 +28,7 @@ class Training(Checked):
     take long beside the training. The best checkpoint is kept. A training stops after ``patience`` evaluations without
     a better score; 0, the default, never stops it: while the learning rate falls the score may still rise.
     ``max_length`` is the number of tokens that a text is cut to; 0 chooses it by the lengths of the training rows
-    (:func:`compress.training.step_plan.length_for`).
+    (:func:`compress.training.phases.length_for`).
     ``precision`` ``auto`` is bfloat16 where the device multiplies it faster than float32; on a CPU a short trial tells.
     """
 

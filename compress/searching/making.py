@@ -50,7 +50,7 @@ from compress.searching.space import PRECISIONS, QUANTIZER, Shape
 from compress.searching.trials import LAST, RUNGS, TrainedRung
 from compress.training.build_student import build_student
 from compress.training.distill import distill
-from compress.training.step_plan import steps_for
+from compress.training.phases import steps_for
 from compress.training.training_data import LabelledPool
 
 SHAPE_TEXTS = 50_000  # of the pool and of train each, whose vocabulary small students are timed with

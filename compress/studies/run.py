@@ -46,9 +46,10 @@ from compress.studies.plan import (
     pruned_name,
     within_budget,
 )
-from compress.training.augmentation import augmented, one_of
 from compress.training.distill import CONTROL_PHASES, distill
-from compress.training.finetune import encoder_of, finetune
+from compress.training.encoders import encoder_of
+from compress.training.finetune import finetune
+from compress.training.training_data import augmented, one_of
 
 RESULTS_NAME = "results.jsonl"
 REPORT_NAME = "report"
@@ -243,7 +244,7 @@ class Study:
 
         def make(path: Path) -> LabelDir:
             if any(phase.teacher == "encoder" for phase in student.phases):
-                encoder_of(teacher, None)  # where it is not there, the student cannot be made, and needs no labels
+                encoder_of(teacher)  # where it is not there, the student cannot be made, and needs no labels
             variants = augmented(
                 self.rows.unlabeled,
                 augmentation,

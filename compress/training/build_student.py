@@ -1,43 +1,56 @@
-"""Build the untrained student of a recipe, with the tokenizer that it reads."""
+"""Build the untrained student of a recipe, with the tokenizer that it reads.
 
+It may have a small vocabulary that is learned from the corpus: Zhao et al. 2019, "Extreme Language Model Compression
+with Optimal Subwords and Shared Projections" (arXiv:1909.11687), and its later form "Extremely Small BERT Models from
+Mixed-Vocabulary Training" (EACL 2021).
+"""
+
+import copy
+import functools
+import json
+import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, trainers
+from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
-from compress.data import Example
+from compress.data import Example, row_key
+from compress.data.examples import texts_of
 from compress.data.tokenization import maximum_length
 from compress.errors import refuse
 from compress.models.components import input_embeddings
+from compress.models.model_dir import ModelDir
 from compress.models.modeling import ENDINGS
 from compress.models.modeling.registration import is_known
 from compress.progress import Progress, silent
 from compress.recipes import StudentRecipe, needs_of
 from compress.tasks import Task, of_network
-from compress.training.batches import Masker, batch_of, collator
-from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
-from compress.training.loss_modules import attach_losses, detach_loss_modules
-from compress.training.phases import prepared
-from compress.training.step_plan import step_ranges
+from compress.training.phases import prepared, step_ranges
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher, needs_of_student
-from compress.training.training_data import TrainingRow, tokenized
+from compress.training.trainer import attach_losses, detach_loss_modules
+from compress.training.training_data import Masker, Mixing, TrainingRow, batch_of, collator, tokenized
 
 TRIED_ROWS, TRIED_LENGTH = 8, 32
+SPECIALS = ("pad", "unk", "cls", "sep", "mask")
+PLAIN = {"add_special_tokens": False}
+ALPHABET = 1000  # letters; rarer ones are unknown
 
 
 class BuiltStudent(NamedTuple):
-    """An untrained student; ``mixer`` writes texts in two vocabularies where a loss reads such."""
+    """An untrained student; ``mixed_ids`` writes texts in two vocabularies where a loss reads such."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    mixer: Mixer | None
+    mixed_ids: Mixing | None
 
 
 def build_student(
@@ -47,6 +60,8 @@ def build_student(
     texts: Callable[[], Iterable[Example]],
     *,
     seed: int,
+    learns_vocabulary: bool = True,
+    start: ModelDir | None = None,
     progress: Progress = silent,
 ) -> BuiltStudent:
     """Return the student as its training begins.
@@ -55,22 +70,28 @@ def build_student(
         tokenizer: the teacher's.
         texts: gives the texts that it will be trained on, from the first one at each call.
         seed: of the mixer; what the architecture draws follows from torch's own generator.
+        learns_vocabulary: whether the recipe's ``[vocabulary]`` is learned; else the student reads the teacher's.
+        start: a pre-trained body of the student.
 
     Raises:
-        CompressError: the teacher, its tokenizer or the texts do not fit the recipe.
+        CompressError: the teacher, its tokenizer or the texts do not fit the recipe, or the start has another
+            vocabulary or shape.
     """
     started: Any = teacher
-    mixer = None
-    if recipe.vocabulary:
+    mixed_ids = None
+    if recipe.vocabulary and learns_vocabulary:
         with progress("Learning the vocabulary", None):
             learned = learn_vocabulary(tokenizer, texts(), recipe.vocabulary.size)
         if any("mixed" in phase.needs for phase in recipe.phases):
-            mixer = Mixer(tokenizer, learned, input_embeddings(started).num_embeddings, seed)
+            mixed_ids = mixer(tokenizer, learned, input_embeddings(started).num_embeddings, seed)
         started, tokenizer = re_embed(started, tokenizer, learned), learned
     plugin = plugins.find("architectures", recipe.architecture.name)
     built = plugin.function(started, tokenizer, texts(), **recipe.architecture.options)
     _check_opens(built, plugin.called)
-    return BuiltStudent(built, tokenizer, mixer)
+    if start:
+        start.check_vocabulary(tokenizer)
+        start.give_body(built)
+    return BuiltStudent(built, tokenizer, mixed_ids)
 
 
 def try_student(
@@ -81,6 +102,7 @@ def try_student(
     task: Task,
     *,
     selects: bool,
+    start: ModelDir | None = None,
 ) -> PreTrainedModel:
     """Return a student that was built from a few texts, once the losses of its phases were computed on them.
 
@@ -90,13 +112,14 @@ def try_student(
     Args:
         teachers: by the names in :class:`compress.recipes.Phase`; modifiers may change them.
         selects: of the last phase the best weights are to be kept.
+        start: as for :func:`build_student`.
 
     Raises:
         CompressError: options of the architecture, a phase, a modifier or a loss do not fit the teacher.
     """
-    start = next(filter(None, teachers.values()))
     few = [*islice(texts(), TRIED_ROWS)]
-    student = build_student(replace(recipe, vocabulary=None), start, tokenizer, lambda: few, seed=0).model
+    first = next(filter(None, teachers.values()))
+    student = build_student(recipe, first, tokenizer, lambda: few, seed=0, learns_vocabulary=False, start=start).model
     student.train(False)
     length = min(TRIED_LENGTH, maximum_length(tokenizer, student.config.to_dict()))
     with TemporaryDirectory() as folder:
@@ -141,3 +164,115 @@ def _check_opens(student: PreTrainedModel, architecture: str) -> None:
             f"{built} without get_input_embeddings(), which must return the nn.Embedding of its tokens",
         ),
     )
+
+
+def learn_vocabulary(
+    tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], size: int
+) -> PreTrainedTokenizerFast:
+    """Return a WordPiece tokenizer of ``size`` tokens learned from the texts, which finds words as the teacher's does.
+
+    Raises:
+        CompressError: the teacher's tokenizer is not of BERT's kind, whose special tokens the student needs.
+    """
+    theirs: Any = tokenizer.backend_tokenizer
+    kind = json.loads(theirs.to_str())["model"]["type"]
+    refuse(
+        (
+            kind != "WordPiece" or any(getattr(tokenizer, f"{name}_token") is None for name in SPECIALS),
+            "[vocabulary] learns subword tokens for teachers with a WordPiece tokenizer, and the tokenizer of this one "
+            f"is of the kind {kind}; use a BERT-like teacher, or a student without [vocabulary]",
+        )
+    )
+    # In the teacher's order: MPNet's embeddings take the id 1 for padding, whatever their config says.
+    named = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in SPECIALS}
+    specials = sorted(named.values(), key=tokenizer.convert_tokens_to_ids)
+    made = Tokenizer(models.WordPiece(unk_token=tokenizer.unk_token))
+    made.normalizer, made.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
+    texts = list(texts_of(examples))
+    letters, inner = _letters(texts, made)
+    # The trainer numbers letters inside words as it meets them in a hash table, and equally frequent pairs by these
+    # numbers: named beforehand, and in order, they make the same text give the same vocabulary.
+    made.train_from_iterator(
+        texts,
+        trainers.WordPieceTrainer(
+            vocab_size=size,
+            special_tokens=[*specials, *inner],
+            initial_alphabet=letters,
+            limit_alphabet=len(letters),
+            show_progress=False,
+        ),
+    )
+    learned: Any = BertTokenizer(
+        made.get_vocab(),
+        do_lower_case=_normal(theirs, "A") == "a",
+        strip_accents=_normal(theirs, "é") == "e",
+        tokenize_chinese_chars=_normal(theirs, "中") != "中",
+        **named,
+    )
+    learned.model_max_length = tokenizer.model_max_length
+    return cast(PreTrainedTokenizerFast, learned)
+
+
+def _normal(tokenizer: Any, text: str) -> str:
+    return str(tokenizer.normalizer.normalize_str(text)) if tokenizer.normalizer else text
+
+
+def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]]:
+    """Return the most frequent letters of words, and the tokens of one letter that continue a word, both in order."""
+    found: Counter[str] = Counter()
+    inside: set[str] = set()
+    for text in texts:
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(_normal(tokenizer, text)):
+            found.update(word)
+            inside.update(word[1:])
+    kept = sorted(found, key=lambda letter: (-found[letter], letter))[:ALPHABET]
+    return sorted(kept), [f"##{letter}" for letter in sorted(inside & set(kept))]
+
+
+@torch.no_grad()
+def re_embed(
+    teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, learned: PreTrainedTokenizerFast
+) -> PreTrainedModel:
+    """Return a copy of the teacher that reads the learned vocabulary.
+
+    A token that the teacher has too keeps its vector; another gets the mean of the teacher's tokens for its letters.
+    """
+    copied = copy.deepcopy(teacher)
+    vectors = input_embeddings(teacher).weight.detach()
+    theirs, rows = tokenizer.get_vocab(), torch.empty(len(learned), vectors.shape[1])
+    for piece, index in learned.get_vocab().items():
+        letters = [theirs[piece]] if piece in theirs else tokenizer(piece.removeprefix("##"), **PLAIN)["input_ids"]
+        rows[index] = vectors[letters or [tokenizer.unk_token_id]].mean(dim=0)
+    embedding = torch.nn.Embedding(len(learned), vectors.shape[1], padding_idx=learned.pad_token_id)
+    embedding.weight.copy_(rows)
+    copied.set_input_embeddings(embedding)
+    copied.config.vocab_size, copied.config.pad_token_id = len(learned), learned.pad_token_id
+    return copied
+
+
+def mixer(tokenizer: PreTrainedTokenizerFast, learned: PreTrainedTokenizerFast, teacher_size: int, seed: int) -> Mixing:
+    """Return what writes a text in a mixture of two vocabularies: each word in the learned one with probability 1/2.
+
+    Ids of learned tokens follow after the teacher's: ``teacher_size + id``. The teacher's special tokens are around
+    them. The same text always gives the same mixture. It refuses pairs, whose segments a mixture does not carry.
+    """
+    splitter: Any = tokenizer.backend_tokenizer
+
+    @functools.cache
+    def pieces(word: str) -> tuple[list[int], list[int]]:
+        theirs, ours = (one(word, **PLAIN)["input_ids"] for one in (tokenizer, learned))
+        return theirs, [teacher_size + piece for piece in ours]
+
+    def mixed_ids(example: Example, max_length: int) -> list[int]:
+        refuse(
+            (
+                example.text_pair is not None,
+                "the loss mixed-vocabulary reads single texts, and this data has pairs; leave it out",
+            )
+        )
+        generator = random.Random(row_key(example) + seed.to_bytes(8, "big"))
+        words = splitter.pre_tokenizer.pre_tokenize_str(_normal(splitter, example.text))
+        ids = [index for word, _ in words for index in pieces(word)[generator.random() < 0.5]]
+        return [tokenizer.cls_token_id, *ids[: max_length - 2], tokenizer.sep_token_id]
+
+    return mixed_ids

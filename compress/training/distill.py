@@ -1,36 +1,34 @@
-"""Distillation stage: train a student to match its teacher."""
+"""Distillation stage: train a student to match its teacher.
+
+Labels from elsewhere are the only source of logits then: the teacher gives tokenizer, start and hidden states, and its
+own logits never mix with them.
+"""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any, cast
 
-from transformers import set_seed
+from transformers import PreTrainedModel, set_seed
 
+from compress import plugins
 from compress.data import Example, check_roles, grouped_split, row_key
+from compress.errors import refuse
 from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
-from compress.labelling.label import teacher_logits
+from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
 from compress.models.manifest import is_whole
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
-from compress.recipes import Choice, Phase, resolved
-from compress.requests.labelling import label
+from compress.recipes import Choice, Phase, StudentRecipe, load_recipe, of_phases, resolved
+from compress.requests import Model, is_given
+from compress.requests.labelling import Label
 from compress.requests.training import Distill
-from compress.tasks import Task
-from compress.training.augmentation import augmented, one_of
+from compress.tasks import Task, default
 from compress.training.build_student import build_student, try_student
-from compress.training.distill_inputs import (
-    check_foreign_labels,
-    check_request,
-    open_start,
-    open_student,
-    open_teacher,
-    possible_phases,
-)
-from compress.training.finetune import encoder_of
+from compress.training.encoders import encoder_of, open_encoder
 from compress.training.phases import check_batch_sizes, fit, with_length
 from compress.training.trainer import TrainingRun, summary
 from compress.training.training_data import (
@@ -39,8 +37,10 @@ from compress.training.training_data import (
     Selection,
     TrainingData,
     agreement_rows,
+    augmented,
     check_held_out,
     held_out,
+    one_of,
 )
 
 CONTROL_PHASES = (Phase((Choice("hard-label"),), name="control", text="gold"),)
@@ -62,7 +62,7 @@ def distill(request: Distill) -> ModelDir:
     labels, variants = open_labels(request.labels), open_labels(request.variants)
     opened = cast("list[LabelDir]", [*labels, *variants])
     model = open_teacher(request.teacher, opened)
-    recipe = open_student(request.student)
+    recipe: StudentRecipe = load_recipe("students", request.student)
     if request.max_length:
         recipe = replace(recipe, training=replace(recipe.training, max_length=request.max_length))
     start, recipe = (None, recipe) if request.start is None else open_start(request.start, recipe)
@@ -72,16 +72,12 @@ def distill(request: Distill) -> ModelDir:
     check_request(model, recipe, request, opened)
     label_dirs = [directory.for_model(model) for directory in opened]
     if request.combine:
-        combined = len(labels)
-        label_dirs = [combine_labels(label_dirs[:combined], request.weights), *label_dirs[combined:]]
+        label_dirs = [combine_labels(label_dirs[: len(labels)], request.weights), *label_dirs[len(labels) :]]
     foreign = [directory for directory in label_dirs if directory.teacher_sha256 != model.sha256]
     for directory in foreign:
         logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     validation, metric = labelled.validation, labelled.metric
     model.task.metric(metric, len(model.labels))  # refuses an unknown one
-    tokenizer = model.tokenizer
-    if start:
-        start.check_vocabulary(tokenizer)
     pool: Any = unlabeled or LabelledPool(tuple(label_dirs))  # of no rows where all phases read gold ones
     roles = {"train": labelled.train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, labelled.overlap)
@@ -102,19 +98,18 @@ def distill(request: Distill) -> ModelDir:
     check_batch_sizes(recipe.training, phases)
     if not request.control:
         check_foreign_labels(model, phases, foreign, recipe.name)
-    encoder = encoder_of(model, request.encoder) if any(phase.teacher == "encoder" for phase in phases) else None
-
-    def teachers() -> dict[str, Any]:
-        return {"task": model.load(), "encoder": encoder and encoder.with_head(model.labels, model.task)}
+    encoder = None
+    if any(phase.teacher == "encoder" for phase in phases):
+        encoder = open_encoder(request.encoder) if request.encoder is not None else encoder_of(model)
 
     def texts() -> Iterable[Example]:
         return chain(pool, train)
 
-    built_from = replace(recipe, phases=phases)
-    tried = try_student(built_from, teachers(), tokenizer, texts, model.task, selects=True)
-    if start:
-        start.give_body(tried)  # refuses another shape
-    del tried
+    built_from, tokenizer = replace(recipe, phases=phases), model.tokenizer
+    set_seed(compute.seed)  # an encoder gets a random head
+    task_network: Any = model.network.cpu()  # type: ignore[no-untyped-call, unused-ignore]  # wherever it ran before
+    networks = {"task": task_network, "encoder": encoder and encoder.with_head(model.labels, model.task)}
+    try_student(built_from, networks, tokenizer, texts, model.task, selects=True, start=start)
     if not foreign and not request.control:
         check_gold(model, train, "train", compute)
         check_gold(model, validation, "validation", compute)
@@ -139,9 +134,8 @@ def distill(request: Distill) -> ModelDir:
             pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=selects)
         if unlabeled and not request.control:
             folder = stage.scratch / POOL_FOLDER
-            if not is_whole(folder):
-                label(model, pool, folder, device=request.device, threads=compute.threads, progress=progress)
-            pool = LabelledPool((LabelDir.open(folder),))
+            asked = Label(model, pool, folder, device=request.device, threads=compute.threads, progress=progress)
+            pool = LabelledPool((LabelDir.open(folder) if is_whole(folder) else label(asked),))
         if train and not request.control:
             logits = teacher_logits(
                 model, train, labels=label_dirs, complete=bool(foreign), compute=compute, progress=progress
@@ -151,19 +145,16 @@ def distill(request: Distill) -> ModelDir:
         # Build.
         pool_rows = pool.rows if isinstance(pool, LabelledPool) else sum(1 for _ in pool)
         set_seed(compute.seed)
-        networks = teachers()
-        built, tokenizer, mixer = build_student(
-            built_from, networks["task"], tokenizer, texts, seed=compute.seed, progress=progress
+        built, tokenizer, mixed_ids = build_student(
+            built_from, model.network, tokenizer, texts, seed=compute.seed, start=start, progress=progress
         )
-        if start:
-            start.give_body(built)
 
         # Train; a control, on its gold rows, takes as many steps.
         taught = None if request.control else pool
-        taught, gold, selection = _with_selection(taught, gold, selecting, model.task, metric, compute.seed)
-        rows = TrainingData(taught, gold, selection, planned_rows=pool_rows + len(train), texts=texts())
+        rows = with_selection(taught, gold, selecting, model.task, metric, compute.seed)
+        rows = replace(rows, planned_rows=pool_rows + len(train), texts=texts())
         run = TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling")
-        outcomes = fit(built, tokenizer, rows, run, phases=phases, teachers=networks, mixer=mixer)
+        outcomes = fit(built, tokenizer, rows, run, phases=phases, teachers=networks, mixed_ids=mixed_ids)
         tokenizer = with_length(tokenizer, outcomes[-1])
 
         # Write.
@@ -173,7 +164,7 @@ def distill(request: Distill) -> ModelDir:
             tokenizer,
             recipe=resolved(recipe),
             data=(*checked.described(), *(entry | left_out for part in own for entry in part.manifest.data)),
-            metrics=(selection.score(outcomes[-1].best_score, model.task),),
+            metrics=(cast(Selection, rows.selection).score(outcomes[-1].best_score, model.task),),
             notes={
                 "recipe": recipe.name,
                 "control": request.control,
@@ -185,22 +176,176 @@ def distill(request: Distill) -> ModelDir:
     return ModelDir.open(stage.output)
 
 
-def _with_selection(
-    pool: Any, gold: Gold, validation: Gold, task: Task, metric: str | None, seed: int
-) -> tuple[Any, Gold, Selection]:
-    """Return the pool and the gold rows to train on, and the rows to select by: of validation, the pool or gold rows.
+def with_selection(
+    pool: LabelledPool | None, gold: Gold, validation: Gold, task: Task, metric: str | None, seed: int
+) -> TrainingData:
+    """Return the rows to train on, and those to select by: of validation, of the pool or of the gold rows.
 
     Args:
         pool: text with the teacher's logits; None for a control.
         seed: of the draw of gold rows.
     """
     if validation.examples:
-        return pool, gold, Selection(list(validation.rows()), "validation", metric)
-    if pool is not None:
-        return pool.part(held=False), gold, agreement_rows(pool, task)
+        selection = Selection(list(validation.rows()), "validation", metric)
+        return TrainingData(pool.labelled if pool else None, gold, selection)
+    if pool:
+        return TrainingData(pool.part(held=False).labelled, gold, agreement_rows(pool, task))
     labels = dict(zip(gold.examples, gold.labels, strict=True))
     kept, held = (
         Gold(part, [labels[example] for example in part])
         for part in grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
     )
-    return None, kept, Selection(list(held.rows()), "slice of train", metric)
+    return TrainingData(None, kept, Selection(list(held.rows()), "slice of train", metric))
+
+
+@dataclass(frozen=True)
+class BareEncoder(ModelDir):
+    """A pretrained encoder in the place of a teacher, with a random head of the classes that imported labels have."""
+
+    classes: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.classes
+
+    @property
+    def task(self) -> Task:
+        return default()
+
+    def load(self, *, plain: bool = False) -> PreTrainedModel:
+        return cast(PreTrainedModel, self.with_head(self.classes, self.task).eval())
+
+
+def open_teacher(path: Model, labels: Sequence[LabelDir]) -> ModelDir:
+    """Open a teacher; where all labels are imported, a pretrained encoder will do."""
+    if not labels or any(directory.teacher_sha256 for directory in labels):
+        return ModelDir.open(path)
+    opened = ModelDir.open(path, classifier=False)
+    if opened.is_classifier:
+        return ModelDir.open(path, verify=False)
+    return BareEncoder(opened.path, opened.manifest, labels[0].manifest.labels)
+
+
+def open_start(start: Model, recipe: StudentRecipe) -> tuple[ModelDir, StudentRecipe]:
+    """Open the output of ``compress pretrain``; return the recipe without the phases that have run there.
+
+    The other phases keep their steps.
+    """
+    opened = ModelDir.open(start, classifier=False)
+    pretrained = opened.manifest.stage == "pretrain"
+    done = opened.manifest.recipe["phases"] if pretrained else ()
+    left = [phase for phase in recipe.phases if resolved(phase) not in done]
+    refuse(
+        (
+            not pretrained,
+            f"{start} was not made by 'compress pretrain', which --start needs; to start from another checkpoint use a "
+            "student of the architecture checkpoint",
+        ),
+        (
+            recipe.vocabulary,
+            f"the student {recipe.name!r} learns a vocabulary of its own, which {opened.path} does not read; leave "
+            "--start out",
+        ),
+        (not left, f"{opened.path} has gone through all phases of the student {recipe.name!r} already"),
+    )
+    for phase in recipe.phases:
+        if phase not in left:
+            logger.info("phase %s: done in %s", phase.name or "without a name", opened.name)
+    return opened, of_phases(recipe, left)
+
+
+def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Phase, ...]:
+    """Return the phases of a recipe; without gold rows those that use nothing else are left out, with a warning.
+
+    There is also a warning where a loss on gold labels, beside other losses, has no effect.
+    """
+    if train:
+        return recipe.phases
+    for phase in recipe.phases:
+        gold = [choice.name for choice in phase.losses if "labels" in plugins.find("losses", choice.name).needs]
+        of_phase = f"the phase {phase.name} of {recipe.name}" if phase.name else recipe.name
+        if reads_gold_alone(phase):
+            logger.warning("%s learns from gold rows and there are none (--train FILE): it is left out", of_phase)
+        elif gold:
+            logger.warning("%s: no gold rows (--train FILE), so that %s adds nothing", of_phase, ", ".join(gold))
+    return tuple(phase for phase in recipe.phases if not reads_gold_alone(phase))
+
+
+def reads_gold_alone(phase: Phase) -> bool:
+    return phase.text == "gold" or phase.needs == {"labels"}
+
+
+def check_request(model: ModelDir, recipe: StudentRecipe, request: Distill, opened: Sequence[LabelDir]) -> None:
+    control, train, student = request.control, is_given(request.train), f"the student {recipe.name!r}"
+    has_pool, has_validation = is_given(request.unlabeled), is_given(request.validation)
+    has_text, reads_pool = has_pool or opened, recipe.reads_pool or recipe.vocabulary
+    losses = () if control else [plugins.find("losses", choice.name) for choice in recipe.losses]
+    refuse(
+        (
+            not has_text and (reads_pool or not train),
+            "distill needs text: give --unlabeled FILE, which it labels first, or --labels DIR",
+        ),
+        (
+            not has_text and not has_validation and not control,
+            "without unlabelled text the best checkpoint is selected by labelled rows; give --validation FILE",
+        ),
+        (  # the text of phases that have run plans the steps of those that are left
+            has_pool and has_validation and not reads_pool and not request.start,
+            f"no phase of {student} reads unlabelled text; leave --unlabeled out",
+        ),
+        *(
+            (need in loss.needs, f"{student} {reason.format(loss=loss.name, model=model.name)}")
+            for loss in losses
+            for need, reason in model.task.unfit_losses.items()
+        ),
+        (
+            request.encoder is not None and not control and all(phase.teacher != "encoder" for phase in recipe.phases),
+            f"no phase of {student}{' that --start leaves' * bool(request.start)} reads the encoder; leave --encoder "
+            "out",
+        ),
+        *(
+            (
+                directory.teacher_sha256 not in {model.sha256, ""} and not request.combine,
+                f"{directory.path} was labelled by another teacher ({directory.teacher_name}) than {model.name}; label "
+                "the text again with 'compress label --teacher ...', or average several teachers of the same text with "
+                "--combine mean",
+            )
+            for directory in opened
+        ),
+        (
+            request.labels and recipe.augmentation and not request.variants,
+            f"{student} varies the text before the teacher labels it, so that it cannot use finished labels; give the "
+            "text with --unlabeled FILE",
+        ),
+        (
+            not control and not train and all(map(reads_gold_alone, recipe.phases)),
+            f"{student} learns from gold labels, and there are none; give --train FILE",
+        ),
+    )
+
+
+def check_foreign_labels(model: ModelDir, phases: Sequence[Phase], labels: Sequence[LabelDir], student: str) -> None:
+    """Refuse phases that need logits which labels from elsewhere do not hold.
+
+    Raises:
+        CompressError: the model would have to say something of a changed text, or a loss compares logits and the labels
+            have probabilities of 0.
+    """
+    for phase, directory in product(phases, labels):
+        refuse(
+            (
+                "mixed" in phase.needs or phase.masking and "logits" in phase.needs,
+                f"the student {student!r} learns from the logits of changed text (masked, or in two vocabularies), and "
+                f"{directory.path} holds logits that are not of {model.name}, which cannot label that text; use a "
+                "student without it, such as distilbert-6",
+            ),
+            *(
+                (
+                    directory.has_zeros and "exact" in plugins.find("losses", choice.name).needs,
+                    f"the student {student!r} compares logits (the loss {choice.name}), and {directory.path} has "
+                    "classes with a probability of 0, whose logit is minus infinity; import the file again with "
+                    "--smoothing 0.01, which gives every class a share, or use a student that learns by kl, such as pd",
+                )
+                for choice in phase.losses
+            ),
+        )

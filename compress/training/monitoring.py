@@ -73,12 +73,12 @@ class Monitor(TrainerCallback):
 
     def since_last(self) -> dict[str, Any]:
         """Return the mean terms, and the rows a second of steps alone, without evaluations and checkpoints."""
-        found: dict[str, Any] = {}
-        if self.terms is not None:
-            rows = processes.total(self.terms.new_tensor(self.rows, dtype=torch.float64)).item()
-            means = (processes.total(self.terms) / processes.active() / max(self.steps, 1)).tolist()
-            found = {"rows_per_second": rows / max(self.seconds, 1e-9)}
-            found |= {f"{_TERM}{name}": mean for name, mean in zip(self.names, means, strict=True)}
+        if self.terms is None:
+            return {}
+        rows = processes.total(self.terms.new_tensor(self.rows, dtype=torch.float64)).item()
+        means = (processes.total(self.terms) / processes.active() / max(self.steps, 1)).tolist()
+        terms = {f"{_TERM}{name}": mean for name, mean in zip(self.names, means, strict=True)}
+        found = {"rows_per_second": rows / max(self.seconds, 1e-9), **terms}
         self.terms, self.steps, self.rows, self.seconds = None, 0, 0, 0.0
         return found
 
@@ -88,14 +88,13 @@ class Monitor(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         """Say how far it is, after the evaluation: ``step 400 of 2,000: validation 0.8812 (best)``."""
-        if not state.is_world_process_zero:
-            return
         known: dict[str, float] = {key: value for entry in state.log_history for key, value in entry.items()}
         said = f": loss {known['loss']:.4f}" if "loss" in known else ""
         if "eval_score" in known:
             best = " (best)" if state.best_global_step == state.global_step else ""
             said = f": validation {known['eval_score']:.4f}{best}"
-        logger.info("%s: step %s of %s%s", self.title, f"{state.global_step:,}", f"{state.max_steps:,}", said)
+        if state.is_world_process_zero:
+            logger.info("%s: step %s of %s%s", self.title, f"{state.global_step:,}", f"{state.max_steps:,}", said)
 
 
 def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:

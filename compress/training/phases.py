@@ -4,18 +4,22 @@ Training steps are divided among phases and, where a phase trains layer by layer
 """
 
 import copy
+import itertools
+import math
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import load_model, save_model
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -35,22 +39,30 @@ from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
-from compress.training.batches import Masker, batch_of, collator, column, shortest_first
-from compress.training.learned_vocabulary import Mixer
 from compress.training.monitoring import join_logs
-from compress.training.step_plan import LENGTH_ROWS, StepRange, described, length_for, step_ranges, steps_for
 from compress.training.teacher_signal import (
     FIRST_STATES_LIMIT_BYTES,
     LIVE,
     ActivationRecorder,
-    CachedFirstStates,
-    CachedTeacher,
     LiveTeacher,
     TeacherSignal,
+    cached_first_states,
+    cached_teacher,
     write_first_states,
 )
 from compress.training.trainer import Objective, Outcome, TrainingRun, train
-from compress.training.training_data import Selection, TrainingData, tokenized
+from compress.training.training_data import (
+    Collator,
+    Masker,
+    Mixing,
+    Selection,
+    TrainingData,
+    batch_of,
+    collator,
+    column,
+    shortest_first,
+    tokenized,
+)
 
 TRIED_ROWS = 4  # by which the precision is settled
 DONE_NAME, WEIGHTS_NAME, FIRST_STATES_NAME = "outcome.json", "student.safetensors", "teacher-first.npy"
@@ -58,6 +70,110 @@ PRECISION_NAME = "precision.json"
 # The order of rows follows from seed and epoch: step ranges with the seed of the first one would all read its first
 # rows and mask the same tokens, and a recipe of many would see little of the text.
 SEEDS_APART = 10_000
+LENGTH_ROWS = 2000  # of the training rows, spread evenly, whose tokens are counted
+LEAST_LENGTH, LENGTH_STEP = 128, 32
+LENGTH_PERCENTILE, LENGTH_COST = 99, 4
+MOST_STEPS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Consecutive training steps with the same losses and the same frozen parameters.
+
+    ``trained_layers`` are the layers, counted from 1, that losses read (None: all). The lowest ``frozen_layers`` layers
+    are frozen, and the embeddings with the first of them.
+    """
+
+    name: str
+    phase: Phase
+    steps: int
+    trained_layers: tuple[int, ...] | None = None
+    frozen_layers: int = 0
+
+
+def steps_for(rows: int, training: Training) -> int:
+    """Return the number of optimiser steps for so many rows.
+
+    ``epochs`` passes, or for few rows ``min_steps`` steps in at most ``max_epochs`` passes; at most ``max_steps``.
+    """
+    few = min(training.min_steps, _steps(training.max_epochs, rows, training))
+    steps = max(1, _steps(training.epochs, rows, training), few)
+    steps = min(steps, training.max_steps or steps)
+    refuse(
+        (
+            steps > MOST_STEPS,
+            f"epochs = {training.epochs:g} with {rows:,} rows are {steps:.3g} steps, and at most {MOST_STEPS:,} can be "
+            "counted: set fewer, or max_steps",
+        )
+    )
+    return steps
+
+
+def _steps(epochs: float, rows: int, training: Training) -> int:
+    return math.ceil(epochs * max(1.0, rows / training.batch_size))  # fewer rows than a batch are a step all the same
+
+
+def length_for(tokens: Sequence[int], limit: int) -> int:
+    """Return the number of tokens that texts are cut to in training, by the tokens of some rows.
+
+    The 99th percentile, rounded up to a multiple of 32: what is cut of one row in a hundred is lost, and padding to the
+    longest row is not paid for. It is 128 at least, which costs nothing where rows are shorter, and at most what the
+    model reads. The rows have at most four times the tokens that they would have if they were cut to 128: a step on
+    documents may take four times as long.
+
+    Args:
+        tokens: of each row, special tokens included.
+        limit: how many the model reads.
+    """
+    counts = np.asarray(tokens)
+    affordable = LENGTH_COST * np.minimum(counts, LEAST_LENGTH).sum()
+    length = max(LEAST_LENGTH, LENGTH_STEP * math.ceil(np.percentile(counts, LENGTH_PERCENTILE) / LENGTH_STEP))
+    while length > LEAST_LENGTH and np.minimum(counts, length).sum() > affordable:
+        length -= LENGTH_STEP
+    return int(min(length, limit))
+
+
+def described(steps: int, rows: int, training: Training) -> str:
+    passes = steps / max(1, math.ceil(rows / training.batch_size))  # the last batch of a pass has what rows are left
+    said = (
+        f"{steps:,} step{'s' * (steps != 1)} of {min(training.batch_size, max(rows, 1))} rows, "
+        f"{passes:.3g} pass{'es' * (f'{passes:.3g}' != '1')} over {rows:,}"
+    )
+    if steps == training.max_steps:
+        return f"{said} (max_steps = {training.max_steps})"
+    if steps == _steps(training.epochs, rows, training):
+        return f"{said} (epochs = {training.epochs:g})"
+    capped = "" if steps == training.min_steps else f", max_epochs = {training.max_epochs:g}"
+    return f"{said} (few rows: min_steps = {training.min_steps}{capped})"
+
+
+def step_ranges(phases: Sequence[Phase], layers: int, steps: int) -> list[StepRange]:
+    """Divide the steps among phases by their shares, and a phase with ``by_layer`` among the student's layers.
+
+    Every range gets at least one step, so that very few steps may become a few more.
+
+    Raises:
+        CompressError: a phase trains by layer and the student has none.
+    """
+    planned = []
+    for number, (phase, part) in enumerate(zip(phases, divide(steps, [p.share for p in phases]), strict=True), 1):
+        name = f"phase-{number}" + (f"-{phase.name}" if phase.name else "")
+        if not phase.by_layer:
+            planned.append(StepRange(name, phase, part))
+            continue
+        refuse((not layers, f"{name} trains layer after layer, and this student has no layers that compress knows"))
+        for layer, steps_here in enumerate(divide(part, [1.0] * layers), 1):
+            first, frozen = (layer, layer - 1) if phase.by_layer == "progressive" else (1, 0)
+            planned.append(
+                StepRange(f"{name}-layer-{layer}", phase, steps_here, tuple(range(first, layer + 1)), frozen)
+            )
+    return planned
+
+
+def divide(steps: int, shares: Sequence[float]) -> list[int]:
+    """Return whole parts of at least 1 that add up to ``steps`` (or to one each) in proportion to the shares."""
+    ends = [round(steps * sum(shares[: i + 1]) / sum(shares)) for i in range(len(shares))]
+    return [max(1, end - start) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def fit(
@@ -68,7 +184,7 @@ def fit(
     *,
     phases: Sequence[Phase],
     teachers: Mapping[str, PreTrainedModel | None],
-    mixer: Mixer | None = None,
+    mixed_ids: Mixing | None = None,
     keep_loss_modules: bool = False,
 ) -> list[Outcome]:
     """Train a model in place and return the outcome of each step range; the last one selects the best checkpoint.
@@ -79,9 +195,9 @@ def fit(
     Args:
         teachers: by the names in :class:`compress.recipes.Phase`: ``task`` is the fine-tuned teacher, ``encoder`` the
             pretrained encoder, which is the teacher in general distillation.
-        mixer: writes texts in two vocabularies, for losses that read such.
+        mixed_ids: writes texts in two vocabularies, for losses that read such.
         keep_loss_modules: the modules of the last losses stay on the model, for
-            :func:`compress.training.loss_modules.detach_loss_modules`.
+            :func:`compress.training.trainer.detach_loss_modules`.
     """
     work, selection = run.folder / WORK_FOLDER, data.selection
     training = run.training.for_classes(model.config.num_labels or 0)
@@ -103,17 +219,17 @@ def fit(
     as_student = "as the student's, " if data.planned_rows and data.pool is None else ""
     logger.info("%s: %s%s", run.title, as_student, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
-    texts = {part.phase.text for part in planned if not _is_finished(work / part.name)} or {planned[-1].phase.text}
     rows = {
-        text: tokenized(prepared / f"training-{text}.arrow", data.rows(text), tokenizer, mixer=mixer, **tokenizing)
-        for text in sorted(texts)
+        text: tokenized(
+            prepared / f"training-{text}.arrow", data.rows(text), tokenizer, mixed_ids=mixed_ids, **tokenizing
+        )
+        for text in sorted({part.phase.text for part in planned})
     }
     read = max(rows.values(), key=len)
     cut = int(column(read, "truncated").sum())
     count_stream(length, len(read), cut)
     live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)
-    first = [row for row, _ in zip(rows[min(texts)], range(TRIED_ROWS), strict=False)]
-    few = collator(tokenizer.pad_token_id or 0)(first)
+    few = collator(tokenizer.pad_token_id or 0)([*itertools.islice(rows[min(rows)], TRIED_ROWS)])
     run = settle_precision(run, model, [*filter(None, live)], few)
     if processes.world_size() > 1:
         for network in filter(None, (model, *teachers.values())):
@@ -137,7 +253,7 @@ def fit(
 def chosen_length(
     tokenizer: PreTrainedTokenizerFast, data: TrainingData, rows: int, limit: int, run: TrainingRun
 ) -> int:
-    """Return the length that :func:`compress.training.step_plan.length_for` gives for rows spread over all of them.
+    """Return the length that :func:`length_for` gives for rows spread over all of them.
 
     Args:
         rows: how many there are.
@@ -233,7 +349,7 @@ def settle_precision(
 
     Args:
         teachers: those that run in every step.
-        tensors: a few rows, as :func:`compress.training.batches.collator` joins them.
+        tensors: a few rows, as :func:`compress.training.training_data.collator` joins them.
 
     Raises:
         CompressError: bfloat16 was asked for and fails, or the code of a network fails in float32 too.
@@ -253,17 +369,15 @@ def settle_precision(
         return ""
 
     def choose() -> dict[str, str]:
-        wanted = run.precision
-        reason = "" if wanted == "float32" else fault_in(wanted)
-        asked = run.compute.precision != "auto"
-        refuse((reason and asked, f"--precision {wanted}: {reason}; give float32, or leave the option out"))
-        if wanted != "float32" and not reason:
-            return {"precision": wanted, "reason": ""}
-        fault = fault_in("float32")
+        wanted, reason, asked = run.precision, "", run.compute.precision != "auto"
+        fault = fault_in(wanted)
+        if fault and wanted != "float32":
+            refuse((asked, f"--precision {wanted}: {fault}; give float32, or leave the option out"))
+            wanted, reason, fault = "float32", fault, fault_in("float32")
         refuse((fault, f"{fault}; correct its config.json, or use a model of another type"))
         if reason:
             logger.warning("computing in float32: %s", reason)
-        return {"precision": "float32", "reason": reason}
+        return {"precision": wanted, "reason": reason}
 
     settled = cached_json(run.folder / WORK_FOLDER / PREPARED / PRECISION_NAME, choose)
     reason = settled["reason"]
@@ -336,7 +450,7 @@ def phase_signal(
     part: StepRange,
     teacher: PreTrainedModel | None,
     rows: Dataset,
-    collate: Callable[..., dict[str, Tensor]],
+    collate: Collator,
     run: TrainingRun,
     work: Path,
 ) -> TeacherSignal:
@@ -349,7 +463,7 @@ def phase_signal(
     if teacher is not None:
         teacher.to(device)  # type: ignore[arg-type]
     if not live and not (phase.masking and "logits" in phase.needs):
-        return CachedTeacher()
+        return cached_teacher
     if teacher is None:
         raise ValueError("a loss compares activations of two models, so the teacher is needed")
     repeated = part.steps * run.training.batch_size >= 2 * len(rows)
@@ -359,25 +473,20 @@ def phase_signal(
         path = work / f"{phase.teacher}-{phase.text}-{FIRST_STATES_NAME}"
         with processes.main_first(), run.progress("Teacher's first states", len(rows)) as advance:
             write_first_states(path, rows, teacher, collate, device=device, precision=run.precision, advance=advance)
-        return CachedFirstStates(path)
+        return partial(cached_first_states, np.load(path, mmap_mode="r"))
     return LiveTeacher(teacher, live, run.precision)
 
 
-def parameters_by_part(model: PreTrainedModel) -> dict[str, list[Parameter]]:
+def parameters_by_part(model: PreTrainedModel) -> dict[str, set[Parameter]]:
     """Return a student's parameters by part: ``embeddings``, ``layers``, and ``head`` (with the pooler)."""
     base: Any = model.base_model
-    part_of = {id(parameter): "layers" for parameter in base.parameters()}
-    for module, part in (
-        (getattr(base, "pooler", None), "head"),
-        (getattr(base, "embeddings", None) or model.get_input_embeddings(), "embeddings"),
-        (embeddings_projection(model), "embeddings"),
-    ):
-        if module is not None:
-            part_of |= {id(parameter): part for parameter in module.parameters()}
-    found: dict[str, list[Parameter]] = {"embeddings": [], "layers": [], "head": []}
-    for parameter in model.parameters():
-        found[part_of.get(id(parameter), "head")].append(parameter)
-    return found
+
+    def of(*modules: nn.Module | None) -> set[Parameter]:
+        return {parameter for module in modules if module is not None for parameter in module.parameters()}
+
+    embeddings = of(getattr(base, "embeddings", None) or model.get_input_embeddings(), embeddings_projection(model))
+    layers = of(base) - of(getattr(base, "pooler", None)) - embeddings
+    return {"embeddings": embeddings, "layers": layers, "head": of(model) - layers - embeddings}
 
 
 @contextmanager
@@ -398,11 +507,13 @@ def prepared(
     with frozen(model, part.phase.frozen, part.frozen_layers):
         if chosen := part.phase.modifier:
             modifier = plugins.find("modifiers", chosen.name).function(model, teacher, **chosen.options)
-        if selects and hasattr(modifier, "masks"):
-            raise CompressError(
-                f"{part.name} masks units until it ends, so that none of its weights can be selected; "
-                "let a phase without it follow"
+        refuse(
+            (
+                selects and hasattr(modifier, "masks"),
+                f"{part.name} masks units until it ends, so that none of its weights can be selected; let a phase "
+                "without it follow",
             )
+        )
         yield modifier
         if modifier is not None:
             modifier.detach()
@@ -452,13 +563,9 @@ def save_finished(folder: Path, model: PreTrainedModel, outcome: Outcome) -> Non
         shutil.rmtree(checkpoint)
 
 
-def _is_finished(folder: Path) -> bool:
-    return kept(folder / DONE_NAME) is not None and is_whole(folder / WEIGHTS_NAME)
-
-
 def load_finished(folder: Path, model: PreTrainedModel) -> Outcome | None:
     """Load the weights of a finished step range and return its outcome; None when it is not finished."""
-    if not _is_finished(folder):
+    if kept(folder / DONE_NAME) is None or not is_whole(folder / WEIGHTS_NAME):
         return None
     load_model(model, str(folder / WEIGHTS_NAME))
     return Outcome(**kept(folder / DONE_NAME))

@@ -5,7 +5,9 @@ then distillation. One pre-training serves many tasks. General distillation from
 2019; Jiao et al. 2020; Wang et al. 2020) is part of this stage.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -29,15 +31,22 @@ from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.progress import logger, quiet_libraries
 from compress.recipes import Choice, Phase, StudentRecipe, Training, of_phases, resolved
 from compress.requests.training import Pretrain
-from compress.training.batches import Masker, batches_by_length, collator
 from compress.training.build_student import build_student, try_student
-from compress.training.distill_inputs import open_student
-from compress.training.finetune import open_encoder
-from compress.training.loss_modules import VocabularyHead, detach_loss_modules, masked_tokens
+from compress.training.encoders import open_encoder
+from compress.training.losses._common import VocabularyHead, masked_tokens
 from compress.training.phases import fit
 from compress.training.teacher_signal import ActivationRecorder
-from compress.training.trainer import TrainingRun, summary
-from compress.training.training_data import TrainingData, TrainingRow, UnlabelledText, check_held_out, tokenized
+from compress.training.trainer import TrainingRun, detach_loss_modules, summary
+from compress.training.training_data import (
+    Masker,
+    TrainingData,
+    TrainingRow,
+    batches_by_length,
+    check_held_out,
+    collator,
+    held_out,
+    tokenized,
+)
 
 MASKED = Phase((Choice("mlm"),), name="masked language modelling", text="pool", masking=0.15)
 WHOLE = StudentRecipe(
@@ -78,39 +87,40 @@ def pretrain(request: Pretrain) -> ModelDir:
     """
     quiet_libraries()
     unlabeled = cast(TextSource, request.open_text(rows=request.rows))
-    student = open_student(request.student) if request.student else HEAD_ONLY if request.head_only else WHOLE
-    recipe = general_part(student, request.epochs)
+    student = request.student or (HEAD_ONLY if request.head_only else WHOLE)
+    recipe = general_part(recipes.load_recipe("students", student), request.epochs)
     source = open_encoder(request.encoder)
     compute = replace(request.compute, device=resolve_device(request.device))
     tokenizer = source.tokenizer
     fingerprint = ContentFingerprint()
-    text = UnlabelledText(unlabeled, sum(1 for _ in fingerprint.watch(unlabeled)))
-    if not text.rows:
-        raise CompressError(f"{unlabeled.name} holds no text; give a file with one text a line")
-    check_held_out(unlabeled, text.rows, remedy="give more text")
-    # Both models are freed at once: the encoder is loaded again for the training.
-    tried = try_student(
-        recipe, {"encoder": source.with_head(NO_LABELS, TASK)}, tokenizer, lambda: unlabeled, TASK, selects=False
-    )
+    number = sum(1 for _ in fingerprint.watch(unlabeled))
+    refuse((not number, f"{unlabeled.name} holds no text; give a file with one text a line"))
+    check_held_out(unlabeled, number, remedy="give more text")
+
+    def rows(held: bool) -> Iterator[TrainingRow]:
+        return (TrainingRow(example) for example in unlabeled if held_out(example, number) == held)
+
+    set_seed(compute.seed)  # the encoder gets a random head
+    teachers = {"encoder": source.with_head(NO_LABELS, TASK)}
+    tried = try_student(recipe, teachers, tokenizer, lambda: unlabeled, TASK, selects=False)
     check_form(tried, with_head="targets" in recipe.phases[-1].needs)
     del tried
     with request.begin({"encoder": source}, student=recipe, unlabeled=[unlabeled.name, fingerprint.sha256()]) as stage:
         set_seed(compute.seed)
-        teacher = source.with_head(NO_LABELS, TASK)
-        built = build_student(recipe, teacher, tokenizer, lambda: unlabeled, seed=compute.seed).model
+        built = build_student(recipe, teachers["encoder"], tokenizer, lambda: unlabeled, seed=compute.seed).model
         run = TrainingRun(stage.working, recipe.training, TASK, compute, request.progress, "Pre-training")
         outcomes = fit(
             built,
             tokenizer,
-            TrainingData(text.part(held=False)),
+            TrainingData(partial(rows, held=False)),
             run,
             phases=recipe.phases,
-            teachers={"encoder": teacher},
+            teachers=teachers,
             keep_loss_modules=True,
         )
         head = trained_head(detach_loss_modules(built), built)
         masking, length = recipe.phases[-1].masking, outcomes[-1].max_length
-        metrics = _score(built, head, tokenizer, text, run, masking, length) if head else ()
+        metrics = _score(built, head, tokenizer, rows(held=True), run, masking, length) if head else ()
         notes = {key: value for key, value in summary(outcomes).items() if key not in SELECTION_NOTES}
         stage.write_model(
             masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu()),
@@ -153,8 +163,9 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     part = of_phases(recipe, kept)
     if epochs is None:
         return part
-    passes = replace(part.training, epochs=epochs, min_steps=0, min_steps_per_class=0, max_steps=0)
-    return replace(part, training=passes)
+    return replace(
+        part, training=replace(part.training, epochs=epochs, min_steps=0, min_steps_per_class=0, max_steps=0)
+    )
 
 
 @torch.no_grad()
@@ -162,7 +173,7 @@ def _score(
     student: PreTrainedModel,
     head: VocabularyHead,
     tokenizer: PreTrainedTokenizerFast,
-    text: UnlabelledText,
+    held: Iterable[TrainingRow],
     run: TrainingRun,
     masking: float,
     length: int,
@@ -172,7 +183,6 @@ def _score(
     Raises:
         CompressError: no token of these rows was masked.
     """
-    held = [TrainingRow(example) for example, _ in text.part(held=True).labelled()]
     place = run.folder / WORK_FOLDER / PREPARED / "held-out.arrow"
     rows = tokenized(place, held, tokenizer, max_length=length, task=TASK)
     collate, masker = collator(tokenizer.pad_token_id or 0), Masker(tokenizer, masking)
@@ -181,16 +191,15 @@ def _score(
     loss, right, tokens = 0.0, 0, 0
     with torch.random.fork_rng():
         torch.manual_seed(run.compute.seed)
-        for _, whole in batches_by_length(rows, collate, EVALUATED_ROWS, student.device):
+        for whole in batches_by_length(rows, collate, EVALUATED_ROWS, student.device):
             batch = masker(whole)
             hidden, targets = masked_tokens(recorder(batch)[1], batch)
             logits = head(hidden)
             loss += float(cross_entropy(logits, targets, reduction="sum"))
             right += int((logits.argmax(dim=-1) == targets).sum())
             tokens += len(targets)
-    if not tokens:
-        raise CompressError("no token of the held-out text was masked, so that nothing can be measured; give more text")
-    about = {"split": "held-out text", "rows": len(held), "tokens": tokens}
+    refuse((not tokens, "no token of the held-out text was masked, so that nothing can be measured; give more text"))
+    about = {"split": "held-out text", "rows": len(rows), "tokens": tokens}
     return (
         {"name": "masked-token accuracy", "value": right / tokens, **about},
         {"name": "masked-token loss", "value": loss / tokens, **about},
@@ -199,9 +208,9 @@ def _score(
 
 def trained_head(loss_modules: nn.Module | None, student: PreTrainedModel) -> VocabularyHead | None:
     """Return the student's vocabulary head among the modules of the losses; None without one."""
-    own = input_embeddings(student)
     modules = loss_modules.modules() if loss_modules else ()
-    return next((one for one in modules if isinstance(one, VocabularyHead) and one.tied[0] is own), None)
+    heads = (one for one in modules if isinstance(one, VocabularyHead))
+    return next((head for head in heads if head.tied[0] is input_embeddings(student)), None)
 
 
 @torch.no_grad()
@@ -217,8 +226,12 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
     kind = student.config.model_type
     config = _without_task(student)
     config.tie_word_embeddings = True
-    if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
-        raise CompressError(f"transformers has no masked language model of the type {kind!r}; use another student")
+    refuse(
+        (
+            type(config) not in MODEL_FOR_MASKED_LM_MAPPING,
+            f"transformers has no masked language model of the type {kind!r}; use another student",
+        )
+    )
     made: Any = AutoModelForMaskedLM.from_config(config).float().eval()  # type: ignore[no-untyped-call, unused-ignore]
     missing, _ = made.base_model.load_state_dict(student.base_model.state_dict(), strict=False)
     inside = {id(module) for module in made.base_model.modules()}
@@ -256,11 +269,13 @@ def check_form(student: PreTrainedModel, *, with_head: bool) -> None:
     Raises:
         CompressError: it has no body apart from its head, or its family has no such head.
     """
-    if student.base_model is student:
-        raise CompressError(
+    refuse(
+        (
+            student.base_model is student,
             f"a student of the type {student.config.model_type!r} has no encoder that could be pre-trained apart from "
-            "a task; use the architecture transformer"
+            "a task; use the architecture transformer",
         )
+    )
     if with_head:
         masked_lm(student, VocabularyHead(student))
 

@@ -15,7 +15,7 @@ import torch
 
 from compress import plugins
 from compress.models.batch import Batch, Outputs
-from compress.training.teacher_signal import CachedTeacher
+from compress.training.teacher_signal import cached_teacher
 from tests.support import REPOSITORY
 from tests.support.tiny import classifier, write
 from tests.support.training_data import pool_file
@@ -79,12 +79,11 @@ def test_both_sides_read_the_same_batches(
     training_plan = ours.training_plan(1)
     read: list[Batch] = []
 
-    class Reader(CachedTeacher):
-        def __call__(self, batch: Batch, cached_logits: Any) -> Outputs:
-            read.append(batch)
-            return super().__call__(batch, cached_logits)
+    def reader(batch: Batch, cached_logits: Any) -> Outputs:
+        read.append(batch)
+        return cached_teacher(batch, cached_logits)
 
-    monkeypatch.setattr(turns, "CachedTeacher", Reader)
+    monkeypatch.setattr(turns, "cached_teacher", reader)
     before = {name: value.clone() for name, value in ours.student.state_dict().items()}
     assert ours.train(turns.Candidate(("kl",), turns.CACHED), training_plan) > 0
     assert any(not torch.equal(value, before[name]) for name, value in ours.student.state_dict().items())

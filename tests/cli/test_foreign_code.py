@@ -20,7 +20,7 @@ from compress.models.loading import load_network
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.training.finetune import encoder_of
+from compress.training.encoders import encoder_of
 from tests.cli.test_cli import Desk
 from tests.support.training_data import STUDY_HEAD, write_study_data
 
@@ -206,7 +206,7 @@ def test_a_package_that_a_manifest_names_is_not_imported(
     shutil.copytree(teacher, model)
     finish(model, Manifest(stage="finetune", recipe={"package": package, "package_folder": "model"}))
     with pytest.raises(CompressError, match="needs the package"):
-        encoder_of(ModelDir.open(model), None)
+        encoder_of(ModelDir.open(model))
     assert not canary.exists()
 
 

@@ -12,8 +12,7 @@ from compress.data import Example, ExampleSource, TextSource, join_sources, open
 from compress.labelling.label_dir import LabelDir, write_shard
 from compress.models.manifest import Manifest
 from compress.tasks import default
-from compress.training.augmentation import AugmentedSource
-from compress.training.training_data import LabelledPool
+from compress.training.training_data import AugmentedSource, LabelledPool
 
 TEXTS = [f"text number {number}" for number in range(12)]
 EXAMPLES = [Example(text) for text in TEXTS]

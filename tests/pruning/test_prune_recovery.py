@@ -16,7 +16,7 @@ from compress.inference.compute import Compute
 from compress.models.modeling.pruned import kept_heads
 from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.training import phases as phases_module
-from compress.training.batches import EpochSampler
+from compress.training.training_data import EpochSampler
 from tests.support.labelling import label
 from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import load

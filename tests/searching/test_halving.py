@@ -7,7 +7,7 @@ import pytest
 from compress import recipes
 from compress.searching.making import at_rung
 from compress.searching.trials import LAST, RUNGS, floor, promoted, promotion_order
-from compress.training.step_plan import steps_for
+from compress.training.phases import steps_for
 
 
 def order(points: list[tuple[float, float]], teacher: float, drop: float | None, *, metric_wins: bool) -> list[int]:

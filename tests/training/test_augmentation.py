@@ -27,9 +27,8 @@ from compress.studies import run as run_module
 from compress.studies.plan import StudySettings
 from compress.studies.run import run
 from compress.training import distill as distill_module
-from compress.training.augmentation import AugmentedSource, Variation, augmented, one_of, vary_sides
-from compress.training.augmenters import _word_replacement
-from compress.training.augmenters._word_replacement import (
+from compress.training.augmenters import _common
+from compress.training.augmenters._common import (
     Word,
     embedding_neighbours,
     file_neighbours,
@@ -37,11 +36,21 @@ from compress.training.augmenters._word_replacement import (
     read_vectors,
     replaceable_words,
     reword,
+    vary_sides,
     whole_words,
 )
 from compress.training.augmenters.masked_lm import expected_words
 from compress.training.augmenters.masking import FrequencyBands
-from compress.training.training_data import LabelledPool, Selection, agreement_rows, held_out
+from compress.training.training_data import (
+    AugmentedSource,
+    LabelledPool,
+    Selection,
+    Variation,
+    agreement_rows,
+    augmented,
+    held_out,
+    one_of,
+)
 from tests.support.tiny import BAD, FAMILIES, GOOD, POSITIONS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import (
     BILSTM,
@@ -371,7 +380,7 @@ def test_vectors_are_read_as_written_and_no_more_than_wanted(
     words, table = read_vectors(vectors)
     assert words == [word for word in VECTORS if word.isalpha()]
     np.testing.assert_array_equal(table, np.array([VECTORS[word] for word in words], dtype=np.float32))
-    monkeypatch.setattr(_word_replacement, "READ_VECTORS", 2)
+    monkeypatch.setattr(_common, "READ_VECTORS", 2)
     assert read_vectors(vectors)[0] == words[:2]
     with pytest.raises(CompressError, match="There is no file"):
         read_vectors(tmp_path / "none.txt")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from compress.training.batches import EpochSampler
+from compress.training.training_data import EpochSampler
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 65, 1000, 9000])

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,18 @@ from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, r
 from compress.tasks import default, find_task
 from compress.training import distill as distill_module
 from compress.training import trainer as trainer_module
-from compress.training.batches import collator
-from compress.training.phases import phase_signal
-from compress.training.step_plan import StepRange, steps_for
-from compress.training.teacher_signal import CachedTeacher, LiveTeacher
+from compress.training.phases import StepRange, phase_signal, steps_for
+from compress.training.teacher_signal import LiveTeacher
 from compress.training.trainer import TrainingRun, last_whole_checkpoint
-from compress.training.training_data import Gold, LabelledPool, TrainingData, agreement_rows, held_out, tokenized
+from compress.training.training_data import (
+    Gold,
+    LabelledPool,
+    TrainingData,
+    agreement_rows,
+    collator,
+    held_out,
+    tokenized,
+)
 from tests.support.tagging import tagger
 from tests.support.tiny import classifier, load, pruned, tokenizer, write
 from tests.support.training_data import (
@@ -210,7 +216,7 @@ def test_a_loss_that_is_no_number_is_told_from_the_next(
 
 def test_held_out_rows_never_teach(labels: LabelDir) -> None:
     pool = LabelledPool((labels,))
-    taught_texts = {row.example.text for row in TrainingData(pool.part(held=False), Gold()).rows("all")}
+    taught_texts = {row.example.text for row in TrainingData(pool.part(held=False).labelled, Gold()).rows("all")}
     held_texts = {row.example.text for row in agreement_rows(pool, default()).rows}
     assert held_texts and not held_texts & taught_texts
     assert len(held_texts) + len(taught_texts) == 90
@@ -218,11 +224,11 @@ def test_held_out_rows_never_teach(labels: LabelDir) -> None:
 
 def test_a_sample_of_labels_is_spread_evenly(labels: LabelDir) -> None:
     pool = LabelledPool((labels,))
-    every = [(example.text, tuple(logits)) for example, logits in pool.labelled()]
+    every = [(row.example.text, tuple(row.logits)) for row in pool.labelled()]
     excluded = frozenset({row_key(Example(every[0][0])), row_key(Example(every[7][0]))})
     sample = pool.without(excluded).sample(22)
     left = [row for number, row in enumerate(every) if number not in {0, 7}]
-    assert [(example.text, tuple(logits)) for example, logits in sample.labelled()] == left[::4]
+    assert [(row.example.text, tuple(row.logits)) for row in sample.labelled()] == left[::4]
     assert sample.rows == 22 and len(list(sample)) == 22
     assert pool.sample(90) is pool
 
@@ -243,7 +249,7 @@ def test_a_pool_of_several_directories_numbers_its_rows_through(labels: LabelDir
 
 def test_a_pool_and_gold_rows_are_tokenised_in_order_and_once(labels: LabelDir, tmp_path: Path) -> None:
     gold = Gold(train_rows()[:3], [1, 0, 1], np.zeros((3, 2), dtype=np.float32))
-    data = TrainingData(LabelledPool((labels, labels)).where(np.arange(180) >= 90), gold)
+    data = TrainingData(LabelledPool((labels, labels)).where(np.arange(180) >= 90).labelled, gold)
     given = {"max_length": 16, "task": find_task("classification")}
     rows = tokenized(tmp_path / "rows.arrow", data.rows("all"), tokenizer(), **given)
     assert rows["row"] == list(range(93)) and rows["labels"][-3:] == [1, 0, 1]
@@ -281,9 +287,9 @@ def test_a_gold_row_that_the_pool_holds_teaches_once(teacher: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("losses", "signal", "wanted"),
     [
-        ((Choice("logit-mse"), Choice("kl")), CachedTeacher, {"logits", "exact", "classes"}),
+        ((Choice("logit-mse"), Choice("kl")), FunctionType, {"logits", "exact", "classes"}),
         ((Choice("kl"), Choice("hidden-cosine")), LiveTeacher, {"logits", "classes", "hidden"}),
-        ((Choice("hard-label"),), CachedTeacher, {"labels"}),
+        ((Choice("hard-label"),), FunctionType, {"labels"}),
     ],
 )
 def test_the_teacher_runs_live_only_where_a_loss_needs_it(

@@ -180,7 +180,7 @@ def test_pruning_recovers_by_its_own_model_alone(teacher: Path, tmp_path: Path) 
 def test_the_pool_has_the_mapped_logits(teacher: Path, tmp_path: Path) -> None:
     labels = imported(tmp_path / "labels", names=LABELS[::-1]).for_model(ModelDir.open(teacher))
     pool = LabelledPool((labels,)).sample(9)
-    assert all((logits[1] > logits[0]) == ("film" in example.text.split()) for example, logits in pool.labelled())
+    assert all((row.logits[1] > row.logits[0]) == ("film" in row.example.text.split()) for row in pool.labelled())
 
 
 # Several teachers

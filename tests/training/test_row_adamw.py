@@ -13,7 +13,7 @@ from torch import nn
 
 from compress.recipes import Choice, StudentRecipe
 from compress.training import trainer as trainer_module
-from compress.training.row_adamw import RowAdamW, clip_gradients, sparse_gradients
+from compress.training.trainer import RowAdamW, clip_gradients, sparse_gradients
 from tests.support.training_data import BILSTM, TRAINING, distilled, pool_file, state
 
 

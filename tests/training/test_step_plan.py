@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from compress.errors import CompressError
 from compress.recipes import Choice, Phase, Training
-from compress.training.step_plan import described, divide, evaluations_for, length_for, step_ranges, steps_for
+from compress.training.phases import described, divide, length_for, step_ranges, steps_for
+from compress.training.trainer import evaluations_for
 
 KL, HIDDEN = Choice("kl"), Choice("hidden-cosine")
 TRAINING = Training(batch_size=16)

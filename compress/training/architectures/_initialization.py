@@ -31,7 +31,7 @@ from compress.models.modeling.families import FAMILIES, PREFIX, layers_of, linea
 from compress.models.prunable_units import attention_layers, has_heads
 from compress.progress import logger
 from compress.tasks import of_network
-from compress.training.layer_mapping import layer_map
+from compress.training.losses._common import layer_map
 
 COUNTED_EXAMPLES = 10_000
 CHUNK = 500

@@ -95,7 +95,6 @@ def build(
 
 
 def _check_widths(teacher: PreTrainedModel, hidden_size: int, ffn_size: int, heads: int | None) -> None:
-    """Refuse widths that cannot be projected from the teacher's."""
     config: Any = teacher.config
     width, own, inner, family = config.hidden_size, config.num_attention_heads, ffn_width(teacher), stock_type(config)
     refuse(

@@ -21,8 +21,7 @@ from compress.errors import refuse
 from compress.inference.compute import resolve_device
 from compress.models.loading import load_network, unfit
 from compress.models.model_dir import ModelDir
-from compress.training.augmentation import Variation, vary_sides
-from compress.training.augmenters._word_replacement import (
+from compress.training.augmenters._common import (
     Neighbours,
     Proposals,
     Word,
@@ -31,8 +30,10 @@ from compress.training.augmenters._word_replacement import (
     file_neighbours,
     replaceable_words,
     reword,
+    vary_sides,
     whole_words,
 )
+from compress.training.training_data import Variation
 
 BATCH_ROWS = 64
 BATCH_LOGITS = 2**27  # half a gigabyte: the model gives one for every row, token and piece of the vocabulary
@@ -158,8 +159,7 @@ def expected_words(
         best = logits.topk(min(count + 5, len(names)), dim=1).indices.tolist()
         for word, token, indices in zip(words, own.tolist(), best, strict=True):
             others = [names[index] for index in indices if tokens[index] != token]
-            found = [other for other in others if other.casefold() != word.text.casefold()]
-            encoded.candidates[word] = tuple(found[:count])
+            encoded.candidates[word] = tuple([one for one in others if one.casefold() != word.text.casefold()][:count])
 
     def propose(text: str, words: Sequence[Word]) -> list[tuple[str, ...]]:
         encoded = remembered(text)

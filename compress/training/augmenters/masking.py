@@ -21,9 +21,10 @@ from itertools import accumulate, islice
 from transformers import PreTrainedTokenizerFast
 
 from compress.data.examples import Example, texts_of
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.model_dir import ModelDir
-from compress.training.augmentation import Variation, check_share, vary_sides
+from compress.training.augmenters._common import check_share, vary_sides
+from compress.training.training_data import Variation
 
 LONGEST_NGRAM = 5
 FIRST_BAND_WORDS = 16
@@ -49,10 +50,12 @@ def augmenter(
     for name, value in (("mask", mask), ("replace", replace), ("mask + replace", mask + replace), ("ngram", ngram)):
         check_share(name, value)
     mask_token = str(tokenizer.mask_token or tokenizer.unk_token or "")
-    if mask and not mask_token:
-        raise CompressError(
-            "augmentation: the teacher's tokenizer has no mask and no unknown token to hide words with; set mask = 0"
+    refuse(
+        (
+            mask and not mask_token,
+            "augmentation: the teacher's tokenizer has no mask and no unknown token to hide words with; set mask = 0",
         )
+    )
     bands = FrequencyBands(corpus if replace else ())
 
     def changed(word: str, generator: random.Random) -> str:

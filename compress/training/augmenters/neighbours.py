@@ -13,13 +13,14 @@ from transformers import PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.models.model_dir import ModelDir
-from compress.training.augmentation import Variation, vary_sides
-from compress.training.augmenters._word_replacement import (
+from compress.training.augmenters._common import (
     check_rewording,
     embedding_neighbours,
     file_neighbours,
     reword,
+    vary_sides,
 )
+from compress.training.training_data import Variation
 
 
 def augmenter(

@@ -9,7 +9,7 @@ all pairs of real tokens of the batch.
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import attention_pairs, pair_mean, zero
+from compress.training.losses._common import attention_pairs, zero
 
 NEEDS = frozenset({"attention"})
 MEAN_OVER = "pairs"
@@ -21,5 +21,12 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "uni
     Raises:
         CompressError: a side without attention heads, or with another number of them.
     """
-    pairs = attention_pairs(student, teacher, layers, loss="attention-mse")
-    return sum((pair_mean((ours - theirs).square(), batch) for ours, theirs in pairs), start=zero(student))
+    mask = batch.attention_mask.bool()
+    real = (mask[:, :, None] & mask[:, None, :])[:, None]
+    return sum(
+        (
+            (ours - theirs).square().masked_fill(~real, 0.0).sum() / (real.sum() * ours.shape[1])
+            for ours, theirs in attention_pairs(student, teacher, layers, loss="attention-mse")
+        ),
+        start=zero(student),
+    )

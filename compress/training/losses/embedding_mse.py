@@ -8,8 +8,7 @@ over width and all real tokens of the batch.
 from torch import Tensor, nn
 
 from compress.models.batch import Batch, Outputs
-from compress.training.loss_modules import width_projection
-from compress.training.losses._common import require_outputs, token_mean
+from compress.training.losses._common import require_outputs, token_mean, width_projection
 
 NEEDS = frozenset({"hidden"})
 MEAN_OVER = "tokens"

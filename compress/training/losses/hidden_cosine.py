@@ -4,10 +4,11 @@ Sanh et al. 2019, "DistilBERT" (arXiv:1910.01108), section 3: it aligns the dire
 teacher runs live for it. The mean over all tokens of the batch that are no padding; the sum over layers.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import hidden_pairs, require_equal_widths, token_mean, zero
+from compress.training.losses._common import hidden_pairs, token_mean, zero
 
 NEEDS = frozenset({"hidden"})
 MEAN_OVER = "tokens"
@@ -19,8 +20,6 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "fin
     Raises:
         CompressError: the student has no hidden states, or is not as wide as the teacher.
     """
-    total = zero(student)
-    for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-cosine"):
-        require_equal_widths(ours, theirs, loss="hidden-cosine")
-        total = total + token_mean(1 - nn.functional.cosine_similarity(ours, theirs, dim=-1), batch)
-    return total
+    pairs = hidden_pairs(student, teacher, layers, loss="hidden-cosine", equal_widths=True)
+    distances = (token_mean(1 - cosine_similarity(ours, theirs, dim=-1), batch) for ours, theirs in pairs)
+    return sum(distances, start=zero(student))

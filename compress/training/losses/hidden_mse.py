@@ -7,10 +7,10 @@ transfer of Sun et al. 2020, "MobileBERT" (arXiv:2004.02984), section 3.5, as in
 """
 
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
 from compress.models.batch import Batch, Outputs
-from compress.training.loss_modules import width_projection
-from compress.training.losses._common import hidden_pairs, token_mean, zero
+from compress.training.losses._common import hidden_pairs, token_mean, width_projection, zero
 
 NEEDS = frozenset({"hidden"})
 MEAN_OVER = "tokens"
@@ -32,10 +32,10 @@ def loss(
     Raises:
         CompressError: a side without hidden states.
     """
-    total = zero(student)
-    for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-mse"):
-        ours = projection(ours)
-        if normalised:
-            ours, theirs = (nn.functional.layer_norm(states, theirs.shape[-1:]) for states in (ours, theirs))
-        total = total + token_mean((ours - theirs).square().mean(dim=-1), batch)
-    return total
+    pairs = hidden_pairs(student, teacher, layers, loss="hidden-mse")
+    pairs = ((projection(ours), theirs) for ours, theirs in pairs)
+    if normalised:
+        pairs = ((layer_norm(ours, ours.shape[-1:]), layer_norm(theirs, theirs.shape[-1:])) for ours, theirs in pairs)
+    return sum(
+        (token_mean((ours - theirs).square().mean(dim=-1), batch) for ours, theirs in pairs), start=zero(student)
+    )

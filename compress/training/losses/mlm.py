@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
-from compress.training.loss_modules import VocabularyHead, masked_tokens
-from compress.training.losses._common import require_outputs, zero
+from compress.training.losses._common import VocabularyHead, masked_tokens, require_outputs, zero
 
 NEEDS = frozenset({"targets"})
 STUDENT_NEEDS = frozenset({"hidden"})

@@ -26,8 +26,7 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "ski
     Raises:
         CompressError: the student has no hidden states, or is not as wide as the teacher.
     """
-    total = zero(student)
-    for ours, theirs in first_token_pairs(student, teacher, layers, loss="patience"):
-        difference = normalize(ours, dim=-1) - normalize(theirs, dim=-1) if normalised else ours - theirs
-        total = total + difference.square().sum(dim=-1).mean()
-    return total
+    pairs = first_token_pairs(student, teacher, layers, loss="patience")
+    if normalised:
+        pairs = ((normalize(ours, dim=-1), normalize(theirs, dim=-1)) for ours, theirs in pairs)
+    return sum(((ours - theirs).square().sum(dim=-1).mean() for ours, theirs in pairs), start=zero(student))

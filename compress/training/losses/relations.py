@@ -11,13 +11,13 @@ from torch import Tensor
 
 from compress.errors import refuse
 from compress.models.batch import Batch, Outputs
-from compress.training.layer_mapping import trained_pairs
 from compress.training.losses._common import (
     relation_divergence,
     require_equal_heads,
     require_outputs,
     scaled_products,
     split_heads,
+    trained_pairs,
     zero,
 )
 
@@ -72,10 +72,11 @@ def loss(
 
     total = zero(student)
     for layer, mapped in trained_pairs(student, teacher, layers):
-        taught_by = teacher_layer or mapped
         for left, right in (RELATIONS[name] for name in relations):
-            ours = scaled_products(vectors(student, left, layer), vectors(student, right, layer))
-            theirs = scaled_products(vectors(teacher, left, taught_by), vectors(teacher, right, taught_by))
+            ours, theirs = (
+                scaled_products(vectors(side, left, number), vectors(side, right, number))
+                for side, number in ((student, layer), (teacher, teacher_layer or mapped))
+            )
             require_equal_heads(ours, theirs, loss="relations")
             total = total + relation_divergence(ours, theirs, batch)
     return total

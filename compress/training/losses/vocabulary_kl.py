@@ -14,11 +14,16 @@ mlm to 5 of this: 0.4).
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.batch import Batch, Outputs
 from compress.models.components import input_embeddings
-from compress.training.loss_modules import VocabularyHead, masked_tokens
-from compress.training.losses._common import require_outputs, soft_divergence, zero
+from compress.training.losses._common import (
+    VocabularyHead,
+    masked_tokens,
+    require_outputs,
+    soft_divergence,
+    zero,
+)
 
 NEEDS = frozenset({"hidden", "targets"})
 MEAN_OVER = "targets"
@@ -57,9 +62,11 @@ def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> nn.ModuleDict
         CompressError: the two read different vocabularies.
     """
     ours, theirs = (input_embeddings(model).num_embeddings for model in (student, teacher))
-    if ours != theirs:
-        raise CompressError(
+    refuse(
+        (
+            ours != theirs,
             f"the loss vocabulary-kl needs one vocabulary; the student has {ours} pieces and the teacher {theirs}: "
-            "leave [vocabulary] out of the recipe, or use the loss mixed-vocabulary"
+            "leave [vocabulary] out of the recipe, or use the loss mixed-vocabulary",
         )
+    )
     return nn.ModuleDict({"student": VocabularyHead(student), "teacher": VocabularyHead(teacher, frozen=True)})

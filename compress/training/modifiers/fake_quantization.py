@@ -18,24 +18,27 @@ from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares
 BITS = 8  # of weights and activations, as the quantizer has them
 
 
-class FakeQuantization:
-    def __init__(self, student: PreTrainedModel, layers: FakeLayers, start: float) -> None:
-        self._student, self._layers, self._start = student, layers, start
-        layers.active, layers.evaluates_rounded = start == 0, True
+class FakeQuantization(FakeLayers):
+    """Rounds the layers of a student from the share ``start`` of the phase on, and in every evaluation."""
+
+    def __init__(self, student: PreTrainedModel, *, decay: float, start: float) -> None:
+        super().__init__(quantized_modules(student), _rounding, activation_bits=BITS, decay=decay)
+        self._student, self._start = student, start
+        self.active, self.evaluates_rounded = start == 0, True
 
     def step(self, done: float) -> None:
-        """Round from the share ``start`` of the phase on."""
-        self._layers.active = done >= self._start
-
-    def gather(self) -> None:
-        self._layers.gather()
+        self.active = done >= self._start
 
     def detach(self) -> None:
         """Remove rounding and buffers; write the ranges to ``student.config.activation_ranges``."""
-        ranges = self._layers.ranges()
-        self._layers.detach()
-        if ranges:
+        if ranges := self.ranges():
             setattr(self._student.config, ACTIVATION_RANGES, ranges)
+        super().detach()
+
+
+def _rounding(_: str, weight: Tensor) -> Rounding:
+    largest = weight.detach().abs().amax()
+    return lambda rows, numbers: fake_symmetric(rows, largest, BITS)
 
 
 def attach(
@@ -65,10 +68,4 @@ def attach(
     )
     check_shares(bits={}, decay=decay, start=start)
     forget_quantization(student.config)
-
-    def rounding(_: str, weight: Tensor) -> Rounding:
-        largest = weight.detach().abs().amax()
-        return lambda rows, numbers: fake_symmetric(rows, largest, BITS)
-
-    layers = FakeLayers(quantized_modules(student), rounding, activation_bits=BITS, decay=decay)
-    return FakeQuantization(student, layers, start)
+    return FakeQuantization(student, decay=decay, start=start)

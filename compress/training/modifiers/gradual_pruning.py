@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError, refuse
+from compress.errors import refuse
 from compress.inference import processes
 from compress.models.prunable_units import Part, units_of
 from compress.surgery.unit_masks import MaskHooks, mask_hooks, mask_lowest, normalised
@@ -180,11 +180,13 @@ def attach(
     for part, (count, keep, _) in asked.items():
         present = [units.count for units in units_of(student, part)]
         most = sum(max(0, units - keep) for units in present)
-        if count > most:
-            raise CompressError(
+        refuse(
+            (
+                count > most,
                 f"gradual-pruning: {part} = {count} of {sum(present)} is more than {len(present)} layers can give that "
-                f"keep at least {keep} each; give at most {most}"
+                f"keep at least {keep} each; give at most {most}",
             )
+        )
     stack = ExitStack()
     part_masks = {
         part: PartMasks(

@@ -32,7 +32,7 @@ from compress.quantization.hessian_sensitivity import (
 LAYER_BITS = "layer_bits"  # a buffer, so that a checkpoint holds what was decided; 0 is undecided
 
 
-class GroupwiseQuantization:
+class GroupwiseQuantization(FakeLayers):
     def __init__(
         self,
         student: PreTrainedModel,
@@ -43,8 +43,7 @@ class GroupwiseQuantization:
         activation_bits: int,
         decay: float,
     ) -> None:
-        self._student, self._teacher = student, teacher
-        self._bits, self._groups = bits, groups
+        self._student, self._teacher, self._layer_bits, self._groups = student, teacher, bits, groups
         modules = quantized_modules(student)
         *_, last = (name for name, module in modules.items() if isinstance(module, torch.nn.Linear))
         del modules[last]
@@ -54,7 +53,7 @@ class GroupwiseQuantization:
         self._parts: list[SensitivityBatch] = []
         known = (bits if len(bits) == 1 else [0]) * len(layers_of(student))
         student.register_buffer(LAYER_BITS, torch.tensor(known, device=student.device))
-        self._layers = FakeLayers(modules, self._rounding, activation_bits=activation_bits, decay=decay)
+        super().__init__(modules, self._rounded, activation_bits=activation_bits, decay=decay)
         self._hook = student.register_forward_pre_hook(self._before, with_kwargs=True)
 
     @property
@@ -64,20 +63,20 @@ class GroupwiseQuantization:
         return bits
 
     def step(self, done: float) -> None:
-        if not self._layers.active and len(self._parts) >= PARTS and not any(self.layer_bits):
+        if not self.active and len(self._parts) >= PARTS and not any(self.layer_bits):
             self._decide()
 
     def gather(self) -> None:
         """Each process measures on its own batches; the bits are those of process 0."""
-        self._layers.gather()
+        super().gather()
         processes.from_main(self._student.get_buffer(LAYER_BITS))
 
     def detach(self) -> None:
         """Remove rounding and buffers; write bits, groups and ranges of activations to the student's config."""
         if self._parts and not any(self.layer_bits):
             self._decide()  # the training was shorter than what is measured on
-        decided, ranges = self._present_bits(), self._layers.ranges()
-        self._layers.detach()
+        decided, ranges = self._present_bits(), self.ranges()
+        super().detach()
         self._hook.remove()
         delattr(self._student, LAYER_BITS)
         if all(decided.values()):
@@ -90,10 +89,10 @@ class GroupwiseQuantization:
         return {name: self._embedding_bits if layer is None else by_layer[layer] for name, layer in self._layer.items()}
 
     def _decide(self) -> None:
-        self._layers.active = False
+        self.active = False
         self._teacher.to(self._student.device)  # type: ignore[arg-type]
         measured = layer_sensitivities(self._student, self._parts)
-        self._student.get_buffer(LAYER_BITS).copy_(torch.tensor(assign_bits(measured, self._bits)))
+        self._student.get_buffer(LAYER_BITS).copy_(torch.tensor(assign_bits(measured, self._layer_bits)))
         self._parts.clear()
 
     def _before(self, student: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -101,12 +100,12 @@ class GroupwiseQuantization:
         if not student.training and self._parts and not any(self.layer_bits):
             self._decide()  # weights are selected by what they are worth when rounded
         self._weight_bits = self._present_bits()
-        self._layers.active = all(self._weight_bits.values())
-        if student.training and not self._layers.active and len(self._parts) < PARTS:
+        self.active = all(self._weight_bits.values())
+        if student.training and not self.active and len(self._parts) < PARTS:
             kept = {key: value[:PART_ROWS] for key, value in named.items() if isinstance(value, torch.Tensor)}
             self._parts.append((kept, answers_of(self._teacher.to(self._student.device), kept)))  # type: ignore[arg-type]
 
-    def _rounding(self, name: str, weight: torch.Tensor) -> Rounding:
+    def _rounded(self, name: str, weight: torch.Tensor) -> Rounding:
         return grid_of(weight, self._weight_bits[name], self._groups).fake
 
 

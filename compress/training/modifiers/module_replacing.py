@@ -27,9 +27,7 @@ class ModuleReplacing:
     def __init__(
         self, student: PreTrainedModel, blocks: list[list[torch.nn.Module]], rate: Callable[[float], float]
     ) -> None:
-        self.layers = list(layers_of(student))
-        self.rate = rate
-        self.probability = rate(0.0)
+        self.layers, self.rate, self.probability = list(layers_of(student)), rate, rate(0.0)
         for layer, block in zip(self.layers, blocks, strict=True):
             layer.forward = self._forward(layer, layer.forward, block)
 

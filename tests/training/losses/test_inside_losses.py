@@ -15,9 +15,9 @@ from compress import plugins
 from compress.errors import CompressError
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.recipes import Choice
-from compress.training.layer_mapping import kept_layer_map, layer_map
-from compress.training.loss_modules import VocabularyHead, attach_losses, detach_loss_modules
+from compress.training.losses._common import VocabularyHead, kept_layer_map, layer_map
 from compress.training.losses.shared_projection import weights
+from compress.training.trainer import attach_losses, detach_loss_modules
 from tests.support import tiny
 
 # KL of (3/4, 1/4) from (1/2, 1/2); scores (ln 3, 0) are the former, (0, 0) the latter.

