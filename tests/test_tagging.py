@@ -335,7 +335,8 @@ def test_quality_of_words_by_hand() -> None:
     assert won == {"row": 1, "word": 1, "gold": 0, "predicted": 0, "change": pytest.approx(99.97, abs=0.02)}
     line = made_up("m", data_sha256="x", labels=["a", "b", "c"], **found)
     (flips,) = flips_of([line], {"x": ["one two three", "four five"]})
-    assert [(flip.text, flip.gold) for flip in flips.lost] == [("three: one two three", "b"), ("four: four five", "c")]
+    assert list(flips.lost.texts) == ["three: one two three", "four: four five"]
+    assert [row[1].text for row in flips.lost.rows] == ["b", "c"]
     by_label = {one["label"]: one for one in found["classes"]}
     assert by_label["c"]["recall"] == 0 and by_label["c"]["low"] is None  # words of one sentence only
     assert by_label["a"]["rows"] == 2 and by_label["a"]["low"] is not None

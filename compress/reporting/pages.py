@@ -85,7 +85,8 @@ def metric_cell(value: float | None, metric: str | None, interval: Ends = (None,
 class ReportTable:
     """Headings and rows of cells, of which the first names its row; with pictures it is a chart.
 
-    ``notes`` stand below it, and ``name`` is that of the files that it is also written to.
+    ``notes`` stand below it, ``texts`` are those of the rows, for the page alone, and ``name`` is that of the files it
+    is also written to.
     """
 
     title: str
@@ -95,6 +96,7 @@ class ReportTable:
     pictures: Sequence[Picture] = field(default=(), metadata=PAGE_ONLY)
     caption: str = field(default="", metadata=PAGE_ONLY)
     name: str = field(default="", metadata=PAGE_ONLY)
+    texts: Sequence[str] = field(default=(), metadata=PAGE_ONLY)
 
     def without_empty(self, headings: Container[str]) -> "ReportTable":
         """Return the table without those of these columns that no row fills."""

@@ -363,31 +363,20 @@ WORST_SHOWN = 10  # flips
 
 
 @dataclass(frozen=True)
-class Flip:
-    """A row of the test set, counted from 0 without a header; ``change`` is of the gold label's probability, in points.
-
-    The page counts rows from 1, as messages do. ``text`` is empty unless the report was given the texts. For tagging
-    ``row`` is a sentence; its text begins with the word.
-    """
-
-    row: int
-    gold: str
-    predicted: str
-    change: float
-    text: str = field(default="", metadata=PAGE_ONLY)
-
-
-@dataclass(frozen=True)
 class Flips:
-    """What one model changed: rows lost and won against the teacher, the worst of them, and the classes by loss."""
+    """What one model changed: rows lost and won against the teacher, the worst of them, and the classes by loss.
+
+    The value of a row is its number in the test set, from 0 and without a header; the page counts from 1, as messages
+    do. Changes are of the gold label's probability, in points. For tagging rows are sentences.
+    """
 
     model: str
     runtime: str
     kind: str
     lost_rows: int
     won_rows: int
-    lost: list[Flip]
-    won: list[Flip]
+    lost: ReportTable
+    won: ReportTable
     classes: ReportTable
     calibration: str
 
@@ -407,7 +396,8 @@ def flips_of(lines: Sequence[Measurement], texts: Mapping[str, Sequence[str]]) -
 
 def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
     lost, won = (
-        [_flip(one, line.labels, texts) for one in flips[:WORST_SHOWN]] for flips in (line.flips_lost, line.flips_won)
+        _flip_table(f"Rows that {line.model} {what}", flips[:WORST_SHOWN], line.labels, texts)
+        for what, flips in (("lost", line.flips_lost), ("won", line.flips_won))
     )
     classes = [
         [
@@ -426,16 +416,30 @@ def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
     return Flips(line.model, line.runtime, line.kind, *counts, lost, won, by_class, error)
 
 
-def _flip(one: Mapping[str, Any], labels: Sequence[str], texts: Sequence[str]) -> Flip:
-    def name(value: float) -> str:
+def _flip_table(
+    title: str, flips: Sequence[Mapping[str, Any]], labels: Sequence[str], texts: Sequence[str]
+) -> ReportTable:
+    def name(value: float) -> Cell:
         """Return a class by its name, a score as it is; a word that was cut off is predicted to be -1."""
-        return labels[value] if isinstance(value, int) and 0 <= value < len(labels) else f"{value:g}"
+        return Cell(labels[value] if isinstance(value, int) and 0 <= value < len(labels) else f"{value:g}")
 
-    row = one["row"]
-    text = texts[row] if row < len(texts) else ""
-    if text and "word" in one:  # a row to tag is a sentence, its words apart
-        words, word = Example(text).words, one["word"]
-        missing = f"a flip is of word {word + 1} of row {row + 1}, which has {len(words)}; run the benchmark again"
-        refuse((word >= len(words), missing))
-        text = f"{words[word]}: {text}"
-    return Flip(row, name(one["gold"]), name(one["predicted"]), one["change"], text)
+    rows = [
+        [
+            Cell(str(one["row"] + 1), "", one["row"]),
+            name(one["gold"]),
+            name(one["predicted"]),
+            number(one["change"], points),
+        ]
+        for one in flips
+    ]
+    shown = [_flip_text(one, texts[one["row"]]) for one in flips if one["row"] < len(texts)]
+    return ReportTable(title, ["Row", "Gold", "Predicted", "Change"], rows, texts=shown)
+
+
+def _flip_text(one: Mapping[str, Any], text: str) -> str:
+    if "word" not in one:
+        return text
+    words, word = Example(text).words, one["word"]  # a row to tag is a sentence, its words apart
+    missing = f"a flip is of word {word + 1} of row {one['row'] + 1}, which has {len(words)}; run the benchmark again"
+    refuse((word >= len(words), missing))
+    return f"{words[word]}: {text}"

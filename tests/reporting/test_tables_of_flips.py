@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -73,8 +74,9 @@ def data(folder: Path, texts: list[str] = TEXTS) -> Path:
 
 def test_a_model_once_and_the_worst_rows_first() -> None:
     (found,) = flips_of(LINES, {})
-    assert (found.lost_rows, found.won_rows, len(found.lost)) == (12, 1, 10)
-    assert (found.lost[0].row, found.lost[0].gold, found.lost[0].predicted) == (1, "positive", "negative")
+    assert (found.lost_rows, found.won_rows, len(found.lost.rows)) == (12, 1, 10)
+    row, *names = found.lost.rows[0][:3]
+    assert (row.value, *(name.text for name in names)) == (1, "positive", "negative")
     assert [row[0].text for row in found.classes.rows] == ["positive", "negative", "absent"]
     assert [(row[-1].text, row[-1].small) for row in found.classes.rows] == [
         ("−100.00", ""),
@@ -99,7 +101,7 @@ def test_a_word_that_its_sentence_does_not_have_is_refused() -> None:
 def test_scores_of_a_regression_are_shown_as_they_are() -> None:
     flip = {"row": 0, "gold": 3.5, "predicted": 2.25, "change": -1.0}
     (found,) = flips_of([line("s", labels=["score"], flips_lost=[flip], flips_lost_rows=1)], {})
-    assert (found.lost[0].gold, found.lost[0].predicted) == ("3.5", "2.25")
+    assert [cell.text for cell in found.lost.rows[0][1:3]] == ["3.5", "2.25"]
 
 
 def test_no_text_without_the_texts(tmp_path: Path) -> None:
@@ -116,9 +118,10 @@ def test_texts_are_escaped_and_on_the_page_only(tmp_path: Path) -> None:
 
 def test_the_page_counts_rows_from_one_and_programs_from_zero(tmp_path: Path) -> None:
     html, _, machine = made(tmp_path, texts=[data(tmp_path)])
-    assert '<th scope="row">2</th><td class="text">positive</td>' in html and "counted from 1, without a header" in html
+    assert re.search(r'<th scope="row" data-value="1">2</th>\s*<td class="text">positive</td>', html)
+    assert "counted from 1, without a header" in html
     (flips,) = json.loads(machine)["sections"][0]["flips"]
-    assert [flips[which][0]["row"] for which in ("lost", "won")] == [1, 0]
+    assert [flips[which]["rows"][0][0]["value"] for which in ("lost", "won")] == [1, 0]
 
 
 def test_other_texts_are_refused(tmp_path: Path) -> None:
