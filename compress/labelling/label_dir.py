@@ -69,10 +69,6 @@ class Shards:
                 for row in (numbers[first:last] - self.starts[number]).tolist():
                     yield examples[row], logits[row][..., self.order] if self.order else logits[row]
 
-    def keys(self, number: int) -> np.ndarray:
-        """Return the :func:`compress.data.row_keys` of a shard."""
-        return row_keys(read_shard(self.path, number, self.classes, task=self.task)[0])
-
 
 @dataclass(frozen=True)
 class CombinedShards(Shards):
@@ -315,13 +311,8 @@ class LabelDir:
             if shard_path(self.path, number).name not in there:
                 raise CompressError(f"{shard_path(self.path, number)} is missing; copy or label the text again")
         found = int(self.shards.starts[-1])
-        refuse(
-            (
-                found != self.rows,
-                f"{self.path} has labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label "
-                "the text again",
-            )
-        )
+        fault = f"{self.path} has labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}"
+        refuse((found != self.rows, f"{fault}; copy or label the text again"))
 
     @property
     def rows(self) -> int:
@@ -401,8 +392,9 @@ class LabelDir:
         Raises:
             CompressError: a shard is damaged.
         """
-        parts = list(map(self.shards.keys, range(len(self.shards.starts) - 1)))
-        return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+        classes, task, count = self.shards.classes, self.shards.task, len(self.shards.starts) - 1
+        shards = (read_shard(self.path, number, classes, task=task)[0] for number in range(count))
+        return row_keys(itertools.chain.from_iterable(shards))
 
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield every example with its logits ``[C]``, of a tagger ``[W, C]``, a shard in memory at a time."""
