@@ -336,15 +336,19 @@ def _open_file(path: Path, place: str, **options: Any) -> Table:
 def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, bool]:
     """Return what the columns hold, and whether that is words with tags."""
     if table.fixed and given == Columns(""):
-        label = "label" if "label" in table.columns else None
-        unlabelled = f"{table.name} holds texts without labels, but labels are needed here: give labelled data."
-        refuse((labelled and not label, unlabelled))
-        return Columns("text", None, label), table.tagged
-    count = len(table.columns)
-    many = f"{table.name} has {count:,} columns, and at most {_MOST_COLUMNS:,} are read: leave some out."
-    refuse((count > _MOST_COLUMNS, many))
-    sample = table.sample()
-    refuse((not sample, f"{table.name} is empty: it has a header but no rows."))
+        refuse(
+            (
+                labelled and "label" not in table.columns,
+                f"{table.name} holds texts without labels, but labels are needed here: give labelled data.",
+            )
+        )
+        return Columns("text", None, "label" if "label" in table.columns else None), table.tagged
+    wide, many = len(table.columns) > _MOST_COLUMNS, f"has {len(table.columns):,} columns"
+    sample = [] if wide else table.sample()
+    refuse(
+        (wide, f"{table.name} {many}, and at most {_MOST_COLUMNS:,} are read: leave some out."),
+        (not sample, f"{table.name} is empty: it has a header but no rows."),
+    )
     names = table.columns
     columns = choose_columns(names, sample, named=table.named, labelled=labelled, source=table.name, given=given)
     return columns, table.tagged or are_tagged(names, sample, columns, labelled)

@@ -311,8 +311,8 @@ class LabelDir:
             if shard_path(self.path, number).name not in there:
                 raise CompressError(f"{shard_path(self.path, number)} is missing; copy or label the text again")
         found = int(self.shards.starts[-1])
-        fault = f"{self.path} has labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}"
-        refuse((found != self.rows, f"{fault}; copy or label the text again"))
+        told = f"labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label the text again"
+        refuse((found != self.rows, f"{self.path} has {told}"))
 
     @property
     def rows(self) -> int:
@@ -392,8 +392,8 @@ class LabelDir:
         Raises:
             CompressError: a shard is damaged.
         """
-        classes, task, count = self.shards.classes, self.shards.task, len(self.shards.starts) - 1
-        shards = (read_shard(self.path, number, classes, task=task)[0] for number in range(count))
+        classes, task, numbers = self.shards.classes, self.shards.task, range(len(self.shards.starts) - 1)
+        shards = (read_shard(self.path, number, classes, task=task)[0] for number in numbers)
         return row_keys(itertools.chain.from_iterable(shards))
 
     def __iter__(self) -> Iterator[tuple[Example, np.ndarray]]:
