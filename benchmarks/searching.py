@@ -33,14 +33,12 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.progress import quiet_libraries
 from compress.requests.searching import Search
-from compress.searching.budget import SearchBudget
 from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import join
 from compress.searching.making import ValidationRows
-from compress.searching.sampler import ShapeSampler
-from compress.searching.search import SearchRows, check_data, content_of, label_rows, trainer_of
-from compress.searching.space import PRECISIONS, Shape, space_for
-from compress.searching.trials import LAST, Trial, choose
+from compress.searching.search import SearchRows, check_data, content_of, trainer_of
+from compress.searching.space import PRECISIONS, Shape, ShapeSampler, space_for
+from compress.searching.trials import LAST, SearchBudget, Trial, choose
 
 METHODS = ("search", "random")
 
@@ -61,8 +59,7 @@ def main() -> None:
     files = {role: str(getattr(options, role)) for role in ("unlabeled", "train", "validation", "test")}
     request = Search(str(options.teacher), str(options.work / "found"), **files, overlap="drop")
     rows = check_data(teacher, request)
-    (labels := options.work / "labels").mkdir(parents=True, exist_ok=True)
-    label_rows(teacher, labels, rows, Compute("cpu"))
+    (options.work / "labels").mkdir(parents=True, exist_ok=True)
     for seed, method in itertools.product(options.seed or [0], options.only or METHODS):
         folder = options.work / f"{method}-{seed}"
         if (folder / "done").is_file():
@@ -83,8 +80,7 @@ def run(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Spend the minutes in one of the ways, and yield what came of it and of its beginning."""
     budget = SearchBudget(max_accuracy_drop=options.max_accuracy_drop, time_limit_s=60 * options.minutes)
-    labels = label_rows(teacher, options.work / "labels", rows, compute)
-    trainer = trainer_of(teacher, folder, rows, labels, compute)
+    trainer = trainer_of(teacher, folder, rows, compute, labels=options.work / "labels")
     space = space_for(teacher.config)
     sampler = ShapeSampler(folder / "sampler.json", space, compute.seed)
     with SearchClock(folder / "clock.json", budget.seconds) as clock:

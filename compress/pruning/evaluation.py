@@ -72,7 +72,6 @@ class PruningRows:
     left_out: dict[str, Any]
 
     def batches(self, tokenizer: PreTrainedTokenizerFast, device: str) -> list[Batch]:
-        """Return the rows that score in batches."""
         labels, rows = self.sample.labels, self.evaluation
         limits: dict[str, Any] = {"max_length": rows.max_length, "task": rows.task}
         return list(scoring_batches(self.sample.examples, labels, tokenizer, **limits, device=device))
@@ -172,7 +171,6 @@ class MaskedEvaluation:
         return interval(self.predicted(), self._labels, **self._compared)
 
     def difference(self, masks: Masks | None = None) -> Difference:
-        """Return the difference to the reference on the same rows, with its 95% interval."""
         reference = self.predicted() if self.reference is None else self.reference
         return paired_difference(self.predicted(masks), reference, self._labels, **self._compared)
 
@@ -187,7 +185,6 @@ class MaskedEvaluation:
 
     @cached_property
     def _compared(self) -> dict[str, Any]:
-        """Arguments of intervals."""
         sentences = self.rows.task.clusters(self.rows.gold.examples)
         return {"metric": self.rows.metric, "classes": self.rows.classes, "sentences": sentences}
 

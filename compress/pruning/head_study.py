@@ -107,7 +107,7 @@ def head_study(
         evaluation = MaskedEvaluation(whole, tokenizer, rows.evaluation, folder / "judging")
         evaluation.check()
         batches = rows.batches(tokenizer, device)
-        heads = HeadEvaluations(evaluation, batches, compute.seed, Values(folder / "values.jsonl"), folder)
+        heads = HeadEvaluations(evaluation, batches, compute.seed, Values(folder / "values"), folder)
         counts = heads.counts
         with progress("Scoring heads", len(study.criteria)) as advance:
             scores = {name: heads.scores(name) for name in each(study.criteria, advance)}
@@ -160,15 +160,12 @@ class HeadEvaluations:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Layer and number of each head."""
         return [(layer, head) for layer, count in enumerate(self.counts) for head in range(count)]
 
     def by_layer(self, scores: Tensor) -> list[Tensor]:
-        """Return the scores of the heads that each layer has."""
         return [row[:count] for row, count in zip(scores, self.counts, strict=True)]
 
     def scores(self, criterion: str) -> Tensor:
-        """Return the scores ``[L, H]`` of a criterion, cached in a file."""
         model = self.evaluation.model
         found = cached_json(
             self.folder / f"scores-{criterion}.json",
@@ -231,7 +228,6 @@ class HeadEvaluations:
             yield {"first": first, "second": second, **interval}
 
     def _masks(self, layer: int, head: int, alone: bool) -> Masks:
-        """Return masks of one head, or of all others of its layer."""
         masks = unmasked(self.evaluation.model)
         masks["heads"][layer][:] = 0.0 if alone else 1.0
         masks["heads"][layer][head] = 1.0 if alone else 0.0

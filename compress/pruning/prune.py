@@ -249,7 +249,7 @@ def execute_plan(
                 config,
                 speedup_of,
                 seed=recovery.compute.seed,
-                values=Values(folder / "values.jsonl"),
+                values=Values(folder / "values"),
                 progress=progress,
             ),
         )

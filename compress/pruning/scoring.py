@@ -3,9 +3,7 @@
 Shapes: B batch, L layers, U units (heads or neurons) of a layer, D hidden size, N examples.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,10 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress import plugins
 from compress.data import Example
 from compress.data.tokenization import encode, maximum_length, pad
-from compress.errors import CompressError, refuse
-from compress.files import write_atomically
+from compress.errors import refuse
 from compress.models.batch import Batch
 from compress.models.components import fixed_weights
+from compress.models.manifest import cached_json
 from compress.models.prunable_units import kept_layers
 from compress.progress import Advance
 from compress.surgery.remove import members, removable_layers, skipped
@@ -80,7 +78,6 @@ def head_importance(
 
 
 def check_rows(train: Sequence[object]) -> None:
-    """Raise an error without rows to score on."""
     refuse((not train, "there are no rows to score the heads on; give labelled rows with --train FILE"))
 
 
@@ -152,31 +149,25 @@ def as_scores(by_layer: Sequence[Tensor], masks: LayerMasks | None) -> Tensor:
 
 
 class Values:
-    """Values of a model by the units that are masked, kept in a file where one is given.
+    """Values of a model by the units that are masked, kept in a folder where one is given.
 
-    A criterion of many evaluations that was stopped resumes after the last of them. A file is for one model, one set
+    A criterion of many evaluations that was stopped resumes after the last of them. A folder is for one model, one set
     of rows and one measure.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path, self.known = path, dict[str, float]()
-        if path is not None and path.is_file():
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                with suppress(ValueError, TypeError):  # one that was cut short or damaged
-                    key, value = json.loads(line)
-                    self.known[str(key)] = float(value)
-            write_atomically(path, "".join(json.dumps(item) + "\n" for item in self.known.items()))
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder, self.known = folder, dict[str, float]()
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
 
     def of(self, model: PreTrainedModel, masks: Masks, batches: Batches, measure: Measure) -> float:
-        """Return the value of a model with heads and neurons masked, evaluated if it is not known."""
+        def value() -> float:
+            with masked(model, masks):
+                return value_of(model, batches, measure)
+
         key = mask_key(masks)
         if key not in self.known:
-            with masked(model, masks):
-                self.known[key] = value_of(model, batches, measure)
-            if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps([key, self.known[key]]) + "\n")
+            self.known[key] = value() if self.folder is None else cached_json(self.folder / f"{key}.json", value)
         return self.known[key]
 
 
@@ -218,8 +209,12 @@ def choose_removed_layers(
     """
     candidates, numbers, rows = removable_layers(model), kept_layers(model), list(batches)
     most = min(len(candidates), len(numbers) - 1)
-    if not 1 <= count <= most:
-        raise CompressError(f"{count} of {len(numbers)} layers cannot be removed; give a number from 1 to {most}")
+    refuse(
+        (
+            not 1 <= count <= most,
+            f"{count} of {len(numbers)} layers cannot be removed; give a number from 1 to {most}",
+        )
+    )
     gone: dict[int, float] = {}
     with fixed_weights(model):
         for _ in range(count):

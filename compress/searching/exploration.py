@@ -19,13 +19,13 @@ from compress.benchmarking.results.formatting import plural, points, shown, time
 from compress.errors import CompressError
 from compress.models.manifest import keep, kept
 from compress.progress import duration, logger
-from compress.searching.budget import SearchBudget, ShapeTiming
 from compress.searching.making import Trainer
-from compress.searching.sampler import ShapeSampler
-from compress.searching.space import PRECISIONS, Shape, committed
+from compress.searching.space import PRECISIONS, Shape, ShapeSampler, committed
 from compress.searching.trials import (
     LAST,
     RUNGS,
+    SearchBudget,
+    ShapeTiming,
     TrainedRung,
     Trial,
     choose,
@@ -95,12 +95,10 @@ class Exploration:
 
     @property
     def judged(self) -> list[Trial]:
-        """The trials that were trained."""
         return [trial for trial in self.trials if trial.rungs]
 
     @cached_property
     def committed(self) -> list[Shape]:
-        """The students that come first."""
         return [shape for shape in committed(self.sampler.space) if not shape.is_pruned]
 
     @property

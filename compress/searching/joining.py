@@ -21,11 +21,10 @@ from compress.progress import logger
 from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
 from compress.requests.calibration import Cascade
-from compress.searching.budget import ShapeTiming, ValidationScore
 from compress.searching.exploration import Exploration
 from compress.searching.making import quiet_stages
 from compress.searching.space import QUANTIZER
-from compress.searching.trials import Trial, front_of
+from compress.searching.trials import ShapeTiming, Trial, ValidationScore, front_of
 
 TEACHER = "the teacher in int8"
 
@@ -45,7 +44,6 @@ class Joined:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What the page shows, as JSON values."""
         choice, timing = choice_of(self.model), asdict(self.timing)
         return {
             **{name: choice[name] for name in ("members", "thresholds")},

@@ -45,9 +45,8 @@ from compress.quantization.quantize import quantize
 from compress.recipes import Pruning, StudentRecipe, Training
 from compress.requests.exporting import export
 from compress.requests.training import Distill
-from compress.searching.budget import ShapeTiming, ValidationScore
 from compress.searching.space import PRECISIONS, QUANTIZER, Shape
-from compress.searching.trials import LAST, RUNGS, TrainedRung
+from compress.searching.trials import LAST, RUNGS, ShapeTiming, TrainedRung, ValidationScore
 from compress.training.build_student import build_student
 from compress.training.distill import distill
 from compress.training.phases import steps_for
@@ -80,7 +79,6 @@ class ValidationRows:
 
     @cached_property
     def teacher_value(self) -> float:
-        """The teacher's metric."""
         return self.judge(self.reference).value
 
     def predicted(self, directory: Path) -> np.ndarray:
@@ -92,7 +90,6 @@ class ValidationRows:
         return model.task.predictions(LoadedModel.load(model, compute).logits(self.examples))
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
-        """Judge predictions ``[N]``."""
         compared: dict[str, Any] = {"metric": self.metric, "classes": len(self.teacher.labels)}
         difference = paired_difference(predicted, self.reference, self.gold, **compared, seed=self.seed)
         value = score(predicted, self.gold, **compared)
@@ -213,13 +210,11 @@ class Trainer:
         return recipe.training.for_classes(len(self.teacher.labels)), read or self._rows
 
     def steps(self, shape: Shape, rung: int) -> int:
-        """Return how many steps a rung has."""
         training, rows = self.training(shape, rung)
         return steps_for(rows, training)
 
     @property
     def _rows(self) -> int:
-        """How many rows have labels of the teacher."""
         return sum(directory.rows for directory in self.labels)
 
     def expected_seconds(self, shape: Shape, latency_ms: float) -> float:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.results.formatting import plural
 from compress.data import Example, ExampleSource, TextSource, check_roles, row_key
-from compress.errors import CompressError, refuse
+from compress.errors import refuse
 from compress.evaluation.metrics import Metric
 from compress.files import write_atomically, write_json_lines
 from compress.inference.compute import Compute, resolve_device
@@ -31,14 +31,12 @@ from compress.reporting.search_page import search_page
 from compress.requests import FileList, fields_of
 from compress.requests.labelling import label
 from compress.requests.searching import Search, SearchLimits
-from compress.searching.budget import SearchBudget
 from compress.searching.commands import BEST, making_again
 from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import Joined, join
 from compress.searching.making import Trainer, ValidationRows, quiet_stages
-from compress.searching.sampler import ShapeSampler, import_optuna
-from compress.searching.space import space_for
-from compress.searching.trials import RUNGS, Trial, choose, closest, closest_shape, front_of
+from compress.searching.space import ShapeSampler, import_optuna, space_for
+from compress.searching.trials import RUNGS, SearchBudget, Trial, choose, closest, closest_shape, front_of
 
 CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
 TEST_NAME, SAMPLER_NAME = "results.jsonl", "sampler.json"
@@ -62,7 +60,7 @@ def search(request: Search) -> Path:
     """
     import_optuna()
     budget = SearchBudget(**{name: getattr(request, name) for name in fields_of(SearchLimits)})
-    model, progress = ModelDir.open(request.teacher), request.progress
+    model = ModelDir.open(request.teacher)
     rows = check_data(model, request)
     compute = replace(request.compute, device=resolve_device(request.device))
     roles = ("unlabeled", "train", "validation", "test")
@@ -75,8 +73,7 @@ def search(request: Search) -> Path:
         threads=compute.threads,
     ) as stage:
         check_gold(model, rows.validation, "validation", compute)
-        labels = label_rows(model, stage.scratch, rows, compute, progress)
-        trainer = trainer_of(model, stage.scratch, rows, labels, compute, progress)
+        trainer = trainer_of(model, stage.scratch / "shapes", rows, compute, request.progress, labels=stage.scratch)
         sampler = ShapeSampler(stage.scratch / SAMPLER_NAME, space_for(model.config), compute.seed)
         with SearchClock(stage.scratch / "clock.json", budget.seconds) as clock:
             explored = Exploration(budget, sampler, trainer, clock)
@@ -166,40 +163,29 @@ def check_data(model: ModelDir, request: Search) -> SearchRows:
     check_unseen([model], sets["test"], "test", TRAINING_ROLES)  # the benchmark refuses them, hours later
     tell_seen([model], sets["test"], {"train": labelled.train, "validation": labelled.validation})
     pool = sets["unlabeled"].without(frozenset(map(row_key, sets["train"])))
-    if next(iter(pool), None) is None:
-        raise CompressError(
-            f"all rows of {unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE"
+    refuse(
+        (
+            next(iter(pool), None) is None,
+            f"all rows of {unlabeled.name} are rows of train too; give text that has others with --unlabeled FILE",
         )
+    )
     gold = (sets["train"], sets["validation"], sets["test"])
     return SearchRows(pool, *gold, metric, checked.left_out, checked.described())
 
 
-def label_rows(
-    model: ModelDir, folder: Path, rows: SearchRows, compute: Compute, progress: Progress = silent
-) -> list[LabelDir]:
-    """Return labels of the pool and of the gold rows, made in ``folder`` where they are not there yet."""
-    labels = []
-    placed: dict[str, Any] = {"device": compute.device, "threads": compute.threads}
-    for name, source in {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}.items():
-        place = folder / f"{name}-labels"
-        if not is_whole(place):
-            label(model, source, place, **placed, progress=progress)
-        labels.append(LabelDir.open(place))
-    return labels
-
-
 def trainer_of(
-    model: ModelDir,
-    folder: Path,
-    rows: SearchRows,
-    labels: Sequence[LabelDir],
-    compute: Compute,
-    progress: Progress = silent,
+    model: ModelDir, folder: Path, rows: SearchRows, compute: Compute, progress: Progress = silent, *, labels: Path
 ) -> Trainer:
-    """Return what times and trains shapes, with ``labels`` as of :func:`label_rows`; results lie in ``folder``."""
-    (place := folder / "shapes").mkdir(exist_ok=True)
+    """Return what times and trains shapes in ``folder``; ``labels`` gets those of pool and gold rows, where missing."""
+    folder.mkdir(exist_ok=True)
+    placed: dict[str, Any] = {"device": compute.device, "threads": compute.threads, "progress": progress}
+    sources = {"pool": rows.unlabeled, "train": ExampleSource(rows.train, "train")}
+    places = {labels / f"{name}-labels": source for name, source in sources.items()}
+    for place, source in places.items():
+        if not is_whole(place):
+            label(model, source, place, **placed)
     validation = ValidationRows(model, rows.validation, rows.metric, compute.threads or 1, compute.seed)
-    return Trainer(model, place, tuple(labels), rows.train, validation, compute, progress)
+    return Trainer(model, folder, tuple(map(LabelDir.open, places)), rows.train, validation, compute, progress)
 
 
 def content_of(

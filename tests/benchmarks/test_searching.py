@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from compress.searching.budget import SearchBudget
 from compress.searching.exploration import Exploration
-from compress.searching.sampler import ShapeSampler
-from compress.searching.space import committed, space_for
-from compress.searching.trials import LAST
+from compress.searching.space import ShapeSampler, committed, space_for
+from compress.searching.trials import LAST, SearchBudget
 from tests.searching.test_exploration import Desk, explored
 from tests.searching.test_space import MINILM
 from tests.support import REPOSITORY

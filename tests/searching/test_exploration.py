@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
-from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
 from compress.searching.exploration import Exploration
-from compress.searching.sampler import ShapeSampler
-from compress.searching.space import PRECISIONS, Shape, committed, space_for
-from compress.searching.trials import LAST, RUNGS, TrainedRung, choose
+from compress.searching.space import PRECISIONS, Shape, ShapeSampler, committed, space_for
+from compress.searching.trials import LAST, RUNGS, SearchBudget, ShapeTiming, TrainedRung, ValidationScore, choose
 from tests.searching.test_space import MINILM
 
 SPEEDS = {"ngram": 400.0, "cnn": 250.0, "bilstm": 60.0, "transformer": 12.0, "pruned": 6.0}

@@ -16,12 +16,11 @@ from compress.inference.runners import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.model_dir import ModelDir
 from compress.searching import joining
-from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
 from compress.searching.joining import TEACHER, Joined, _of_front, join
 from compress.searching.making import ValidationRows
 from compress.searching.search import BEST, deploy
 from compress.searching.space import Shape
-from compress.searching.trials import TrainedRung, Trial
+from compress.searching.trials import SearchBudget, ShapeTiming, TrainedRung, Trial, ValidationScore
 from tests.cascades.test_cascade import labelled, members, texts
 
 SPEEDUPS = {"fast": 50.0, "middle": 20.0, TEACHER: 4.0}  # over the teacher in torch, which takes 10 ms

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
-from compress.searching.sampler import ShapeSampler, import_optuna
-from compress.searching.space import committed, space_for
+from compress.searching.space import ShapeSampler, committed, import_optuna, space_for
 from tests.searching.test_space import MINILM
 
 SPACE = space_for(MINILM)

@@ -28,12 +28,11 @@ from compress.pruning.prune import RECOVERY
 from compress.requests.calibration import cascade
 from compress.searching import making, space
 from compress.searching import search as search_module
-from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
 from compress.searching.commands import making_again
 from compress.searching.exploration import Exploration
 from compress.searching.joining import Joined
 from compress.searching.space import Family, Shape
-from compress.searching.trials import LAST, RUNGS, TrainedRung, Trial
+from compress.searching.trials import LAST, RUNGS, SearchBudget, ShapeTiming, TrainedRung, Trial, ValidationScore
 from tests.cascades.test_cascade import labelled, members, texts
 from tests.support.tagging import tagger
 from tests.support.tiny import GOOD, LABELS, classifier, write

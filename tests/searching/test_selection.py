@@ -9,8 +9,15 @@ import pytest
 
 from compress.errors import CompressError
 from compress.requests.searching import DEFAULT_TIME_LIMIT_S
-from compress.searching.budget import SearchBudget, ShapeTiming, ValidationScore
-from compress.searching.trials import choose, closest, closest_shape, front_of
+from compress.searching.trials import (
+    SearchBudget,
+    ShapeTiming,
+    ValidationScore,
+    choose,
+    closest,
+    closest_shape,
+    front_of,
+)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.models.components import fixed_weights
 from compress.pruning.scoring import Batches, LayerMasks, Measure, Values, as_scores
 from compress.surgery.unit_masks import unmasked
@@ -35,8 +35,7 @@ def importance(
     Raises:
         CompressError: fewer than one permutation.
     """
-    if permutations < 1:
-        raise CompressError(f"permutations = {permutations} is not possible; give 1 or more")
+    refuse((permutations < 1, f"permutations = {permutations} is not possible; give 1 or more"))
     kept, known, generator = list(batches), values or Values(), torch.Generator().manual_seed(seed)
     kept_heads = unmasked(model)["heads"] if masks is None else list(masks)
     places = [(layer, head) for layer, row in enumerate(kept_heads) for head in row.nonzero().flatten().tolist()]

@@ -64,7 +64,6 @@ class IntegerGraph:
         return self.add("ReduceMax", [name, self.constant("last_axis", np.array([-1]))], f"{name}.largest")
 
     def multiplies(self, node: onnx.NodeProto) -> bool:
-        """Tell whether a node multiplies by a constant matrix."""
         if node.op_type not in {"MatMul", "Gemm"} or len(getattr(self.weights.get(node.input[1]), "dims", ())) != 2:
             return False
         plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}
@@ -96,7 +95,6 @@ class IntegerGraph:
                 self.add("Add", [scaled, *bias], output)
 
     def written(self) -> onnx.ModelProto:
-        """Return the model with these nodes in place of its own."""
         del self.model.graph.node[:]
         self.model.graph.node.extend(self.nodes)
         self.model.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in self._constants.items())

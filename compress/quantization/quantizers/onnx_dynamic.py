@@ -224,7 +224,6 @@ def _read_integers(
 
 
 def _last_layer(model: onnx.ModelProto, producers: dict[str, onnx.NodeProto]) -> onnx.NodeProto:
-    """Return the product that gives the logits."""
     node = producers[model.graph.output[0].name]
     while node.op_type not in {"MatMul", "Gemm"}:
         node = producers[node.input[0]]
