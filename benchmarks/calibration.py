@@ -28,7 +28,7 @@ from compress.evaluation.metrics import (
 )
 from compress.inference.compute import Compute
 from compress.inference.predict import acceptance_thresholds
-from compress.inference.runners import LoadedModel
+from compress.inference.runners import load_runner
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.requests.calibration import calibrate
@@ -80,7 +80,7 @@ def measure(
         accept_at = None
         made = calibrate(model, output, **given)
     gold = np.array(model.task.gold(test, model.labels, "test"))
-    logits = [LoadedModel.load(one, compute).logits(test).astype(float) for one in (model, made)]
+    logits = [load_runner(one, compute).logits(test).astype(float) for one in (model, made)]
     losses = [row_losses(one, gold) for one in logits]
     change = losses[1] - losses[0]
     confidence, predicted = probabilities(logits[1]).max(axis=1), logits[1].argmax(axis=1)

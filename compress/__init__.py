@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from compress.benchmarking.results.files import Results
     from compress.data import LabelledData
     from compress.gating.check import check
-    from compress.inference.predict import Classifier, load
+    from compress.inference.predict import load
     from compress.labelling.import_labels import LabelValues, import_labels
     from compress.labelling.parts import merge_labels
     from compress.models.compute import Compute
-    from compress.models.model_dir import ModelDir
+    from compress.models.model_dir import Model
     from compress.models.modeling.registration import register_models
     from compress.pruning.head_study import HeadStudy, head_study
     from compress.pruning.prune import PruningData, prune
@@ -54,12 +54,11 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {
-    "Classifier": "compress.inference.predict",
     "Compute": "compress.models.compute",
     "HeadStudy": "compress.pruning.head_study",
     "LabelValues": "compress.labelling.import_labels",
     "LabelledData": "compress.data",
-    "ModelDir": "compress.models.model_dir",
+    "Model": "compress.models.model_dir",
     "Pruning": "compress.recipes",
     "PruningData": "compress.pruning.prune",
     "Quantization": "compress.quantization.candidates",
@@ -88,13 +87,12 @@ _LAZY = {
 }
 
 __all__ = [
-    "Classifier",
     "CompressError",
     "Compute",
     "HeadStudy",
     "LabelValues",
     "LabelledData",
-    "ModelDir",
+    "Model",
     "Pruning",
     "PruningData",
     "Quantization",

@@ -40,7 +40,7 @@ from compress.evaluation.metrics import (
 )
 from compress.files import read_json_table
 from compress.inference.predict import check_label_meaning
-from compress.inference.runners import LoadedModel
+from compress.inference.runners import load_runner
 from compress.models.fitted_rows import check_unseen
 from compress.models.loading import copy_client_files
 from compress.models.model_dir import ModelDir
@@ -97,7 +97,7 @@ def calibrate(request: Calibrate) -> ModelDir:
         validation=validation,
     ) as stage:
         with request.progress("Predicting", len(rows)) as advance:
-            logits = LoadedModel.load(source, request.compute).logits(rows, advance).astype(float)
+            logits = load_runner(source, request.compute).logits(rows, advance).astype(float)
         check_label_meaning(logits.argmax(axis=1), gold, source.labels, "validation")
         with request.progress("Calibrating", None):
             found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
@@ -147,7 +147,7 @@ def calibrate(request: Calibrate) -> ModelDir:
             rescale_torch(network, chosen.scaling)
             stage.write_model(network, source.tokenizer, **described)
         some = rows[:COMPARED_ROWS]
-        written = LoadedModel.load(ModelDir.open(stage.working), request.compute).logits(some)
+        written = load_runner(ModelDir.open(stage.working), request.compute).logits(some)
         expected = chosen.scaling.apply(logits[: len(some)])
         if np.abs(expected - written).max() > TOLERANCE * max(1.0, np.abs(expected).max()):
             raise RuntimeError("the model written to disk does not give the calibrated logits")

@@ -24,7 +24,7 @@ from compress.files import read_json_table
 from compress.inference.batching import runtime_for
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_label_meaning, load
-from compress.inference.runners import LoadedModel, time_side_by_side
+from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import default_threads
 from compress.models.cascade_dir import KIND, CascadeDir, check_members, open_model, write_cascade
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
@@ -261,7 +261,7 @@ def _latencies(
 
 def _logits(member: ModelDir, rows: Sequence[Example], compute: Compute, progress: Progress) -> Array:
     with progress(f"Predicting by {member.name}", len(rows)) as advance:
-        return LoadedModel.load(member, compute).logits(rows, advance)
+        return load_runner(member, compute).logits(rows, advance)
 
 
 @dataclass(frozen=True)

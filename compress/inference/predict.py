@@ -6,9 +6,10 @@ An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here impo
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +19,17 @@ from compress.errors import CompressError, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
 from compress.evaluation.metrics import probabilities as softmax
 from compress.inference.compute import Compute
-from compress.inference.runners import LoadedModel, ask_in_turn
-from compress.models.cascade_dir import CascadeDir, open_model
+from compress.inference.runners import load_runner
+from compress.models.cascade_dir import open_model
 from compress.models.manifest import MANIFEST_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model, Prediction
 from compress.progress import logger
 
-Prediction = dict[str, Any]
-Text = str | tuple[str, str] | Example
 _ONE = (str, tuple, Example)
 CHECKED_ROWS = 64  # of a label check
 
 
-def acceptance_thresholds(model: ModelDir) -> np.ndarray | None:
+def acceptance_thresholds(model: Model) -> np.ndarray | None:
     """Return the confidence from which the prediction of each class is accepted ``[C]``; infinite where it never is.
 
     None where ``compress calibrate --accept-at`` wrote no such thing into the manifest.
@@ -52,82 +51,49 @@ def acceptance_thresholds(model: ModelDir) -> np.ndarray | None:
     return np.array([math.inf if value is None else value for value in found], float)
 
 
-class Classifier:
-    """A model that is loaded and predicts; made by :func:`load`.
+def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
+    """Open and load a model, torch or ONNX, or a cascade, for prediction.
 
     Args:
-        model: an open model directory, torch or ONNX, or a cascade.
+        model: its directory.
         compute: device and threads. ``auto`` is the CPU for an ONNX model.
-    """
-
-    def __init__(self, model: ModelDir, compute: Compute) -> None:
-        self.labels, self.task = model.labels, model.task
-        members, self._asked = [model], list[float]()
-        if isinstance(model, CascadeDir):
-            members, self._asked = [*model.members], [*model.thresholds]
-        self._members = [LoadedModel.load(one, compute) for one in members]
-        self.max_length = min(member.max_length for member in self._members)
-        self._thresholds = acceptance_thresholds(model)
-
-    @overload
-    def predict(self, texts: Text, *, probabilities: bool = False) -> Prediction: ...  # type: ignore[overload-overlap]
-    @overload
-    def predict(self, texts: Iterable[Text], *, probabilities: bool = False) -> list[Prediction]: ...
-    def predict(self, texts: Text | Iterable[Text], *, probabilities: bool = False) -> Prediction | list[Prediction]:
-        """Return the prediction of a text, or one for each of many, in order.
-
-        A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words",
-        "tags", "probabilities"}``, one tag a word, null for a word that was cut off. A classifier that was calibrated
-        with a share to be right adds ``"accepted"``: whether the probability reaches the threshold. Of a text that was
-        cut, because the model does not read all of it, it has ``"truncated": True``.
-
-        Args:
-            texts: a text, a pair of texts as a tuple, or an example; or many of one kind: a list, an array, or a table
-                such as a ``datasets.Dataset`` or a data frame. For a tagger a text is words with spaces between.
-            probabilities: add ``"probabilities"``, those of all labels of a classifier.
-
-        Raises:
-            CompressError: one is no text, or texts and pairs are mixed.
-        """
-        if probabilities:
-            self._check_probabilities()
-        examples = _examples(texts)
-        with counting() as truncation:
-            logits = self._logits(examples) if examples else np.zeros((0, len(self.labels)))
-        found = [*self.task.described(examples, logits, self.labels, self._thresholds, probabilities)]
-        for example, prediction in zip(examples, found, strict=True):
-            if truncation.has_cut(example):
-                prediction["truncated"] = True
-        return found[0] if isinstance(texts, _ONE) else found
-
-    def predict_proba(self, texts: Text | Iterable[Text]) -> np.ndarray:
-        """Return probabilities ``[N, C]`` float32 of ``labels``, as scikit-learn's classifiers do; N is 1 for one text.
-
-        Raises:
-            CompressError: as :meth:`predict`, or the model is no classifier of texts.
-        """
-        self._check_probabilities()
-        examples = _examples(texts)
-        return softmax(self._logits(examples)) if examples else np.zeros((0, len(self.labels)), np.float32)
-
-    def _check_probabilities(self) -> None:
-        if not self.task.label_probabilities:
-            raise CompressError(f"a model made for {self.task} has no probabilities of its labels; leave them out")
-
-    def _logits(self, examples: Sequence[Example]) -> np.ndarray:
-        def ask(number: int, rows: np.ndarray) -> np.ndarray:
-            return self._members[number].logits([examples[row] for row in rows])
-
-        return ask_in_turn(self._members[0].logits(examples), self._asked, ask)[0]
-
-
-def load(model: ModelDir | str | Path, *, compute: Compute = Compute()) -> Classifier:
-    """Open a model directory, torch or ONNX, or a cascade, for prediction.
 
     Raises:
         CompressError: it is no classifier or does not open, or a torch model lacks the extra ``train``.
     """
-    return Classifier(open_model(model), compute)
+    opened = replace(open_model(model), compute=compute)
+    acceptance_thresholds(opened)
+    logger.debug("%s reads %d tokens of a text", opened.name, opened.max_length)
+    return opened
+
+
+def predictions(model: Model, texts: Any, *, probabilities: bool) -> Prediction | list[Prediction]:
+    """See :meth:`compress.Model.predict`."""
+    if probabilities:
+        _check_probabilities(model)
+    examples = _examples(texts)
+    with counting() as truncation:
+        logits = _logits(model, examples)
+    found = [*model.task.described(examples, logits, model.labels, acceptance_thresholds(model), probabilities)]
+    for example, prediction in zip(examples, found, strict=True):
+        if truncation.has_cut(example):
+            prediction["truncated"] = True
+    return found[0] if isinstance(texts, _ONE) else found
+
+
+def label_probabilities(model: Model, texts: Any) -> np.ndarray:
+    """See :meth:`compress.Model.predict_proba`."""
+    _check_probabilities(model)
+    return softmax(_logits(model, _examples(texts))).astype(np.float32, copy=False)
+
+
+def _check_probabilities(model: Model) -> None:
+    if not model.task.label_probabilities:
+        raise CompressError(f"a model made for {model.task} has no probabilities of its labels; leave them out")
+
+
+def _logits(model: Model, examples: Sequence[Example]) -> np.ndarray:
+    return np.asarray(model.runner.logits(examples)) if examples else np.zeros((0, len(model.labels)), np.float32)
 
 
 def _examples(texts: Any) -> list[Example]:
@@ -137,7 +103,7 @@ def _examples(texts: Any) -> list[Example]:
     return [*open_text(rows, role=None, keep_empty=True)]
 
 
-def _example(text: Text) -> Example:
+def _example(text: Any) -> Example:
     if isinstance(text, Example):
         return text
     parts = (text,) if isinstance(text, str) else text if isinstance(text, tuple) and len(text) == 2 else (None,)
@@ -146,7 +112,7 @@ def _example(text: Text) -> Example:
     return Example(*parts)
 
 
-def check_gold(model: ModelDir, rows: Sequence[Example], name: str, compute: Compute) -> None:
+def check_gold(model: Model, rows: Sequence[Example], name: str, compute: Compute) -> None:
     """Refuse rows whose labels mean something else than the classes of a model; looks at a few, spread evenly.
 
     Raises:
@@ -155,7 +121,7 @@ def check_gold(model: ModelDir, rows: Sequence[Example], name: str, compute: Com
     if rows and model.task.has_classes:
         some = rows[:: -(-len(rows) // CHECKED_ROWS)]
         gold = model.task.column(model.task.gold(some, model.labels, name))
-        predicted = model.task.predictions(LoadedModel.load(model, compute).logits(some))
+        predicted = model.task.predictions(load_runner(model, compute).logits(some))
         check_label_meaning(predicted, gold, model.labels, name)
 
 

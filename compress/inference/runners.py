@@ -28,7 +28,7 @@ from compress.evaluation.metrics import confidence
 from compress.inference.batching import Run, TokenArrays, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
-from compress.models.cascade_dir import CascadeDir, open_model
+from compress.models.cascade_dir import CascadeDir
 from compress.models.model_dir import ModelDir
 from compress.progress import Advance
 
@@ -94,14 +94,6 @@ class LoadedModel:
         longest, asked = maximum_length(tokenizer, model.config), max(lengths, default=0)
         refuse((asked > longest, f"--length {asked} is more than the {longest} tokens that it can read"))
         return cls(tokenizer, min(max_length or longest, longest), by_word=model.task.by_word, model=model)
-
-    @classmethod
-    def load(cls, model: ModelDir, compute: Compute = Compute()) -> Self:
-        """Load a model to predict; on ``auto`` an ONNX one runs on the CPU, and needs no PyTorch."""
-        device = resolve_device(compute.device, for_onnx=model.is_onnx)
-        loaded = cls.open(model)
-        loaded.start(lambda model: open_runtime(model.path, threads=compute.threads, device=device))
-        return loaded
 
     def start(self, open_one: Callable[[ModelDir], Run]) -> None:
         self.function = open_one(self.model)
@@ -176,6 +168,14 @@ class CascadeRunner:
     def max_length(self) -> int:
         return self.members[0].max_length
 
+    def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
+        """Return logits ``[N, C]``; advances by the rows of the first member."""
+
+        def ask(number: int, rows: np.ndarray) -> np.ndarray:
+            return self.members[number].logits([examples[row] for row in rows])
+
+        return ask_in_turn(self.members[0].logits(examples, advance), self.thresholds, ask)[0]
+
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         return self.members[0].lengths(examples)
 
@@ -196,13 +196,20 @@ class CascadeRunner:
         return logits
 
 
-def open_runner(directory: Path, max_length: int, lengths: Sequence[int]) -> LoadedModel | CascadeRunner:
+def open_runner(model: ModelDir, max_length: int = 0, lengths: Sequence[int] = ()) -> LoadedModel | CascadeRunner:
     """Return what reads the texts of a model or a cascade, and runs it once it is started."""
-    model = open_model(directory, verify=False)
     if not isinstance(model, CascadeDir):
         return LoadedModel.open(model, max_length, lengths)
     members = [LoadedModel.open(member, max_length, lengths) for member in model.members]
     return CascadeRunner(members, model.thresholds, np.zeros(len(members), np.int64))
+
+
+def load_runner(model: ModelDir, compute: Compute = Compute()) -> LoadedModel | CascadeRunner:
+    """Load a model or a cascade to predict; on ``auto`` an ONNX one runs on the CPU, and needs no PyTorch."""
+    device = resolve_device(compute.device, for_onnx=model.is_onnx)
+    loaded = open_runner(model)
+    loaded.start(lambda one: open_runtime(one.path, threads=compute.threads, device=device))
+    return loaded
 
 
 def ask_in_turn(first: np.ndarray, thresholds: Sequence[float], ask: Ask) -> tuple[np.ndarray, list[int]]:

@@ -6,18 +6,22 @@ a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights 
 
 import functools
 import hashlib
+import importlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
+from compress.data import Example
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
 from compress.errors import CompressError, refuse, some_of
+from compress.escaping.markup import markup_text
 from compress.files import printable_name
+from compress.models.compute import Compute
 from compress.models.graph_files import check_graph, found_graphs, graph_file, graph_with_data
 from compress.models.loading import (
     PICKLES,
@@ -49,32 +53,38 @@ from compress.recipes import Kind, recipe_names
 from compress.tasks import labels_of, of_config
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
     from compress.tasks import Task
 
+Prediction: TypeAlias = dict[str, Any]
+TextGiven: TypeAlias = str | tuple[str, str] | Example
 _HEAD_PARTS = {"classifier", "head", "pre_classifier", "pooler"}
 _SETFIT = ("config_setfit.json", "model_head.pkl")
 
 
-@dataclass(frozen=True)
-class ModelDir:
-    """A model on disk. Make one with :meth:`open`; ``manifest`` is empty, without a stage, where others made it."""
+@dataclass(frozen=True, repr=False)
+class Model:
+    """A model on disk, which opens what it needs of its directory once.
+
+    Every stage makes one; :func:`compress.load` and :meth:`open` open one that is there. ``manifest`` is empty, without
+    a stage, where others made the model. ``compute`` says where and with how many threads it predicts.
+    """
 
     path: Path
     manifest: Manifest = Manifest(stage="")
+    compute: Compute = field(default=Compute(), kw_only=True)
 
     @classmethod
-    def open(
-        cls, path: "ModelDir | str | os.PathLike[str]", *, classifier: bool = True, verify: bool = True
-    ) -> "ModelDir":
+    def open(cls, path: "Model | str | os.PathLike[str]", *, classifier: bool = True, verify: bool = True) -> "Model":
         """Open and check a local model directory, or fetch a Hugging Face hub name; one that is open stays as it is.
 
         Raises:
             CompressError: nothing is there, it is not a model or not a classifier, its weights are pickled, cut
                 short or not the ones the manifest names.
         """
-        if isinstance(path, ModelDir):
+        if isinstance(path, Model):
             if path.manifest.kind == "cascade":
                 raise CompressError(cascade_refusal(path.path))
             return path
@@ -349,6 +359,117 @@ class ModelDir:
         tokenizer = PlainTokenizer.read(self.path, segments=int(self.config.get("type_vocab_size") or 0) > 1)
         check_opened_tokenizer(tokenizer, self.path, self.config)
         return tokenizer
+
+    # In Python
+
+    @cached_property
+    def runner(self) -> Any:
+        """The model, loaded to predict; a cascade with all its members."""
+        return _above("compress.inference.runners", "load_runner")(self, self.compute)
+
+    @property
+    def max_length(self) -> int:
+        """How many tokens of a text it reads."""
+        return min(one.max_length for one in getattr(self.runner, "members", [self.runner]))
+
+    @overload
+    def predict(self, texts: TextGiven, *, probabilities: bool = False) -> Prediction: ...  # type: ignore[overload-overlap]
+    @overload
+    def predict(self, texts: Iterable[TextGiven], *, probabilities: bool = False) -> list[Prediction]: ...
+    def predict(self, texts: Any, *, probabilities: bool = False) -> Prediction | list[Prediction]:
+        """Return the prediction of a text, or one for each of many, in order.
+
+        A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words",
+        "tags", "probabilities"}``, one tag a word, null for a word that was cut off. A classifier that was calibrated
+        with a share to be right adds ``"accepted"``: whether the probability reaches the threshold. Of a text that was
+        cut, because the model does not read all of it, it has ``"truncated": True``.
+
+        Args:
+            texts: a text, a pair of texts as a tuple, or an example; or many of one kind: a list, an array, or a table
+                such as a ``datasets.Dataset`` or a data frame. For a tagger a text is words with spaces between.
+            probabilities: add ``"probabilities"``, those of all labels of a classifier.
+
+        Raises:
+            CompressError: one is no text, or texts and pairs are mixed.
+        """
+        found: Prediction | list[Prediction] = _above("compress.inference.predict", "predictions")(
+            self, texts, probabilities=probabilities
+        )
+        return found
+
+    def predict_proba(self, texts: TextGiven | Iterable[TextGiven]) -> "np.ndarray":
+        """Return probabilities ``[N, C]`` float32 of ``labels``, as scikit-learn's classifiers do; N is 1 for one text.
+
+        Raises:
+            CompressError: as :meth:`predict`, or the model is no classifier of texts.
+        """
+        found: np.ndarray = _above("compress.inference.predict", "label_probabilities")(self, texts)
+        return found
+
+    def quantize(self, *output: Any, **settings: Any) -> "Model":
+        """Make an int8 model of it; see :func:`compress.quantize`."""
+        return cast(Model, _above("compress", "quantize")(self, *output, **settings))
+
+    def prune(self, *output: Any, **settings: Any) -> "Model":
+        """Remove heads, neurons, layers or subword tokens; see :func:`compress.prune`."""
+        return cast(Model, _above("compress", "prune")(self, *output, **settings))
+
+    def calibrate(self, *output: Any, **settings: Any) -> "Model":
+        """Make its probabilities right; see :func:`compress.calibrate`."""
+        return cast(Model, _above("compress", "calibrate")(self, *output, **settings))
+
+    def export(self, *output: Any, **settings: Any) -> "Model":
+        """Write it as an ONNX directory; see :func:`compress.export`."""
+        return cast(Model, _above("compress", "export")(self, *output, **settings))
+
+    def push_to_hub(self, name: str, *, private: bool = False) -> str:
+        """Upload the directory to the Hugging Face hub, with the token of this machine, and return its address there.
+
+        Args:
+            name: ``OWNER/NAME``; the repository is made where it is not there.
+
+        Raises:
+            CompressError: the hub refuses, or cannot be reached.
+        """
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+        try:
+            made = HfApi().create_repo(name, private=private, exist_ok=True)
+            HfApi().upload_folder(repo_id=made.repo_id, folder_path=self.path, commit_message=f"Upload {self.name}")
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            raise CompressError(
+                f"{self.path} could not be uploaded as {name} ({type(error).__name__}); check the name, the network "
+                "and the token ('hf auth login')"
+            ) from error
+        return str(made)
+
+    def _facts(self) -> dict[str, str]:
+        """Return what a person wants to know of it."""
+        shown, weights = list(self.labels), self.parameters / 1e6
+        kind = "ONNX" if self.is_onnx else "torch"
+        return {
+            "name": self.name,
+            "task": f"{self.task}: {', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",
+            "weights": f"{weights:.3g} million, {self.size_bytes / 1e6:.3g} MB, {kind}",
+            **({"made by": f"compress {self.manifest.stage}"} if self.manifest.stage else {}),
+            "directory": str(self.path),
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'; '.join(self._facts().values())})"
+
+    def _repr_html_(self) -> str:
+        rows = [f"<tr><th>{name}</th><td>{markup_text(value)}</td></tr>" for name, value in self._facts().items()]
+        return f"<table>{''.join(rows)}</table>"
+
+
+ModelDir = Model
+
+
+def _above(module: str, name: str) -> Any:
+    """Return a function of a layer above, which this one may not import: what a model does in Python is done there."""
+    return getattr(importlib.import_module(module), name)
 
 
 def _sigmoid_of_logits(model: Any, inputs: Any, outputs: Any) -> Any:

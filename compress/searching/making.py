@@ -28,11 +28,10 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, paired_difference, score
 from compress.exporting.export import write_onnx
 from compress.inference.compute import Compute
-from compress.inference.predict import load
-from compress.inference.runners import LoadedModel, time_side_by_side
+from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import core_count
 from compress.labelling.label_dir import LabelDir
-from compress.models.cascade_dir import CascadeDir, open_model
+from compress.models.cascade_dir import open_model
 from compress.models.manifest import ONNX_NAME, is_whole, keep, kept
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import places_of
@@ -83,11 +82,8 @@ class ValidationRows:
 
     def predicted(self, directory: Path) -> np.ndarray:
         """Return what the directory of a model or a cascade predicts ``[N]``, in the runtime that opens it."""
-        model, compute = open_model(directory, verify=False), Compute("cpu", self.threads)
-        if isinstance(model, CascadeDir):
-            found = load(model, compute=compute).predict(list(self.examples))
-            return np.array([model.labels.index(one["label"]) for one in found])
-        return model.task.predictions(LoadedModel.load(model, compute).logits(self.examples))
+        model = open_model(directory, verify=False)
+        return model.task.predictions(load_runner(model, Compute("cpu", self.threads)).logits(self.examples))
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
         compared: dict[str, Any] = {"metric": self.metric, "classes": len(self.teacher.labels)}

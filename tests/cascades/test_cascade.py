@@ -22,7 +22,7 @@ from compress.data import Example, describe_rows
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.predict import load
-from compress.inference.runners import LoadedModel, Speed
+from compress.inference.runners import Speed, load_runner
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
@@ -97,7 +97,7 @@ def test_each_row_is_answered_by_the_first_that_is_sure(models: list[ModelDir], 
     rows = texts(150, "new")
     names = list(made.member_names)
     assert len(names) > 1 and len(made.thresholds) == len(names) - 1
-    logits = {model.name: LoadedModel.load(model, CPU).logits(rows) for model in models}
+    logits = {model.name: load_runner(model, CPU).logits(rows) for model in models}
     probabilities = {name: torch.tensor(own).double().softmax(1).numpy() for name, own in logits.items()}
     expected = []
     for row in range(len(rows)):
