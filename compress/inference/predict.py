@@ -15,7 +15,7 @@ import numpy as np
 
 from compress.data import Example, open_text
 from compress.data.truncation import counting
-from compress.errors import CompressError, some_of
+from compress.errors import CompressError, refuse, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
 from compress.evaluation.metrics import probabilities as softmax
 from compress.inference.compute import Compute
@@ -67,8 +67,10 @@ def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
     return opened
 
 
+# What Model.predict and Model.predict_proba do.
+
+
 def predictions(model: Model, texts: Any, *, probabilities: bool) -> Prediction | list[Prediction]:
-    """See :meth:`compress.Model.predict`."""
     if probabilities:
         _check_probabilities(model)
     examples = _examples(texts)
@@ -82,14 +84,13 @@ def predictions(model: Model, texts: Any, *, probabilities: bool) -> Prediction 
 
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:
-    """See :meth:`compress.Model.predict_proba`."""
     _check_probabilities(model)
     return softmax(_logits(model, _examples(texts))).astype(np.float32, copy=False)
 
 
 def _check_probabilities(model: Model) -> None:
-    if not model.task.label_probabilities:
-        raise CompressError(f"a model made for {model.task} has no probabilities of its labels; leave them out")
+    said = f"a model made for {model.task} has no probabilities of its labels; leave them out"
+    refuse((not model.task.label_probabilities, said))
 
 
 def _logits(model: Model, examples: Sequence[Example]) -> np.ndarray:

@@ -258,7 +258,6 @@ def _joined(device: str) -> Iterator[None]:
 
 
 def _shared(thing: Any = None) -> Any:
-    """Return what process 0 gives."""
     import torch.distributed as dist
 
     things = [thing]

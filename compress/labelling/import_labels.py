@@ -18,7 +18,7 @@ from compress.data.examples import batched
 from compress.data.label_encoding import NUMBER
 from compress.errors import CompressError, did_you_mean, refuse
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
-from compress.models.stage import Stage
+from compress.models.output_dir import Stage
 from compress.progress import Progress, logger, silent
 from compress.tasks import default
 

@@ -4,8 +4,6 @@ The folder ``members`` holds copies of the model directories, ``1`` the first. `
 confidence from which each but the last answers. The manifest has the hash of every file, those of the members too.
 """
 
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +11,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from compress.errors import CompressError, refuse
-from compress.files import read_json_table, write_atomically
+from compress.files import read_json_table
 from compress.models.loading import check_files
-from compress.models.manifest import MANIFEST_NAME, Manifest, named_files, verify_files
+from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
 from compress.models.model_dir import ModelDir, cascade_refusal
 
 KIND = "cascade"
@@ -33,13 +31,11 @@ class CascadeDir(ModelDir):
         places = [self.path / MEMBERS / str(number + 1) for number in range(len(self.member_names))]
         return tuple(ModelDir.open(place, verify=False) for place in places)
 
-    @cached_property
+    @property
     def member_names(self) -> tuple[str, ...]:
-        """What the members are called."""
-        names: list[str] = self._choice["members"]
-        return tuple(names)
+        return tuple(self._choice["members"])
 
-    @cached_property
+    @property
     def thresholds(self) -> tuple[float, ...]:
         """The confidence from which each member but the last answers."""
         return tuple(map(float, self._choice["thresholds"]))
@@ -68,8 +64,7 @@ class CascadeDir(ModelDir):
 
     @property
     def config(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """That of the last member, whose labels all have."""
-        return self.members[-1].config
+        return self.members[-1].config  # whose labels all have
 
     @property
     def is_onnx(self) -> bool:
@@ -136,14 +131,3 @@ def check_members(members: Sequence[ModelDir]) -> None:
                 "first into ONNX with 'compress quantize' or 'compress export'",
             ),
         )
-
-
-def write_cascade(members: Mapping[str, ModelDir], thresholds: Sequence[float], directory: Path) -> None:
-    """Copy the members, by name, into a directory and write the thresholds; the manifest is the caller's."""
-    for number, member in enumerate(members.values(), 1):
-        target = directory / MEMBERS / str(number)
-        for name in (*named_files(member.path), MANIFEST_NAME):
-            if (member.path / name).is_file():
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(member.path / name, target / name)
-    write_atomically(directory / CASCADE_NAME, json.dumps({"members": [*members], "thresholds": [*thresholds]}) + "\n")

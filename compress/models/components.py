@@ -201,8 +201,6 @@ def _lstm(module: Any, inputs: Any) -> int:
 
 
 class _Recorded(TorchDispatchMode):
-    """Notes the operators that run."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators = set[Any]()

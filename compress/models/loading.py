@@ -269,7 +269,6 @@ def check_foreign(directory: Path) -> None:
 
 
 def _knows(raw: Mapping[str, Any]) -> bool:
-    """Tell whether transformers knows the model type of a config, now that all that it could know is registered."""
     from compress.models.modeling.registration import is_known
 
     return is_known(raw.get("model_type"))

@@ -91,7 +91,6 @@ class Manifest:
 
 
 def _is_table(value: Any, /, **keys: type) -> bool:
-    """Tell whether a value is a table that has these keys, of these types."""
     return isinstance(value, dict) and all(type(value.get(key)) is kind for key, kind in keys.items())
 
 

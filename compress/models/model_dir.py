@@ -370,7 +370,7 @@ class Model:
     @property
     def max_length(self) -> int:
         """How many tokens of a text it reads."""
-        return min(one.max_length for one in getattr(self.runner, "members", [self.runner]))
+        return min(int(one.max_length) for one in getattr(self.runner, "members", [self.runner]))
 
     @overload
     def predict(self, texts: TextGiven, *, probabilities: bool = False) -> Prediction: ...  # type: ignore[overload-overlap]
@@ -547,7 +547,6 @@ REMOVALS: Mapping[str, str] = {
     "neurons": "neurons",
     "hidden": "hidden dimensions",
 }
-NOT_REMOVALS = ("nothing", "recovery")
 
 
 def removals_of(model: ModelDir) -> tuple[str, ...]:
@@ -572,6 +571,6 @@ def removal_shapes(model: ModelDir) -> list[tuple[str, Mapping[str, Any]]]:
 def _is_shape(shape: Any) -> bool:
     return (
         isinstance(shape, dict)
-        and shape.get("removal") in (*REMOVALS, *NOT_REMOVALS)
+        and shape.get("removal") in (*REMOVALS, "nothing", "recovery")
         and isinstance(shape.get("config"), dict)
     )

@@ -24,8 +24,8 @@ from compress.inference.threads import using_threads
 from compress.models.batch import Batch
 from compress.models.manifest import cached_json
 from compress.models.model_dir import ModelDir
+from compress.models.output_dir import Stage
 from compress.models.prunable_units import Part, heads_per_layer, units_of
-from compress.models.stage import Stage
 from compress.progress import Advance, Progress, each, silent
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows

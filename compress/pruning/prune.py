@@ -26,9 +26,8 @@ from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.manifest import cached_json, is_whole
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import head_size_of
-from compress.models.output_dir import WORK_FOLDER, empty, keep_apart, places_of
+from compress.models.output_dir import WORK_FOLDER, Stage, empty, keep_apart, places_of
 from compress.models.prunable_units import Part, units_of
-from compress.models.stage import Stage
 from compress.progress import Progress, each, logger, silent
 from compress.pruning.choose_units import PruningPlan, choose_units, plan_pruning, plan_units
 from compress.pruning.evaluation import PrunedState, PruningRows, reloadable, split_rows

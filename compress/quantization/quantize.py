@@ -39,9 +39,8 @@ from compress.models.fitted_rows import check_unseen
 from compress.models.graph_files import copy_graph, graph_file, graph_with_data
 from compress.models.loading import copy_client_files, read_config
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import WORK_FOLDER
+from compress.models.output_dir import WORK_FOLDER, Stage
 from compress.models.saving import describe_architecture, save_tokenizer
-from compress.models.stage import Stage
 from compress.progress import Advance, Progress, silent
 from compress.quantization.candidates import (
     AUTO,

@@ -16,8 +16,7 @@ from compress.escaping.uris import is_uri, local_path
 from compress.files.remote import cache_place
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import check_free, ended_early, keep_apart, places_of
-from compress.models.stage import Stage
+from compress.models.output_dir import Stage, check_free, ended_early, keep_apart, places_of
 from compress.recipes.training import LEAST_MAX_LENGTH
 from compress.requests import FileList, Request, Result, fields_of, is_given, kind_of, option, request
 
@@ -64,7 +63,7 @@ class Written(Request[Result]):
         Without an output the result lies in the cache, in a folder of its key.
 
         Args:
-            parents: as of :meth:`compress.models.stage.Stage.begin`, and so are ``data`` and ``keep``.
+            parents: as of :meth:`compress.models.output_dir.Stage.begin`, and so are ``data`` and ``keep``.
             opened: what of the request is open, by its field, and what else decides the result.
 
         Raises:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from compress.cascades import cascade as cascade_module
-from compress.cascades.cascade import LEVELS, MemberResult, best_plans, fastest_within, plans, simulate
+from compress.cascades.cascade import LEVELS, MemberResults
 from compress.evaluation.metrics import ACCURACY, Difference, confidence, paired_difference
 from compress.inference.runners import ask_in_turn
 from compress.tasks import metrics_by_name
@@ -18,55 +20,56 @@ ROWS = 1000
 KINDS = (("fast", 0.7, 1.0), ("middle", 0.9, 4.0), ("slow", 0.99, 40.0))
 
 
-def model(name: str, gold: np.ndarray, hard: np.ndarray, latency_ms: float, seed: int) -> MemberResult:
-    """Return a model of two classes that is sure and right of easy rows, and unsure of the share ``hard`` of them."""
+def logits(gold: np.ndarray, hard: np.ndarray, seed: int) -> np.ndarray:
+    """Return those of a model of two classes that is sure and right of easy rows, and unsure of the ``hard`` ones."""
     rng = np.random.default_rng(seed)
     margin = np.where(hard, rng.normal(0.0, 0.5, ROWS), 2 + rng.random(ROWS))
-    logits = np.stack([np.where(gold == 0, margin, -margin), np.zeros(ROWS)], axis=1)
-    return MemberResult(name, logits, latency_ms)
+    return np.stack([np.where(gold == 0, margin, -margin), np.zeros(ROWS)], axis=1)
 
 
 @pytest.fixture(scope="module")
-def models() -> tuple[list[MemberResult], np.ndarray]:
-    """Return models that are unsure of 30%, 10% and 1% of the rows, and gold labels."""
+def results() -> MemberResults:
+    """Return models that are unsure of 30%, 10% and 1% of the rows."""
     rng = np.random.default_rng(0)
     gold, difficulty = rng.integers(0, 2, ROWS), rng.random(ROWS)
-    made = [
-        model(name, gold, difficulty > easy, latency_ms, seed) for seed, (name, easy, latency_ms) in enumerate(KINDS)
-    ]
-    return made, gold
+    found = [logits(gold, difficulty > easy, seed) for seed, (_, easy, _) in enumerate(KINDS)]
+    return MemberResults([name for name, *_ in KINDS], found, [time for *_, time in KINDS], gold, ACCURACY)
 
 
-def test_a_plan_is_what_the_cascade_does(models: tuple[list[MemberResult], np.ndarray]) -> None:
-    found, _ = models
-    plan = simulate(found, (0, 1, 2), (0.8, 0.7))
-    logits = [one.logits for one in found]
+def of(results: MemberResults, *numbers: int, latencies_ms: Sequence[float] = ()) -> MemberResults:
+    """Return some of the models, with other times where they are given."""
+    return replace(
+        results,
+        names=[results.names[number] for number in numbers],
+        logits=[results.logits[number] for number in numbers],
+        latencies_ms=latencies_ms or [results.latencies_ms[number] for number in numbers],
+    )
 
-    chosen, answered = ask_in_turn(logits[0], (0.8, 0.7), lambda number, rows: logits[number][rows])
+
+def test_a_plan_is_what_the_cascade_does(results: MemberResults) -> None:
+    plan = results.simulate((0, 1, 2), (0.8, 0.7))
+
+    chosen, answered = ask_in_turn(results.logits[0], (0.8, 0.7), lambda number, rows: results.logits[number][rows])
     assert (chosen.argmax(axis=1) == plan.predicted).all()
     assert [count / ROWS for count in answered] == pytest.approx(plan.answered)
     reached = 1 - np.cumsum([0, *plan.answered[:-1]])
     assert plan.latency_ms == pytest.approx(float(reached @ [1.0, 4.0, 40.0]))
 
 
-def test_the_fastest_within_the_budget_is_chosen(models: tuple[list[MemberResult], np.ndarray]) -> None:
-    found, gold = models
-    tried = list(plans(found))
-    chosen = fastest_within(tried, found, gold, ACCURACY, 1.0)
+def test_the_fastest_within_the_budget_is_chosen(results: MemberResults) -> None:
+    tried = list(results.plans())
+    chosen = results.fastest_within(tried, 1.0)
     assert chosen is not None
-    reference = found[-1].logits.argmax(axis=1)
-    lost = paired_difference(chosen.predicted, reference, gold, metric=ACCURACY, classes=2)
+    reference = results.logits[-1].argmax(axis=1)
+    lost = paired_difference(chosen.predicted, reference, results.gold, metric=ACCURACY, classes=2)
     assert lost.low >= -1.0 and chosen.latency_ms < 40 / 4
     # All members help here: the slow one reads some of the rows that the middle one is not sure of.
     assert chosen.members == (0, 1, 2) and chosen.answered[0] > 0.6
-    wider = fastest_within(tried, found, gold, ACCURACY, 3.0)
+    wider = results.fastest_within(tried, 3.0)
     assert wider is not None and wider.latency_ms < chosen.latency_ms
 
 
-def test_only_cascades_within_the_drop_are_resampled(
-    models: tuple[list[MemberResult], np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, gold = models
+def test_only_cascades_within_the_drop_are_resampled(results: MemberResults, monkeypatch: pytest.MonkeyPatch) -> None:
     points: list[float] = []
 
     def difference(*columns: np.ndarray, **options: Any) -> Difference:
@@ -75,43 +78,39 @@ def test_only_cascades_within_the_drop_are_resampled(
         return made
 
     monkeypatch.setattr(cascade_module, "paired_difference", difference)
-    assert fastest_within(plans(found), found, gold, metrics_by_name()["macro-f1"], 1.0) is not None
+    by_f1 = replace(results, metric=metrics_by_name()["macro-f1"])
+    assert by_f1.fastest_within(by_f1.plans(), 1.0) is not None
     assert 0 < len(points) < 100 and min(points) >= -1.0
 
 
-def test_a_model_that_does_not_help_is_left_out(models: tuple[list[MemberResult], np.ndarray]) -> None:
-    found, gold = models
-    slower = MemberResult("as slow as the last", found[0].logits, 39.0)
-    chosen = fastest_within(plans([found[0], slower, found[2]]), [found[0], slower, found[2]], gold, ACCURACY, 1.0)
+def test_a_model_that_does_not_help_is_left_out(results: MemberResults) -> None:
+    slower = of(results, 0, 0, 2, latencies_ms=(1.0, 39.0, 40.0))
+    chosen = slower.fastest_within(slower.plans(), 1.0)
     assert chosen is not None and chosen.members == (0, 2)
 
 
-def test_the_last_model_is_left_out_where_others_do(models: tuple[list[MemberResult], np.ndarray]) -> None:
-    found, gold = models
-    slowest = [*found, MemberResult("slowest", found[2].logits, 400.0)]
-    chosen = fastest_within(plans(slowest), slowest, gold, ACCURACY, 1.0)
+def test_the_last_model_is_left_out_where_others_do(results: MemberResults) -> None:
+    slowest = of(results, 0, 1, 2, 2, latencies_ms=(1.0, 4.0, 40.0, 400.0))
+    chosen = slowest.fastest_within(slowest.plans(), 1.0)
     assert chosen is not None and chosen.members == (0, 1, 2)
 
 
-def test_nothing_is_chosen_where_nothing_is_certain(models: tuple[list[MemberResult], np.ndarray]) -> None:
-    found, gold = models
-    assert fastest_within(plans(found), found, gold, ACCURACY, 0.0) is None
-    reversed_order = [found[2], found[0]]
-    assert fastest_within(plans(reversed_order), reversed_order, gold, ACCURACY, 50.0) is None  # slower than the last
+def test_nothing_is_chosen_where_nothing_is_certain(results: MemberResults) -> None:
+    assert results.fastest_within(results.plans(), 0.0) is None
+    reversed_order = of(results, 2, 0)
+    assert reversed_order.fastest_within(reversed_order.plans(), 50.0) is None  # slower than the last
 
 
-def test_thresholds_go_from_no_row_deferred_to_nearly_all(models: tuple[list[MemberResult], np.ndarray]) -> None:
-    found, _ = models
-    shares = sorted(plan.answered[0] for plan in plans([found[0], found[2]]))
+def test_thresholds_go_from_no_row_deferred_to_nearly_all(results: MemberResults) -> None:
+    shares = sorted(plan.answered[0] for plan in of(results, 0, 2).plans())
     assert len(shares) == LEVELS[1]
     assert shares[0] == pytest.approx(1 / LEVELS[1], abs=0.002) and shares[-1] == 1.0
     assert np.diff(shares) == pytest.approx(np.full(len(shares) - 1, 1 / LEVELS[1]), abs=0.002)
 
 
-def test_the_front_rises_in_time_and_in_worth(models: tuple[list[MemberResult], np.ndarray]) -> None:
-    found, gold = models
-    tried = list(plans(found))
-    kept = best_plans(tried, gold, ACCURACY)
+def test_the_front_rises_in_time_and_in_worth(results: MemberResults) -> None:
+    tried, gold = list(results.plans()), results.gold
+    kept = results.best_plans(tried)
     times, values = [plan.latency_ms for plan in kept], [(plan.predicted == gold).mean() for plan in kept]
     assert times == sorted(times) and values == sorted(values) and len(set(values)) == len(values)
     best = {(plan.predicted == gold).mean() for plan in tried if plan.latency_ms <= times[0]}

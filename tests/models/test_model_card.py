@@ -9,7 +9,7 @@ from hypothesis import given
 from markdown_it import MarkdownIt
 
 from compress.models.manifest import ONNX_NAME, Manifest
-from compress.models.model_card import model_card
+from compress.models.output_dir import model_card
 from tests.support.foreign import texts
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
-from compress.models.stage import Stage
+from compress.models.output_dir import Stage
 from tests.support.tiny import classifier, write
 
 DATA = ({"role": "train", "name": "train.csv", "rows": 3, "sha256": "0" * 64},)
