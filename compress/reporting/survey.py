@@ -202,16 +202,12 @@ def _measured(student: Student) -> dict[str, Cell]:
 def shape(line: Measurement) -> str:
     """Return a model's layers and width and the size of its vocabulary: ``4 x 312, 30,522 pieces``."""
     known = line.shape or {}
-    layers = known.get("layers") or len(line.heads_per_layer or ())
-    width = known.get("hidden_size")
-    if layers and width:
-        parts = [f"{layers} x {width}"]
-    elif layers:
-        parts = [plural(layers, "layer")]
-    else:
-        parts = [" ".join(str(part) for part in (known.get("type"), width) if part)]
-    parts += [f"{known['vocabulary_size']:,} pieces"] if known.get("vocabulary_size") else []
-    return ", ".join(filter(None, parts)) or NONE
+    layers, width = known.get("layers") or len(line.heads_per_layer or ()), known.get("hidden_size")
+    size = " ".join(str(part) for part in (known.get("type"), width) if part)
+    if layers:
+        size = f"{layers} x {width}" if width else plural(layers, "layer")
+    pieces = f"{known['vocabulary_size']:,} pieces" if known.get("vocabulary_size") else ""
+    return ", ".join(filter(None, (size, pieces))) or NONE
 
 
 def _control(student: Student) -> dict[str, Cell]:

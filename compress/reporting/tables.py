@@ -222,13 +222,9 @@ def repeats(lines: Sequence[Measurement]) -> ReportTable | None:
     """Return means and intervals of recipes over seeds and data sets; None where everything was measured once."""
     trained = [line for line in lines if line.recipe and line.training_seed is not None]
     repeated = grouped(trained, attrgetter("recipe", "kind")).values()
-    several = len({line.data_sha256 for line in lines}) > 1
-    several = several or any(len({line.training_seed for line in same}) > 1 for same in repeated)
-    return recipe_table(lines) if several else None
-
-
-def recipe_table(lines: Sequence[Measurement]) -> ReportTable:
-    """Return a row a recipe, of one seed or several."""
+    once = all(len({line.training_seed for line in same}) < 2 for same in repeated)
+    if once and len({line.data_sha256 for line in lines}) < 2:
+        return None
     rows = [_recipe_row(one) for one in aggregate(lines) if one.kind != "teacher" or one.data_sets > 1]
     return ReportTable("Over seeds and data sets", SEEDS_HEADINGS, rows)
 
