@@ -54,7 +54,6 @@ from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import DataSet, StudyRecipe
 from compress.studies.plan import (
     PlannedStudent,
-    StudySettings,
     check_only,
     choose_budget,
     planned_students,
@@ -410,9 +409,8 @@ def make_row(options: argparse.Namespace) -> None:
     """Make and measure one row, and write what came of it beside the results so far."""
     from compress.cli.options import set_up_messages
     from compress.host import without_home
-    from compress.inference.compute import Compute
     from compress.inference.threads import available_cores
-    from compress.studies.run import run
+    from compress.requests.studying import run
 
     set_up_messages(logging.INFO)
     begun = time.monotonic()
@@ -433,8 +431,11 @@ def make_row(options: argparse.Namespace) -> None:
         study = run(
             replace(recipe, teacher=teacher, benchmark=measuring),
             options.work / packed["identity"] / options.row,
-            settings=StudySettings(**folders, budget=packed["budget"], only=(options.row,)),
-            compute=Compute(options.device, threads=max(1, len(available_cores()) // options.at_once)),
+            **folders,
+            budget=packed["budget"],
+            only=(options.row,),
+            device=options.device,
+            threads=max(1, len(available_cores()) // options.at_once),
             progress=for_terminal(),
         )
         how |= keep_results(study, options.out / RESULTS_NAME, {options.row: student})
@@ -452,8 +453,8 @@ def keep_results(study: Path, target: Path, recipes_of: Mapping[str, str]) -> di
     """
     from compress.benchmarking.results.files import Results, write_results
     from compress.models.manifest import METRICS_NAME
+    from compress.requests.studying import RESULTS_NAME as MADE_NAME
     from compress.studies.journal import JOURNAL_NAME
-    from compress.studies.run import RESULTS_NAME as MADE_NAME
 
     same, made = attrgetter(*SAME_LINE), Results.open(study / MADE_NAME)
     made = [replace(line, recipe=recipes_of.get(line.recipe, line.recipe)) for line in made]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from compress.requests.labelling import label
     from compress.requests.reporting import report
     from compress.requests.searching import search
+    from compress.requests.studying import run
     from compress.requests.training import distill, finetune, pretrain
-    from compress.studies.run import run
 
 __version__ = "0.1.0"
 
@@ -82,7 +82,7 @@ _LAZY = {
     "register_models": "compress.models.modeling.registration",
     "replay": "compress.requests.benchmarking",
     "report": "compress.requests.reporting",
-    "run": "compress.studies.run",
+    "run": "compress.requests.studying",
     "search": "compress.requests.searching",
 }
 

@@ -62,6 +62,14 @@ class Unavailable(CompressError):
     """Something optional, such as a competitor, is not available here; it is left out and named."""
 
 
+class PartlyMade(CompressError):
+    """Some of what was asked for could not be made; the rest is ``made``."""
+
+    def __init__(self, message: str, made: Any) -> None:
+        super().__init__(message)
+        self.made = made
+
+
 class MissingPackage(CompressError, ImportError):
     """A package is not installed that the light installation leaves out."""
 

@@ -184,7 +184,7 @@ def test_imports_are_read_as_python_reads_them(source: str, importer: str, expec
 @pytest.mark.parametrize(
     ("importer", "imported", "expected"),
     [
-        ("compress.cli.run", "compress.studies.run", True),
+        ("compress.cli.commands", "compress.studies.run", True),
         ("compress.cli", "compress", True),
         ("compress.studies.run", "compress.training.distill", True),
         ("compress.training.distill", "compress.training.losses.kl", True),

@@ -46,8 +46,7 @@ from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
 from compress.reporting.tables import flips_of
 from compress.requests.exporting import export
-from compress.studies.plan import StudySettings
-from compress.studies.run import run
+from compress.requests.studying import run
 from compress.surgery.unit_masks import mask_hooks
 from compress.tasks import find_task, metrics_by_name, of_rows
 from compress.training.training_data import LabelledPool, TrainingRow, agreement_rows, collator, tokenized
@@ -676,8 +675,8 @@ def test_a_study_of_several_treebanks(folder: Path, teacher: ModelDir, tmp_path:
         '[[phases]]\nlosses = [{ name = "logit-mse" }]\n'
     )
     (tmp_path / "tags.toml").write_text(STUDY.replace("RECIPE", str(tmp_path / "small.toml")))
-    settings = StudySettings(data_root=tmp_path, model_root=folder)
-    made = run(str(tmp_path / "tags.toml"), tmp_path / "study", settings=settings, compute=Compute("cpu", 1))
+    placed: dict[str, Any] = {"data_root": tmp_path, "model_root": folder, "device": "cpu", "threads": 1}
+    made = run(str(tmp_path / "tags.toml"), tmp_path / "study", **placed)
     lines = Results.open(made / "results.jsonl")
     assert {line.data for line in lines} == {"tiny/one dev + tiny/two dev"}
     assert {line.kind for line in lines} == {"teacher", "model", "control", "baseline"}

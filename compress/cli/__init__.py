@@ -68,6 +68,7 @@ REQUESTS = {
     "cascade": "compress.requests.calibration:Cascade",
     "export": "compress.requests.exporting:Export",
     "search": "compress.requests.searching:Search",
+    "run": "compress.requests.studying:Run",
 }
 
 _UTF8 = sys.getfilesystemencoding() == "utf-8"

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from compress.cli import Command, options
 from compress.cli.printing import show, tell
 from compress.cli.values import Duration, Numbers, Percent, Real, Whole
-from compress.errors import ExitCode
+from compress.errors import ExitCode, PartlyMade
 from compress.escaping.uris import without_secrets
 from compress.progress import for_terminal
 from compress.requests import FileList, Request, declared_of, fields_of, kind_of
@@ -48,8 +48,13 @@ def command_of(name: str, place: str) -> click.Command:
     def call(verbose: bool, quiet: bool, **given: Any) -> None:
         options.set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
         values = {name: _value(fields[name], value) for name, value in given.items() if value is not None}
-        made = declared(progress=for_terminal(quiet), **values)
-        SHOW.get(class_name, _show_model)(made, made.run())
+        asked, show_made = declared(progress=for_terminal(quiet), **values), SHOW.get(class_name, _show_model)
+        try:
+            made = asked.run()
+        except PartlyMade as error:
+            show_made(asked, error.made)
+            raise
+        show_made(asked, made)
 
     parameters: list[click.Parameter] = [one for name, field in fields.items() for one in _options(name, field)]
     parameters += [
@@ -112,6 +117,15 @@ def _show_labels(asked: Any, made: Any) -> None:
     )
 
 
+def _show_study(asked: Any, made: Path) -> None:
+    from compress.reporting.pages import MARKDOWN_NAME
+    from compress.requests.studying import REPORT_NAME, RESULTS_NAME
+
+    page = made / REPORT_NAME / MARKDOWN_NAME
+    tell(page.read_text(encoding="utf-8"))
+    tell(f"Report: {made / REPORT_NAME / 'report.html'}; results: {made / RESULTS_NAME}")
+
+
 # What is printed of the result of a request, by its class; by default that of a model directory.
 SHOW: Mapping[str, Callable[[Any, Any], None]] = {
     "Benchmark": _show_results,
@@ -121,6 +135,7 @@ SHOW: Mapping[str, Callable[[Any, Any], None]] = {
     "Calibrate": _show_calibration,
     "Cascade": _show_cascade,
     "Search": _show_search,
+    "Run": _show_study,
 }
 
 

@@ -157,7 +157,6 @@ def _compute(*given: Any, also: Any = lambda function: function) -> Callable[[Fu
 
 computing = _compute(seed, device, threads, also=force)
 training = _compute(seed, device, threads, precision, report_to, also=force)
-running = _compute(device, threads, precision, report_to)
 placing = _compute(device, threads)
 
 

@@ -28,6 +28,17 @@ MAX_LENGTH = option(
     help="Cut texts to so many tokens; by default the recipe says it, or the lengths of the training rows do.",
 )
 
+PRECISION = option(
+    default="auto",
+    metavar="NAME",
+    help="Of trainings: float32, bfloat16, or auto, the recipe's: bfloat16 where it is faster and the model allows it.",
+)
+REPORT_TO = option(
+    default=None,
+    decides=False,
+    help="Report the training here too, by this package and its own variables (WANDB_MODE, MLFLOW_TRACKING_URI, "
+    "TRACKIO_DIR); tensorboard writes to $TENSORBOARD_LOGGING_DIR or ./runs.",
+)
 FORCE = option(
     default=False,
     decides=False,
@@ -260,12 +271,7 @@ class Searching(Seeded):
     """A stage that trains."""
 
     _: KW_ONLY
-    precision: Literal[PRECISIONS] = option(  # type: ignore[valid-type]
-        default="auto",
-        metavar="NAME",
-        help="Of trainings: float32, bfloat16, or auto, the recipe's: bfloat16 where it is faster and the model allows "
-        "it.",
-    )
+    precision: Literal[PRECISIONS] = PRECISION  # type: ignore[valid-type]
 
 
 @request
@@ -273,9 +279,4 @@ class Trained(Searching):
     """A stage that trains, and may report its training."""
 
     _: KW_ONLY
-    report_to: Literal[TRACKERS] | None = option(  # type: ignore[valid-type]
-        default=None,
-        decides=False,
-        help="Report the training here too, by this package and its own variables (WANDB_MODE, MLFLOW_TRACKING_URI, "
-        "TRACKIO_DIR); tensorboard writes to $TENSORBOARD_LOGGING_DIR or ./runs.",
-    )
+    report_to: Literal[TRACKERS] | None = REPORT_TO  # type: ignore[valid-type]

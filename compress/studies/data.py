@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -13,8 +13,6 @@ from compress.data import (
     ExampleSource,
     TextSource,
     check_roles,
-    content_sha256,
-    describe_rows,
     grouped_split,
     join_sources,
     open_source,
@@ -22,7 +20,7 @@ from compress.data import (
     row_key,
 )
 from compress.data.formats.text_files import SPLITS
-from compress.errors import CompressError, did_you_mean, some_of
+from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.progress import logger
 from compress.recipes import DataSet, StudyRecipe
 from compress.studies.journal import Stages
@@ -37,15 +35,6 @@ class StudyRows:
     test: Sequence[Example]
     data_name: str
     unlabeled: TextSource = ExampleSource((), "unlabeled")
-
-    @cached_property
-    def unlabeled_sha256(self) -> str:
-        """Fingerprint of the unlabelled text, which takes seconds of a large pool."""
-        return content_sha256(self.unlabeled)
-
-    def described(self) -> list[dict[str, Any]]:
-        """Return what a stage that fits and selects was made from."""
-        return describe_rows({"train": self.train, "validation": self.validation})
 
 
 def open_study_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> StudyRows:
@@ -75,15 +64,15 @@ def open_study_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> S
     checked = check_roles(sources, data.overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = dict(checked.sets)
-    return StudyRows(**sets, data_name=" + ".join(f"{part.set} {part.split}".strip() for part in _parts(data.test)))
+    return StudyRows(**sets, data_name=" + ".join(f"{part.set} {part.split}".strip() for part in _several(data.test)))
 
 
-def _parts(sets: DataSet | tuple[DataSet, ...]) -> tuple[DataSet, ...]:
+def _several(sets: DataSet | tuple[DataSet, ...]) -> tuple[DataSet, ...]:
     return sets if isinstance(sets, tuple) else (sets,)
 
 
 def _joined(sets: DataSet | tuple[DataSet, ...], root: Path | None, role: str) -> TextSource:
-    return join_sources([open_set(part, root, role) for part in _parts(sets)])
+    return join_sources([open_set(part, root, role) for part in _several(sets)])
 
 
 def open_set(part: DataSet, root: Path | None, role: str) -> TextSource:
@@ -104,101 +93,86 @@ def open_set(part: DataSet, root: Path | None, role: str) -> TextSource:
     return source
 
 
-_NOT_DATA = {"readme.md", "exclude_ids.txt", "mapping.txt", "categories.json", "domains.json"}
-_LABEL_FILE = re.compile(r"_labels(\.|$)")
+_NOT_DATA = re.compile(
+    r"\..*|readme\.md|exclude_ids\.txt|mapping\.txt|categories\.json|domains\.json|.*_labels(\..*)?", re.IGNORECASE
+)
 
 
 def find_set(root: Path | None, set_name: str, split: str) -> Path:
     """Return the file (or the pattern of files with one label each) of a set's split.
 
-    ``glue/SST-2`` is a folder below the root; ``sst_sentence_level/stsa.binary`` and
-    ``clinc150/data_full`` are what file names in a folder start with. A file named exactly after the
-    split wins over one that has it as a word of its name, and the split's own word (``dev``) over its
-    synonyms (``val``, ``validation``). A file without a split in its name is found when it is the only
-    one.
+    ``glue/SST-2`` is a folder below the root; ``sst_sentence_level/stsa.binary`` and ``clinc150/data_full`` are what
+    file names in a folder start with. A file named exactly after the split wins over one that has it as a word of its
+    name, and the split's own word (``dev``) over its synonyms (``val``, ``validation``). A file without a split in its
+    name is found when it is the only one.
 
     Raises:
         CompressError: without a root, for a name that leaves it, for no or several matching files.
     """
+    pure = PurePosixPath(set_name)
     if root is None:
         raise CompressError(
             f"The study needs the set {set_name!r}, but not where data lies: give --data-root or set COMPRESS_DATA."
         )
-    pure = PurePosixPath(set_name)
-    if not set_name or pure.is_absolute() or ".." in pure.parts or "\\" in set_name or ":" in set_name:
-        raise CompressError(f"The set name {set_name!r} is not a name below the data root, such as glue/SST-2.")
-    if not re.fullmatch(r"\w[\w.-]*", split):
-        raise CompressError(f"The split {split!r} is not a name such as train, validation or test.")
+    leaves = not set_name or pure.is_absolute() or ".." in pure.parts or "\\" in set_name or ":" in set_name
+    refuse(
+        (leaves, f"The set name {set_name!r} is not a name below the data root, such as glue/SST-2."),
+        (
+            not re.fullmatch(r"\w[\w.-]*", split),
+            f"The split {split!r} is not a name such as train, validation or test.",
+        ),
+        (not root.is_dir(), f"The data root {root} is not a folder: check --data-root and COMPRESS_DATA."),
+    )
     folder, prefix = root / pure, ""
     if not folder.is_dir():
         folder, prefix = folder.parent, folder.name
-    if not folder.is_dir():
-        raise _missing(root, set_name)
-    files = sorted(
-        file.name
-        for file in folder.iterdir()
-        if file.is_file()
-        and not file.name.startswith(".")
-        and file.name.lower() not in _NOT_DATA
-        and not _LABEL_FILE.search(file.name)
-        and _belongs(file.name, prefix)
+    names = sorted(file.name for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
+    files = {
+        name: name[len(prefix) :].lower()
+        for name in names
+        if name.startswith(prefix)
+        and not _NOT_DATA.fullmatch(name)
+        and not (prefix and name[len(prefix) :][:1].isalnum())
+    }
+    found = _of_split(files, split.lower())
+    closer = (PurePosixPath(set_name).parent if prefix else PurePosixPath(set_name)) / next(iter(found or files), "")
+    known = [path.name for path in root.iterdir() if path.is_dir()]
+    pattern = found[0] if len(found) == 1 else _pattern(found)
+    refuse(
+        (
+            not files,
+            f"There is no set {set_name!r} below the data root {root.name!r}: check the name, --data-root and "
+            f"COMPRESS_DATA.{did_you_mean(set_name, known)}",
+        ),
+        (
+            not found,
+            f"The set {set_name!r} has no file for the split {split!r}; it has {some_of([*files])}: name the set more "
+            f"closely, such as {closer}, or another split.",
+        ),
+        (
+            not pattern,
+            f"The split {split!r} of {set_name!r} may be any of {some_of(found)}: name the set more closely, such as "
+            f"{closer}.",
+        ),
     )
-    if not files:
-        raise _missing(root, set_name)
-    found = _of_split([(name[len(prefix) :], name) for name in files], split)
-    closer = PurePosixPath(set_name).parent if prefix else PurePosixPath(set_name)
-    if not found:
-        raise CompressError(
-            f"The set {set_name!r} has no file for the split {split!r}; it has {some_of(files)}: name the "
-            f"set more closely, such as {closer / files[0]}, or another split."
-        )
-    if len(found) > 1:
-        pattern = _pattern(found)
-        if pattern is None:
-            raise CompressError(
-                f"The split {split!r} of {set_name!r} may be any of {some_of(found)}: name the set more "
-                f"closely, such as {closer / found[0]}."
-            )
-        return folder / pattern
-    return folder / found[0]
+    return folder / pattern
 
 
-def _belongs(name: str, prefix: str) -> bool:
-    return not prefix or (name.startswith(prefix) and (name == prefix or not name[len(prefix)].isalnum()))
-
-
-def _of_split(files: list[tuple[str, str]], split: str) -> list[str]:
-    """Return the files of the split, by the strictest rule that finds any."""
-    split = split.lower()
+def _of_split(files: Mapping[str, str], split: str) -> list[str]:
+    """Return the files of the split, by the strictest rule that finds any; ``files`` by what tells them apart."""
     synonyms = next((names for names in SPLITS.values() if split in names), (split,))
     for words in ({split}, set(synonyms)):
-        exact = [name for rest, name in files if rest.lstrip("._-").lower().split(".")[0] in words]
-        if exact:
-            return exact
-        word = [name for rest, name in files if words & set(re.split(r"[^a-z0-9]+", rest.lower()))]
-        if word:
-            return word
-    return [name for _, name in files] if len(files) == 1 else []
+        exact = [name for name, rest in files.items() if rest.lstrip("._-").split(".")[0] in words]
+        if found := exact or [name for name, rest in files.items() if words & set(re.split(r"[^a-z0-9]+", rest))]:
+            return found
+    return [*files] if len(files) == 1 else []
 
 
-def _pattern(names: list[str]) -> str | None:
-    """Return one pattern for files that differ in their label only: ``sentiment.dev.0`` and ``.1``."""
+def _pattern(names: list[str]) -> str:
+    """Return one pattern for files that differ in their label only, such as ``sentiment.dev.0`` and ``.1``."""
     start = len(os.path.commonprefix(names))
     end = len(os.path.commonprefix([name[::-1] for name in names]))
     varying = [name[start : len(name) - end] for name in names]
     digits = all(part.isdigit() for part in varying) and end == 0
     words = all(part.isalpha() for part in varying) and start > 0 and end > 0 and len(names) > 2
-    if not digits and not words:
-        return None
-    return names[0][:start] + "*" + (names[0][-end:] if end else "")
-
-
-def _missing(root: Path, set_name: str) -> CompressError:
-    if not root.is_dir():
-        return CompressError(f"The data root {root} is not a folder: check --data-root and COMPRESS_DATA.")
-    known = [path.name for path in root.iterdir() if path.is_dir()]
-    hint = did_you_mean(set_name, known)
-    return CompressError(
-        f"There is no set {set_name!r} below the data root {root.name!r}: check the name, --data-root and "
-        f"COMPRESS_DATA.{hint}"
-    )
+    return f"{names[0][:start]}*{names[0][len(names[0]) - end :]}" if names and (digits or words) else ""

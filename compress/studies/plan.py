@@ -16,25 +16,7 @@ from compress.recipes import (
     resolved,
 )
 from compress.recipes.student import control_key
-
-
-@dataclass(frozen=True)
-class StudySettings:
-    """Directories of data and models, and what part of a study to run.
-
-    Args:
-        data_root: directory of the study's data sets.
-        model_root: directory of its fine-tuned teacher.
-        teacher: a fine-tuned teacher to use instead of the study's.
-        budget: one of the study's, by name; by default its first.
-        only: names of students and pruned models to make; by default all. What was made before is measured with them.
-    """
-
-    data_root: str | Path | None = None
-    model_root: str | Path | None = None
-    teacher: str | Path | None = None
-    budget: str = ""
-    only: Sequence[str] = ()
+from compress.requests.studying import Run
 
 
 @dataclass(frozen=True)
@@ -97,11 +79,11 @@ def pruned_name(plan: StudyPrune) -> str:
     return plan.name or f"pruned-{plan.heads.replace('%', '').strip()}"
 
 
-def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], settings: StudySettings) -> str:
+def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], request: Run) -> str:
     """Return what a study will make, in order, and how long that takes where the study says it."""
-    only = settings.only
+    only = request.only
     controls = control_names(students)
-    models = [] if settings.teacher else [f"teacher ({recipe.teacher.recipe or recipe.teacher.model})"]
+    models = [] if request.teacher else [f"teacher ({recipe.teacher.recipe or recipe.teacher.model})"]
     models += ["its int8"] if recipe.teacher.quantize else []
     for student in students:
         if only and student.name not in only:
@@ -119,15 +101,16 @@ def announcement(recipe: StudyRecipe, students: Sequence[PlannedStudent], settin
     measured = "They, and what was made here before, are" if only else "All of them are"
     return (
         f"{recipe.title}\nTo be made: {corpus}{', '.join(models)}. {measured} then measured against the teacher"
-        f"{f' {settings.teacher}' if settings.teacher else ''}, and a report is written.{duration}"
+        f"{f' {request.teacher}' if request.teacher else ''}, and a report is written.{duration}"
     )
 
 
-def command(typed: str, study: StudyRecipe, settings: StudySettings, made: Collection[str]) -> str:
+def command(request: Run, study: StudyRecipe, made: Collection[str]) -> str:
     """Return the command that makes these students and pruned models, without directories."""
-    words = [typed]
-    words += [f"--budget {settings.budget}"] if settings.budget else []
-    words += [f"--teacher {Path(settings.teacher).name}"] if settings.teacher else []
+    named = request.study if isinstance(request.study, str) else study.name
+    words = [f"compress run {Path(named).name}"]
+    words += [f"--budget {request.budget}"] if request.budget else []
+    words += [f"--teacher {Path(str(request.teacher)).name}"] if request.teacher else []
     everything = len(made) == len(study.students) + len(study.prune)
     return " ".join([*words, *(f"--only {name}" for name in made if not everything)])
 

@@ -11,19 +11,17 @@ import pytest
 
 from compress import recipes
 from compress.cli import execute
-from compress.errors import CompressError
-from compress.inference.compute import Compute
+from compress.errors import CompressError, PartlyMade
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.recipes import Choice, Phase, StudyRecipe, Vocabulary, resolved
 from compress.recipes.student import control_key
+from compress.requests.studying import run
 from compress.requests.training import Distill
 from compress.studies import plan
 from compress.studies import run as run_module
-from compress.studies.plan import StudySettings
-from compress.studies.run import FailedRows, run
 from tests.support.results import line, write_lines
 from tests.support.tiny import classifier, write
 from tests.support.training_data import (
@@ -81,10 +79,12 @@ class Case:
         for name, loss in (("first", "logit-mse"), ("second", "kl"), ("third", "kl")):
             (folder / f"{name}.toml").write_text(TINY_STUDENT.replace("logit-mse", loss))
         self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
-        monkeypatch.setattr(run_module, "distill", self._distill)
+        monkeypatch.setattr("compress.training.distill.distill", self._distill)
         monkeypatch.setattr(run_module, "prune", self._prune)
         monkeypatch.setattr(run_module, "benchmark", self._benchmark)
-        monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir(exist_ok=True))
+        monkeypatch.setattr(
+            "compress.reporting.report.report", lambda request: Path(request.output).mkdir(exist_ok=True)
+        )
 
     def _write(self, output: Path, **fields: Any) -> None:
         if output.name in self.failing:
@@ -110,9 +110,8 @@ class Case:
         write_lines(output.path, lines)
 
     def run(self, **options: Any) -> Path:
-        force = options.pop("force", False)
-        settings = StudySettings(**{"data_root": self.folder / "data", "model_root": self.folder / "models", **options})
-        return run(str(self.recipe), self.out, settings=settings, compute=Compute("cpu"), force=force)
+        asked = {"data_root": self.folder / "data", "model_root": self.folder / "models", "device": "cpu", **options}
+        return run(str(self.recipe), self.out, **asked)
 
     def names(self) -> list[str]:
         return [name for name, _, _ in self.trained]
@@ -248,7 +247,7 @@ def test_another_budget_is_asked_for_by_name(case: Case) -> None:
 
 def test_a_study_is_shown_by_its_stages(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     case.failing["first-control"] = CompressError("no")
-    with pytest.raises(FailedRows):
+    with pytest.raises(PartlyMade):
         case.run(only=["first", "pruned-50"])
     capsys.readouterr()
     assert execute(["show", str(case.out)]) == 0
@@ -334,7 +333,7 @@ def test_only_some_rows_and_then_the_others(case: Case) -> None:
 @pytest.mark.parametrize("error", [CompressError("it has no heads"), RuntimeError("out of memory"), MemoryError()])
 def test_a_row_that_fails_does_not_lose_the_others(error: Exception, case: Case) -> None:
     case.failing["second"] = error
-    with pytest.raises(FailedRows, match=r"failed: second \((it has no heads|out of memory|MemoryError)\); the others"):
+    with pytest.raises(PartlyMade, match=r"failed: second \((it has no heads|out of memory|MemoryError)\); the others"):
         case.run()
     assert "second" not in case.measured[-1]["models"] and "pruned-50" in case.measured[-1]["models"]
     assert (case.out / "report").is_dir()
@@ -346,7 +345,7 @@ def test_a_row_that_fails_does_not_lose_the_others(error: Exception, case: Case)
 
 def test_what_a_row_made_before_it_failed_is_kept(case: Case) -> None:
     case.failing["third-seed-5"] = CompressError("no")
-    with pytest.raises(FailedRows, match="third"):
+    with pytest.raises(PartlyMade, match="third"):
         case.run()
     assert "third" in case.measured[-1]["models"]
 
@@ -368,11 +367,12 @@ def test_a_full_disk_ends_the_study_at_once(case: Case) -> None:
 def test_the_command_prints_the_report_and_then_what_failed(
     case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def report(results: Any, path: Path, **named: Any) -> None:
+    def report(request: Any) -> None:
+        path = Path(request.output)
         path.mkdir()
         (path / "report.md").write_text("the table\n")
 
-    monkeypatch.setattr(run_module, "report", report)
+    monkeypatch.setattr("compress.reporting.report.report", report)
     case.failing["second"] = CompressError("it has no heads")
     words = [
         "run",

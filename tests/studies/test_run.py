@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from shutil import copytree
@@ -17,17 +17,15 @@ from compress.benchmarking.benchmark import BenchmarkOutput
 from compress.benchmarking.lockfile import read_lock
 from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
-from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import alone, finish, writing
-from compress.progress import silent
+from compress.requests.studying import Run, run
 from compress.studies import run as run_module
 from compress.studies.data import open_study_rows
 from compress.studies.journal import Stages
-from compress.studies.plan import StudySettings, command, control_names, planned_students
-from compress.studies.run import run
+from compress.studies.plan import command, control_names, planned_students
 from tests.support.training_data import (
     STUDY_HEAD,
     TINY_STUDENT,
@@ -70,9 +68,11 @@ class Case:
         self.recipe = folder / "tiny.toml"
         self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
 
-    def run(self, *, force: bool = False, **options: Any) -> Path:
-        settings = StudySettings(**{"data_root": self.data, "model_root": self.models, **options})
-        return run(str(self.recipe), self.out, settings=settings, compute=Compute("cpu", 1), force=force)
+    def asked(self, **options: Any) -> dict[str, Any]:
+        return {"data_root": self.data, "model_root": self.models, "device": "cpu", "threads": 1, **options}
+
+    def run(self, **options: Any) -> Path:
+        return run(str(self.recipe), self.out, **self.asked(**options))
 
     def rewrite(self, old: str, new: str) -> None:
         text = self.recipe.read_text()
@@ -220,8 +220,8 @@ def test_stopped_in_every_stage_it_goes_on_and_repeats_nothing(case: Case, monke
     called: list[str] = []
     stops: set[str] = set()
 
-    def stub(name: str) -> Callable[..., object]:
-        original = getattr(run_module, name)
+    def stub(name: str, module: str) -> None:
+        original = getattr(importlib.import_module(module), name)
 
         def replacement(*given: object, **named: object) -> object:
             called.append(name)
@@ -229,11 +229,12 @@ def test_stopped_in_every_stage_it_goes_on_and_repeats_nothing(case: Case, monke
                 raise KeyboardInterrupt
             return original(*given, **named)
 
-        return replacement
+        monkeypatch.setattr(f"{module}.{name}", replacement)
 
-    for name in ("label", "distill", "prune"):
-        monkeypatch.setattr(run_module, name, stub(name))
-    monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir())
+    stub("label", "compress.labelling.label")
+    stub("distill", "compress.training.distill")
+    stub("prune", "compress.studies.run")
+    monkeypatch.setattr("compress.reporting.report.report", lambda request: Path(request.output).mkdir())
 
     def benchmark(*given: object, output: BenchmarkOutput, **named: object) -> None:
         called.append("benchmark")
@@ -261,7 +262,7 @@ def test_what_another_command_makes_is_left_for_the_end(
     """The other command makes the student until this one begins to prune."""
     case.rewrite("quantize = false", "quantize = true")
     monkeypatch.setattr(run_module, "quantize", lambda model, path, **named: copytree(model.path, path))
-    monkeypatch.setattr(run_module, "report", lambda results, path, **named: Path(path).mkdir())
+    monkeypatch.setattr("compress.reporting.report.report", lambda request: Path(request.output).mkdir())
     monkeypatch.setattr(run_module, "benchmark", lambda *given, output, **named: output.path.write_text("{}\n"))
     prunes = run_module.prune
     with ExitStack() as other:
@@ -394,15 +395,13 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
         named["output"].path.write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
-    stages = Stages(case.out, force=False)
-    rows = open_study_rows(recipe, stages, case.data)
-    settings = StudySettings(teacher=case.models / "tiny-bert")
-    study = run_module.Study(recipe, stages, rows, settings, Compute("cpu", 1), silent)
-    said = command("compress run tiny", recipe, settings, ["small"])
+    request = Run("tiny", case.out, **case.asked(teacher=case.models / "tiny-bert"))
+    study = run_module.Study(request, recipe, Stages(case.out, force=False))
+    said = command(request, recipe, ["small"])
     study.measured(ModelDir.open(case.models / "tiny-bert"), [], said)
     assert given["output"].command == said == "compress run tiny --teacher tiny-bert --only small"
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
-    assert given["baselines"] is False and given["train"] is rows.train and given["pruning_steps"] is False
+    assert given["baselines"] is False and given["train"] is study.rows.train and given["pruning_steps"] is False
 
 
 def test_a_study_takes_removals_apart_where_a_model_had_several(
@@ -420,10 +419,7 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
         named["output"].path.write_text("{}\n")
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
-    stages = Stages(case.out, force=False)
-    study = run_module.Study(
-        recipe, stages, open_study_rows(recipe, stages, case.data), StudySettings(), Compute("cpu", 1), silent
-    )
+    study = run_module.Study(Run("tiny", case.out, **case.asked()), recipe, Stages(case.out, force=False))
     teacher = ModelDir.open(case.models / "tiny-bert")
     shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]
     study.measured(teacher, [ModelDir(teacher.path, Manifest(stage="prune", notes={"shapes": shapes}))], "")

@@ -19,13 +19,11 @@ import compress
 from compress import plugins
 from compress.data import Example, ExampleSource, row_key
 from compress.errors import CompressError
-from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.recipes import Augmentation, Choice
+from compress.requests.studying import run
 from compress.studies import run as run_module
-from compress.studies.plan import StudySettings
-from compress.studies.run import run
 from compress.training import distill as distill_module
 from compress.training.augmenters import _common
 from compress.training.augmenters._common import (
@@ -569,17 +567,14 @@ baselines = false
 
 def test_a_study_labels_the_variants_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "benchmark", lambda *_, output, **__: output.path.write_text(""))
-    monkeypatch.setattr(run_module, "report", lambda _, path, **__: path.mkdir())
+    monkeypatch.setattr("compress.reporting.report.report", lambda request: Path(request.output).mkdir())
     out = tmp_path / "study"
     tests = write_study_data(tmp_path / "data", tmp_path)
     augmentation = '[augmentation]\nby = { name = "masking", mask = 0.3, ngram = 0.5 }\ncopies = 3\n'
     (tmp_path / "small.toml").write_text(TINY_STUDENT + augmentation)
     study = STUDY.replace('model = "tiny-bert"', 'model = "tiny-bert"\nprecision = "bfloat16"')
     (tmp_path / "tiny.toml").write_text(study.replace("FOLDER", str(tmp_path)))
-    given: dict[str, Any] = {
-        "settings": StudySettings(data_root=tmp_path / "data", model_root=tmp_path),
-        "compute": Compute("cpu", 1),
-    }
+    given: dict[str, Any] = {"data_root": tmp_path / "data", "model_root": tmp_path, "device": "cpu", "threads": 1}
     run(str(tmp_path / "tiny.toml"), out, **given)
     pool, variants = (LabelDir.open(out / name) for name in ("labels", "small-variants-labels"))
     assert pool.rows == 60 + 40 and 60 < variants.rows <= 180

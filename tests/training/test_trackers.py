@@ -16,8 +16,8 @@ from compress.cli import COMMANDS, cli, execute
 from compress.errors import CompressError
 from compress.models.compute import TRACKERS, Compute
 from compress.models.output_dir import work_title
-from compress.progress import silent
 from compress.recipes import Choice, Phase
+from compress.requests.studying import Run
 from compress.studies.run import Study
 from compress.training import monitoring
 from compress.training.trainer import DistillationTrainer
@@ -122,8 +122,8 @@ def test_only_commands_that_train_report() -> None:
 
 
 def test_a_study_hands_its_tracker_to_its_stages(runs: Runs) -> None:
-    study = Study(None, None, None, None, Compute(report_to="wandb"), silent)  # type: ignore[arg-type]
-    assert study._training(None, 7)["compute"] == Compute(seed=7, report_to="wandb")  # type: ignore[arg-type]
+    study = Study(Run("s", "out"), None, None, Compute(report_to="wandb"))  # type: ignore[arg-type]
+    assert (study.placed(7)["seed"], study.placed(7)["report_to"]) == (7, "wandb")
 
 
 def test_a_missing_package_is_one_sentence_before_any_work(
