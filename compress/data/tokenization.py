@@ -176,7 +176,8 @@ class TextEncoder:
         Raises:
             CompressError: it fails on one.
         """
-        read = self._backend.encode_batch if words else self._backend.encode_batch_fast
+        fast = not words and not add_special_tokens  # it knows no words, and no segments without a post-processor
+        read = self._backend.encode_batch_fast if fast else self._backend.encode_batch
         options = {"is_pretokenized": words, "add_special_tokens": add_special_tokens}
         with self._one_at_a_time:
             self._backend.no_padding()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
@@ -14,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from compress.data import tokenization
@@ -264,6 +265,41 @@ def test_lists_of_words_have_the_tokens_and_words_of_the_library(family: str, si
         before = {"left": len(row) - 1 - max((w for w in wanted.word_ids if w is not None), default=0)}
         numbers = [n and n + (before.get(side, 0) if wanted.overflowing else 0) for n in first_tokens(wanted.word_ids)]
         assert ids.tolist() == wanted.ids and starts.tolist() == numbers
+
+
+MARKS = [("[CLS]", 1), ("[SEP]", 2)]
+POST_PROCESSORS: dict[str, Any] = {
+    "none": None,
+    "byte level": processors.ByteLevel(),
+    "roberta": processors.RobertaProcessing(("[SEP]", 2), ("[CLS]", 1)),
+    "sequence": processors.Sequence(
+        [
+            processors.ByteLevel(),
+            processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=MARKS),
+        ]
+    ),
+    "end only": processors.TemplateProcessing("$A [SEP]", "$A [SEP] $B [SEP]", special_tokens=MARKS),
+    "second text first": processors.TemplateProcessing("[CLS] $A", "$B:1 [CLS] $A:0", special_tokens=MARKS),
+}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", POST_PROCESSORS)
+def test_rows_are_cut_and_marked_as_by_the_library(name: str, side: str) -> None:
+    words = ["[UNK]", "[CLS]", "[SEP]", "the", "film", "is", "good"]
+    backend = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, "[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = POST_PROCESSORS[name]
+    encoder = TextEncoder(backend, segments=True, truncation_side=side)
+    texts = ["the film is good and so is the plot", "film", "", "good " * 30]
+    for length, pair in itertools.product((4, 7, 64), (None, *texts)):
+        found = lists(encoder(texts, None if pair is None else [pair] * len(texts), length))
+        backend.enable_truncation(length, direction=side)
+        wanted = [backend.encode(text, pair) for text in texts]
+        assert found == {
+            "input_ids": [one.ids for one in wanted],
+            "token_type_ids": [one.type_ids for one in wanted],
+        }
 
 
 def changed_tokenizer(directory: Path, change: Callable[[dict[str, Any]], object]) -> Path:
