@@ -101,7 +101,6 @@ def try_student(
     texts: Callable[[], Iterable[Example]],
     task: Task,
     *,
-    selects: bool,
     start: ModelDir | None = None,
 ) -> PreTrainedModel:
     """Return a student that was built from a few texts, once the losses of its phases were computed on them.
@@ -111,7 +110,6 @@ def try_student(
 
     Args:
         teachers: by the names in :class:`compress.recipes.Phase`; modifiers may change them.
-        selects: of the last phase the best weights are to be kept.
         start: as for :func:`build_student`.
 
     Raises:
@@ -125,14 +123,13 @@ def try_student(
     with TemporaryDirectory() as folder:
         taught = tokenized(Path(folder) / "few.arrow", map(TrainingRow, few), tokenizer, max_length=length, task=task)
         rows = collator(tokenizer.pad_token_id or 0)([*taught])
-    planned = step_ranges(recipe.phases, getattr(student.config, "num_hidden_layers", 0), len(recipe.phases))
-    for part in planned:
-        phase, last = part.phase, part is planned[-1]
+    for part in step_ranges(recipe.phases, getattr(student.config, "num_hidden_layers", 0), len(recipe.phases)):
+        phase = part.phase
         losses = [choice for choice in phase.losses if "mixed" not in needs_of([choice])]
         batch = batch_of(rows, task=task)
         batch = Masker(tokenizer, phase.masking)(batch) if phase.masking else batch
         teacher = teachers.get(phase.teacher)
-        with torch.no_grad(), prepared(student, teacher, part, selects=selects and last):
+        with torch.no_grad(), prepared(student, teacher, part):
             _, ours = ActivationRecorder(student, needs_of_student(losses))(batch)
             ours = replace(ours, trained_layers=part.trained_layers)
             theirs = LiveTeacher(teacher, needs_of(losses))(batch, None) if teacher else ours

@@ -109,7 +109,7 @@ def distill(request: Distill) -> ModelDir:
     set_seed(compute.seed)  # an encoder gets a random head
     task_network: Any = model.network.cpu()  # type: ignore[no-untyped-call, unused-ignore]  # wherever it ran before
     networks = {"task": task_network, "encoder": encoder and encoder.with_head(model.labels, model.task)}
-    try_student(built_from, networks, tokenizer, texts, model.task, selects=True, start=start)
+    try_student(built_from, networks, tokenizer, texts, model.task, start=start)
     if not foreign and not request.control:
         check_gold(model, train, "train", compute)
         check_gold(model, validation, "validation", compute)

@@ -310,7 +310,14 @@ def _fit_step_ranges(
             title=run.title if len(planned) == 1 else f"{run.title}, {part.name}",
         )
         teacher = teachers.get(phase.teacher)
-        with prepared(model, teacher, part, selects=last and selection is not None) as modifier:
+        with prepared(model, teacher, part) as modifier:
+            refuse(
+                (
+                    last and selection and hasattr(modifier, "masks"),
+                    f"{part.name} masks units until it ends, so that none of its weights can be selected; let a phase "
+                    "without it follow",
+                )
+            )
             objective = Objective(
                 phase.losses,
                 phase_signal(part, teacher, rows[phase.text], collate, part_run, work),
@@ -490,15 +497,10 @@ def parameters_by_part(model: PreTrainedModel) -> dict[str, set[Parameter]]:
 
 
 @contextmanager
-def prepared(
-    model: PreTrainedModel, teacher: PreTrainedModel | None, part: StepRange, *, selects: bool
-) -> Iterator[Any]:
+def prepared(model: PreTrainedModel, teacher: PreTrainedModel | None, part: StepRange) -> Iterator[Any]:
     """Freeze what a step range does not train, and attach its modifier, if any, to the student, within the block.
 
     After an error the modifier stays attached: the student is discarded then, and detaching may take minutes.
-
-    Args:
-        selects: the best weights of the step range are kept, not its last.
 
     Raises:
         CompressError: the student has not what is to be frozen, or the modifier does not fit.
@@ -507,13 +509,6 @@ def prepared(
     with frozen(model, part.phase.frozen, part.frozen_layers):
         if chosen := part.phase.modifier:
             modifier = plugins.find("modifiers", chosen.name).function(model, teacher, **chosen.options)
-        refuse(
-            (
-                selects and hasattr(modifier, "masks"),
-                f"{part.name} masks units until it ends, so that none of its weights can be selected; let a phase "
-                "without it follow",
-            )
-        )
         yield modifier
         if modifier is not None:
             modifier.detach()

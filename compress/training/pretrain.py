@@ -102,7 +102,7 @@ def pretrain(request: Pretrain) -> ModelDir:
 
     set_seed(compute.seed)  # the encoder gets a random head
     teachers = {"encoder": source.with_head(NO_LABELS, TASK)}
-    tried = try_student(recipe, teachers, tokenizer, lambda: unlabeled, TASK, selects=False)
+    tried = try_student(recipe, teachers, tokenizer, lambda: unlabeled, TASK)
     check_form(tried, with_head="targets" in recipe.phases[-1].needs)
     del tried
     with request.begin({"encoder": source}, student=recipe, unlabeled=[unlabeled.name, fingerprint.sha256()]) as stage:

@@ -189,8 +189,10 @@ def test_a_control_without_validation_has_its_own_slice(teacher: Path, labels: L
 
 
 def test_a_loss_that_is_no_number_is_refused_before_the_work(teacher: Path, tmp_path: Path) -> None:
-    student = replace(BILSTM, phases=(Phase((Choice("kl", options={"temperature": 0.0}),)),))
-    with pytest.raises(CompressError, match=r"the loss kl is nan with its options \{'temperature': 0.0\}; change them"):
+    student = replace(BILSTM, phases=(Phase((Choice("kl", options={"temperature": 1e-40}),)),))
+    with pytest.raises(
+        CompressError, match=r"the loss kl is nan with its options \{'temperature': 1e-40\}; change them"
+    ):
         taught(teacher, tmp_path / "made", student, unlabeled=pool_file(tmp_path / "pool.txt"))
     assert not (tmp_path / "made").exists()
 
@@ -530,15 +532,6 @@ REFUSED: list[tuple[Any, str]] = [
     (
         set_option(student=replace(BILSTM, phases=(replace(BILSTM.phases[0], frozen=("layers", "head")),))),
         "frozen names 'head', which this student does not have apart",
-    ),
-    (
-        set_option(
-            student=replace(
-                TRANSFORMER,
-                phases=(replace(TRANSFORMER.phases[0], modifier=Choice("gradual-pruning", options={"heads": 2})),),
-            )
-        ),
-        "masks units until it ends, .* let a phase without it follow",
     ),
 ]
 
