@@ -145,7 +145,7 @@ def run_benchmark(request: Benchmark) -> Results:
         teacher,
         request.models,
         source,
-        replace(request.settings, threads=counts),
+        request.settings(counts),
         controls=request.controls,
         train=train or None,
         output=output,

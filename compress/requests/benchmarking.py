@@ -137,9 +137,9 @@ class Benchmark(Request[Any], LabelColumns, Checks):
     )
     force: bool = FORCE
 
-    @property
-    def settings(self) -> BenchmarkSettings:
-        asked = {one.name: getattr(self, one.name) for one in fields(BenchmarkSettings)}
+    def settings(self, threads: tuple[int, ...]) -> BenchmarkSettings:
+        """Return the settings for numbers of threads, of which none is 0."""
+        asked = {one.name: getattr(self, one.name) for one in fields(BenchmarkSettings)} | {"threads": threads}
         return BenchmarkSettings(**{name: value for name, value in asked.items() if value is not None})
 
 

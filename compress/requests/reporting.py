@@ -12,10 +12,13 @@ from compress.requests.groups import FORCE, LabelColumns
 
 if TYPE_CHECKING:
     Paths = Sequence[Any]
+    Results = Any
     Tests = Sequence[Any]
     Texts = Sequence[str]
 else:
     Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
+    # One of them, such as what benchmark returns, is a list of it.
+    Results = Annotated[Paths, pydantic.BeforeValidator(lambda one: one if isinstance(one, list | tuple) else (one,))]
     Tests = Annotated[tuple[Any, ...], Holds("rows"), pydantic.Strict(False)]
     Texts = Annotated[tuple[str, ...], pydantic.Strict(False)]
 
@@ -26,7 +29,7 @@ class Report(Request[Path], LabelColumns):
 
     stage = "compress.reporting.report:report"
 
-    results: Paths = option(
+    results: Results = option(
         help="Files of 'compress benchmark'; hosts may differ, but are never compared.",
         metavar="RESULTS...",
         argument=True,

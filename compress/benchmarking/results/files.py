@@ -93,8 +93,12 @@ class Results(Sequence[Measurement]):
                 lines += one.lines
                 files += one.files
                 continue
-            exists = os.path.lexists(one)
-            refuse((not exists, f"{one} does not exist; make it with 'compress benchmark ... -o {one}'"))
+            is_path = isinstance(one, str | os.PathLike)
+            missing = f"{one} does not exist; make it with 'compress benchmark ... -o {one}'"
+            refuse(
+                (not is_path, f"{one!r:.60} is no file of results; give a .jsonl of benchmark, or what it returns"),
+                (is_path and not os.path.lexists(one), missing),
+            )
             lines += parse_results(read_text(Path(one), RESULTS_LIMIT_BYTES), str(one))
             files.append(Path(one))
         for group in grouped(lines, attrgetter("data_sha256")).values():

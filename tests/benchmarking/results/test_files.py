@@ -55,5 +55,11 @@ def test_results_show_a_table_whose_names_are_text() -> None:
 
 
 def test_results_are_reported_whether_they_have_a_file_or_not(tmp_path: Path) -> None:
-    page = Results((result("teacher", kind="teacher"), result("small"))).report(tmp_path / "page", title="A study")
+    found = Results((result("teacher", kind="teacher"), result("small")))
+    page = found.report(tmp_path / "page", title="A study")
     assert page == tmp_path / "page" / "report.html" and "A study" in page.read_text(encoding="utf-8")
+    path = write_lines(tmp_path / "r.jsonl", found)
+    for number, given in enumerate((found, path, [path, found])):
+        assert compress.report(given, tmp_path / str(number)).is_file()
+    with pytest.raises(CompressError, match="^3 is no file of results; give a .jsonl of benchmark, or what it returns"):
+        compress.report(3, tmp_path / "none")
