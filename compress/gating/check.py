@@ -7,7 +7,7 @@ speed with those of the same host only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -193,68 +193,44 @@ def as_loss(difference: Figures) -> Figures:
     return -value, -high, -low
 
 
-def _drop(limit: Limit, line: Measurement) -> Judgement:
-    what = f"the loss of at most {in_points(limit.value)}"
-    found = verdict.judge_drop_of(line, limit.value)
-    if found is None or line.difference is None:
-        return limit.unknown(what, line, "metric")
-    return limit.judged(f"{what} of {line.metric_name}", as_loss(line.difference), found, lost, *line.counted)
-
-
-def _metric(limit: Limit, line: Measurement) -> Judgement:
-    figures = line.interval("metric")
-    if figures is None:
-        return limit.unknown(f"the metric of at least {limit.value:g}", line, "metric")
-    form = "{:.2%}".format if in_percent(line.metric_name) else "{:.4f}".format
-    found = verdict.at_least(figures.low, figures.high, limit.value, MORE_EXAMPLES)
-    return limit.judged(f"the {line.metric_name} of at least {form(limit.value)}", figures, found, form, *line.counted)
-
-
-def _calibration(limit: Limit, line: Measurement) -> Judgement:
-    what = f"the calibration error of at most {limit.value:g}"
-    figures = line.interval("calibration_error")
-    if figures is None:
-        return limit.unknown(what, line, "probabilities, and so no calibration error")
-    found = verdict.at_least(-figures.high, -figures.low, -limit.value, MORE_EXAMPLES)
-    return limit.judged(what, figures, found, "{:.3f}".format, *line.counted)
-
-
-def _speedup(limit: Limit, line: Measurement) -> Judgement:
-    key = limit.gate.removeprefix("min_")
-    figures = line.figure(key)
-    found = verdict.judge_speedup(*figures, limit.value)
-    tokenizer = " with the tokenizer" if key != "speedup" else ""
-    what = f"the speed-up of at least {times(limit.value)}{tokenizer} at batch {line.batch_size}"
-    return limit.judged(what, figures, found, times, line.rounds, "rounds")
-
-
-def _latency(limit: Limit, line: Measurement) -> Judgement:
-    figures = line.figure("latency_p95_ms")
-    found = verdict.at_least(-figures.high, -figures.low, -limit.value, verdict.NARROWER)
-    what = f"the p95 latency of at most {milliseconds(limit.value)} at batch {line.batch_size}"
-    return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
-
-
-def _exact(limit: Limit, line: Measurement) -> Judgement:
-    what, value = ("size", line.size_bytes) if limit.gate == "max_size" else ("memory", line.model_memory_bytes)
-    outcome = HOLDS if value <= limit.value else BROKEN
-    why = f"{megabytes(value)} ({value:,} bytes, n = 1, no interval)"
-    most = megabytes(limit.value) if limit.value >= 1000 else plural(int(limit.value), "byte")
-    what = f"the {what} of at most {most}"
-    return limit.because(what, outcome, why, value, value, value, 1, "measurement")
-
-
-# Limit -> what judges a line by it.
-JUDGES: Mapping[str, Callable[[Limit, Measurement], Judgement]] = {
-    "max_accuracy_drop": _drop,
-    "min_metric": _metric,
-    "max_calibration_error": _calibration,
-    "min_speedup": _speedup,
-    "min_speedup_with_tokenizer": _speedup,
-    "max_p95_ms": _latency,
-    "max_size": _exact,
-    "max_memory": _exact,
-}
+def judge(limit: Limit, line: Measurement) -> Judgement:
+    """Judge a line by a limit."""
+    most = limit.value
+    match limit.gate:
+        case "max_accuracy_drop":
+            what, missing, found = f"the loss of at most {in_points(most)}", "metric", verdict.judge_drop_of(line, most)
+            if line.difference and found:
+                loss = as_loss(line.difference)
+                return limit.judged(f"{what} of {line.metric_name}", loss, found, lost, *line.counted)
+        case "min_metric":
+            what, missing, figures = f"the metric of at least {most:g}", "metric", line.interval("metric")
+            if figures:
+                form = "{:.2%}".format if in_percent(line.metric_name) else "{:.4f}".format
+                found = verdict.at_least(figures.low, figures.high, most, MORE_EXAMPLES)
+                what = f"the {line.metric_name} of at least {form(most)}"
+                return limit.judged(what, figures, found, form, *line.counted)
+        case "max_calibration_error":
+            what, missing = f"the calibration error of at most {most:g}", "probabilities, and so no calibration error"
+            if figures := line.interval("calibration_error"):
+                found = verdict.at_least(-figures.high, -figures.low, -most, MORE_EXAMPLES)
+                return limit.judged(what, figures, found, "{:.3f}".format, *line.counted)
+        case "max_p95_ms":
+            figures = line.figure("latency_p95_ms")
+            found = verdict.at_least(-figures.high, -figures.low, -most, verdict.NARROWER)
+            what = f"the p95 latency of at most {milliseconds(most)} at batch {line.batch_size}"
+            return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
+        case "min_speedup" | "min_speedup_with_tokenizer":
+            figures = line.figure(limit.gate.removeprefix("min_"))
+            tokenizer = " with the tokenizer" if limit.gate != "min_speedup" else ""
+            what = f"the speed-up of at least {times(most)}{tokenizer} at batch {line.batch_size}"
+            return limit.judged(what, figures, verdict.judge_speedup(*figures, most), times, line.rounds, "rounds")
+        case _:
+            what, value = ("size", line.size_bytes) if limit.gate == "max_size" else ("memory", line.model_memory_bytes)
+            why = f"{megabytes(value)} ({value:,} bytes, n = 1, no interval)"
+            what = f"the {what} of at most {megabytes(most) if most >= 1000 else plural(int(most), 'byte')}"
+            outcome = HOLDS if value <= most else BROKEN
+            return limit.because(what, outcome, why, value, value, value, 1, "measurement")
+    return limit.unknown(what, line, missing)
 
 
 def baselines_within(rows: Sequence[Result], budgets: Sequence[GateBudget]) -> list[str]:
@@ -527,7 +503,7 @@ def _judge_each(name: str, limit: float, chosen: Sequence[Measurement]) -> list[
     if name in OF_THE_MODEL:
         named = [same[0] for same in grouped(named, lambda one: ONE_MODEL(one[0])).values()]
     return [
-        JUDGES[name](Limit(name, limit, subject), line)
+        judge(Limit(name, limit, subject), line)
         for line, subject in named
         if not (name in RELATIVE and line.is_reference)
     ]
