@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import re
 import types
 import typing
@@ -133,8 +134,11 @@ def sentences(
     unknown: str = "unknown key {}",
     words: Mapping[str, str] = _IN_FILES,
 ) -> Iterator[str]:
-    """Say each fault that pydantic found in a class: what, its value, what is allowed; unknown keys first."""
-    faults = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "unexpected_keyword_argument")
+    """Say each fault that pydantic found in a class: what, its value, what is allowed; outer unknown keys first."""
+    faults = sorted(
+        error.errors(include_url=False),
+        key=lambda one: len(one["loc"]) if one["type"] == "unexpected_keyword_argument" else math.inf,
+    )
     places = [_place(declared, fault["loc"]) for fault in faults]
     misfits: dict[str, list[str]] = {}
     for fault, (_, where) in zip(faults, places, strict=True):
