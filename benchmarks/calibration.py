@@ -31,7 +31,7 @@ from compress.inference.predict import acceptance_thresholds
 from compress.inference.runners import load_runner
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
-from compress.requests.calibration import calibrate
+from compress.requests.compression import calibrate
 
 
 def main() -> None:

@@ -38,12 +38,11 @@ from compress.data import Example, open_source, read_examples
 from compress.evaluation.metrics import SeedSample, difference_interval
 from compress.inference.compute import Compute
 from compress.inference.predict import load
-from compress.labelling.import_labels import LabelValues, import_labels
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
 from compress.recipes import load_recipe
-from compress.requests.labelling import label
+from compress.requests.labelling import import_labels, label
 from compress.requests.training import distill
 from compress.tasks import find_task
 
@@ -198,13 +197,7 @@ def taught(
             {"text": pool.texts[row], **dict(zip(columns, pool.logits[row].tolist(), strict=True))} for row in rows
         ]
         table.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        values = LabelValues("logits", tuple(columns), classes=model.labels)
-        chosen = import_labels(
-            [open_source(table, role="unlabeled", labelled=False, values=values.all_columns)],
-            values,
-            options.work / "chosen",
-            force=True,
-        )
+        chosen = import_labels(table, options.work / "chosen", logits=columns, classes=model.labels, force=True)
         recipe = load_recipe("students", options.student)
         recipe = replace(recipe, training=replace(recipe.training, max_steps=options.steps))
         validation = read_examples(open_source(options.validation, role="validation", labelled=True))

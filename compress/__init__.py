@@ -15,21 +15,13 @@ if TYPE_CHECKING:
     from compress.data import LabelledData
     from compress.gating.check import check
     from compress.inference.predict import load
-    from compress.labelling.import_labels import LabelValues, import_labels
-    from compress.labelling.parts import merge_labels
     from compress.models.compute import Compute
     from compress.models.model_dir import Model
     from compress.models.modeling.registration import register_models
-    from compress.pruning.head_study import HeadStudy, head_study
-    from compress.pruning.prune import PruningData, prune
     from compress.pruning.scoring import head_importance
-    from compress.quantization.candidates import Quantization
-    from compress.quantization.quantize import quantize
-    from compress.recipes import Pruning
     from compress.requests.benchmarking import benchmark, replay
-    from compress.requests.calibration import calibrate, cascade
-    from compress.requests.exporting import export
-    from compress.requests.labelling import label
+    from compress.requests.compression import calibrate, cascade, export, head_study, prune, quantize
+    from compress.requests.labelling import close_labels, import_labels, label, merge_labels
     from compress.requests.reporting import report
     from compress.requests.searching import search
     from compress.requests.studying import run
@@ -55,30 +47,26 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {
     "Compute": "compress.models.compute",
-    "HeadStudy": "compress.pruning.head_study",
-    "LabelValues": "compress.labelling.import_labels",
     "LabelledData": "compress.data",
     "Model": "compress.models.model_dir",
-    "Pruning": "compress.recipes",
-    "PruningData": "compress.pruning.prune",
-    "Quantization": "compress.quantization.candidates",
     "Results": "compress.benchmarking.results.files",
     "benchmark": "compress.requests.benchmarking",
-    "calibrate": "compress.requests.calibration",
-    "cascade": "compress.requests.calibration",
+    "calibrate": "compress.requests.compression",
+    "cascade": "compress.requests.compression",
     "check": "compress.gating.check",
+    "close_labels": "compress.requests.labelling",
     "distill": "compress.requests.training",
-    "export": "compress.requests.exporting",
+    "export": "compress.requests.compression",
     "finetune": "compress.requests.training",
     "head_importance": "compress.pruning.scoring",
-    "head_study": "compress.pruning.head_study",
-    "import_labels": "compress.labelling.import_labels",
+    "head_study": "compress.requests.compression",
+    "import_labels": "compress.requests.labelling",
     "label": "compress.requests.labelling",
     "load": "compress.inference.predict",
-    "merge_labels": "compress.labelling.parts",
+    "merge_labels": "compress.requests.labelling",
     "pretrain": "compress.requests.training",
-    "prune": "compress.pruning.prune",
-    "quantize": "compress.quantization.quantize",
+    "prune": "compress.requests.compression",
+    "quantize": "compress.requests.compression",
     "register_models": "compress.models.modeling.registration",
     "replay": "compress.requests.benchmarking",
     "report": "compress.requests.reporting",
@@ -89,19 +77,15 @@ _LAZY = {
 __all__ = [
     "CompressError",
     "Compute",
-    "HeadStudy",
-    "LabelValues",
     "LabelledData",
     "Model",
-    "Pruning",
-    "PruningData",
-    "Quantization",
     "Results",
     "__version__",
     "benchmark",
     "calibrate",
     "cascade",
     "check",
+    "close_labels",
     "distill",
     "export",
     "finetune",

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from compress import progress
-from compress.data import ExampleSource, LabelledData
+from compress.data import ExampleSource
 from compress.labelling import label as label_module
 from compress.progress import Advance, Progress, ProgressLine, each
-from compress.quantization.quantize import quantize
+from compress.requests.compression import quantize
 from compress.training.trainer import DistillationTrainer
 from tests.support.labelling import label
 from tests.support.pruning import pruned
@@ -201,5 +201,5 @@ def test_pruning_and_its_recovery_count(seen: Seen, noting: Progress, tmp_path: 
 
 def test_quantization_counts_the_rows_of_its_check(seen: Seen, noting: Progress, tmp_path: Path) -> None:
     model = write(tmp_path / "model", classifier("bert"), "bert")
-    quantize(model, tmp_path / "int8", data=LabelledData(validation=validation_rows()), progress=noting)
+    quantize(model, tmp_path / "int8", validation=validation_rows(), progress=noting)
     assert seen["Checking int8"] == [32, 32]

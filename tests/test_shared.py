@@ -25,9 +25,8 @@ from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
-from compress.pruning.prune import PruningData, prune
-from compress.quantization.quantize import quantize
-from compress.recipes import Choice, Phase, Pruning, StudentRecipe, Training
+from compress.recipes import Choice, Phase, StudentRecipe, Training
+from compress.requests.compression import prune, quantize
 from compress.studies.data import find_set
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
 from tests.support.tiny import classifier, load, tokenizer
@@ -98,13 +97,17 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
     )
     small = prune(
         teacher,
-        Pruning(heads="50%", examples=64),
         tmp_path / "small",
-        data=PruningData(train, validation, overlap="drop"),
-        compute=Compute("cpu", 1),
+        train=train,
+        validation=validation,
+        overlap="drop",
+        device="cpu",
+        threads=1,
+        heads="50%",
+        examples=64,
     )
     assert sum(small.manifest.architecture["heads_per_layer"]) == 4
-    int8 = quantize(small, tmp_path / "int8", compute=Compute(threads=1))
+    int8 = quantize(small, tmp_path / "int8", threads=1)
     for made in (student, small, int8):
         assert made.task == task and made.labels == teacher.labels
         answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(validation[:5])
@@ -136,7 +139,7 @@ def test_int8_of_the_real_teacher_answers_each_text_by_itself(
 ) -> None:
     """By a range for the whole batch 17 of 872 labels were others alone, and a probability changed by 0.44."""
     rows = read(shared_data, "glue/SST-2", "dev")
-    int8 = quantize(shared_models / "minilm-l6-sst2", tmp_path / "int8", compute=Compute(threads=1))
+    int8 = quantize(shared_models / "minilm-l6-sst2", tmp_path / "int8", threads=1)
     runner = LoadedModel.open(int8, 0, ())
     runner.start(lambda model: open_runtime(model.path, threads=1))
 

@@ -19,7 +19,7 @@ from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.result_fields import quality_fields
 from compress.benchmarking.results.files import Results
 from compress.cli import execute
-from compress.data import Example, LabelledData, content_sha256, open_source, read_examples
+from compress.data import Example, content_sha256, open_source, read_examples
 from compress.data.examples import sentence
 from compress.data.label_encoding import infer_labels
 from compress.data.tokenization import at_words, by_sentence, encode, first_tokens
@@ -39,13 +39,10 @@ from compress.inference.runners import LoadedModel
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
-from compress.pruning.head_study import HeadStudy, head_study
-from compress.pruning.prune import PruningData, prune
 from compress.pruning.scoring import scoring_batches
-from compress.quantization.quantize import quantize
-from compress.recipes import BenchmarkSettings, Choice, Phase, Pruning, StudentRecipe, resolved
+from compress.recipes import BenchmarkSettings, Choice, Phase, StudentRecipe, resolved
 from compress.reporting.tables import flips_of
-from compress.requests.exporting import export
+from compress.requests.compression import export, head_study, prune, quantize
 from compress.requests.studying import run
 from compress.surgery.unit_masks import mask_hooks
 from compress.tasks import find_task, metrics_by_name, of_rows
@@ -479,10 +476,16 @@ def test_a_pool_without_gold_rows(folder: Path, teacher: ModelDir, labels: Label
 def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
     made = prune(
         teacher,
-        Pruning(heads="50%", recover=1.0),
         folder / "pruned",
-        data=PruningData(TRAIN, VALIDATION, overlap="drop", labels=[labels], training=TRAINING),
-        compute=Compute("cpu", 1),
+        train=TRAIN,
+        validation=VALIDATION,
+        overlap="drop",
+        labels=[labels],
+        training=TRAINING,
+        device="cpu",
+        threads=1,
+        heads="50%",
+        recover=1.0,
     )
     manifest = made.manifest
     assert sum(manifest.architecture["heads_per_layer"]) == 4
@@ -496,9 +499,13 @@ def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: Model
     made = head_study(
         teacher,
         folder / "heads",
-        data=LabelledData(TRAIN, TEST, overlap="drop"),
-        study=HeadStudy(("gradient", "oracle"), step=0.5),
-        compute=Compute("cpu", 1),
+        train=TRAIN,
+        validation=TEST,
+        overlap="drop",
+        criteria=("gradient", "oracle"),
+        step=0.5,
+        device="cpu",
+        threads=1,
     )
     study = json.loads((made / "heads.json").read_text())
     assert study["value"] == pytest.approx(accuracy(teacher)) and study["heads_per_layer"] == [4, 4]
@@ -551,9 +558,7 @@ def test_the_bilstm_reloads_and_exports(bilstm: ModelDir, tmp_path: Path) -> Non
 
 
 def test_int8_is_checked_on_words(student: ModelDir, tmp_path: Path) -> None:
-    made = quantize(
-        student, tmp_path / "int8", data=LabelledData(validation=[*VALIDATION, LONG]), compute=Compute(threads=1)
-    )
+    made = quantize(student, tmp_path / "int8", validation=[*VALIDATION, LONG], threads=1)
     assert made.task == "tagging"
     check = made.manifest.notes["check"]
     assert made.manifest.metrics[0]["rows"] == 31 and check["agreement"] > 0.9

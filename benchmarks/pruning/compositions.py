@@ -23,14 +23,13 @@ from typing import Any
 from compress.benchmarking.results.files import provenance
 from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
 from compress.files import write_json_lines
-from compress.inference.compute import Compute
 from compress.inference.runners import time_side_by_side
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import ModelDir
 from compress.progress import quiet_libraries
-from compress.pruning.prune import PRUNING_REPORT_NAME, PruningData, prune
-from compress.recipes import Pruning, Training
-from compress.requests.exporting import export
+from compress.pruning.prune import PRUNING_REPORT_NAME
+from compress.recipes import Training
+from compress.requests.compression import export, prune
 from compress.requests.labelling import label
 
 HELD_OUT, SCORED = 0.05, 512
@@ -104,20 +103,18 @@ def main() -> None:
         made[name] = work / name
         if not (made[name] / MANIFEST_NAME).is_file():
             schedule = "cubic" if plan.keys() & {"heads", "ffn"} else "steps"
-            pruning = Pruning(**{"schedule": schedule, "examples": SCORED, "recover": 1.0, **plan})
+            pruning = {"schedule": schedule, "examples": SCORED, "recover": 1.0, **plan}
             prune(
                 options.teacher,
-                pruning,
                 made[name],
-                data=PruningData(
-                    train,
-                    validation,
-                    vocabulary=ExampleSource(rest, "vocabulary") if name == "vocabulary" else None,
-                    labels=[labels] if pruning.recover else [],
-                    training=replace(TRAINING, max_steps=options.steps),
-                ),
+                train=train,
+                validation=validation,
+                vocabulary=ExampleSource(rest, "vocabulary") if name == "vocabulary" else None,
+                labels=[labels] if pruning["recover"] else [],
+                training=replace(TRAINING, max_steps=options.steps),
                 measure=False,
-                compute=Compute(threads=1 if pruning.speedup else 0),
+                threads=1 if "speedup" in pruning else 0,
+                **pruning,
             )
         print(name, found_in(made[name])["value"], flush=True)
     speeds = timed(options.teacher, made, validation)

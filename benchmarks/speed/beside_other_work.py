@@ -184,7 +184,7 @@ def ask(worker: Any, command: str) -> float:
 def client(name: str, teacher: Path, train: str) -> None:
     """Answer each line of standard input, the name of a stage, with the seconds that it took."""
     from compress.inference.compute import Compute
-    from compress.requests.exporting import export
+    from compress.requests.compression import export
 
     compute = Compute("cpu", VARIANTS[name])
     with tempfile.TemporaryDirectory() as folder:
@@ -242,11 +242,11 @@ def run_distill(work: Work, compute: Any, output: Path) -> None:
 
 
 def run_prune(work: Work, compute: Any, output: Path) -> None:
-    from compress.pruning.prune import PruningData, prune
-    from compress.recipes import Pruning
+    from compress.requests.compression import prune
 
-    data = PruningData(work.train, work.validation)
-    prune(work.teacher, Pruning(heads="60%"), output, data=data, measure=False, compute=compute)
+    placed = {"device": compute.device, "threads": compute.threads}
+    rows = {"train": work.train, "validation": work.validation}
+    prune(work.teacher, output, heads="60%", measure=False, **rows, **placed)
 
 
 STAGES: dict[str, Callable[[Work, Any, Path], None]] = {

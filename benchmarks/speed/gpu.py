@@ -236,7 +236,7 @@ def _directory(model: ModelDir, module: Any, device: str, scratch: Path) -> Path
 
         if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
             raise CompressError("this ONNX Runtime has no CUDA provider")
-    from compress.requests.exporting import export
+    from compress.requests.compression import export
 
     target = scratch / model.sha256[:16]
     return target if target.is_dir() else export(model, target).path

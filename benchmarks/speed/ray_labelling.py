@@ -33,7 +33,7 @@ from compress.labelling.label import Engine, Job, Labelled, Shard
 from compress.labelling.label_dir import SHARD_ROWS
 from compress.models.model_dir import ModelDir
 from compress.progress import Advance
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from compress.requests.labelling import label
 
 ENGINES = {

@@ -57,6 +57,7 @@ from compress.data import (
 )
 from compress.errors import CompressError, refuse
 from compress.evaluation import metrics
+from compress.fields import is_given
 from compress.host import describe_host, without_home
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_label_meaning
@@ -66,7 +67,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
-from compress.requests import FileList, is_given
+from compress.requests import FileList
 from compress.requests.benchmarking import Benchmark
 from compress.requests.groups import local_inputs
 
@@ -343,7 +344,7 @@ def _measure(
 
 def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
     """Export a model once, whatever the number of runtimes that need it."""
-    from compress.requests.exporting import export
+    from compress.requests.compression import export
 
     target = scratch / f"onnx-{model.sha256[:16]}"
     return ModelDir.open(target, verify=False) if target.is_dir() else export(model, target)

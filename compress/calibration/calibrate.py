@@ -47,7 +47,7 @@ from compress.models.model_dir import ModelDir
 from compress.progress import logger
 from compress.reporting.calibration_page import calibration_page
 from compress.reporting.pages import write_study
-from compress.requests.calibration import Calibrate
+from compress.requests.compression import Calibrate
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
 PAGE = f"{FOLDER}/report.html"

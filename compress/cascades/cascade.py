@@ -32,7 +32,7 @@ from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
 from compress.models.model_dir import ModelDir
 from compress.reporting.calibration_page import cascade_page
 from compress.reporting.pages import write_study
-from compress.requests.calibration import Cascade
+from compress.requests.compression import Cascade
 
 FOLDER, CONTENT_NAME = "cascade", "choice.json"
 PAGE = f"{FOLDER}/report.html"

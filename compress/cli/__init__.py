@@ -58,15 +58,21 @@ COMMANDS = {
 # The request that a command makes; the others are modules of this package.
 REQUESTS = {
     "label": "compress.requests.labelling:Label",
+    "labels import": "compress.requests.labelling:ImportLabels",
+    "labels merge": "compress.requests.labelling:MergeLabels",
+    "labels close": "compress.requests.labelling:CloseLabels",
     "finetune": "compress.requests.training:Finetune",
     "pretrain": "compress.requests.training:Pretrain",
     "distill": "compress.requests.training:Distill",
     "benchmark": "compress.requests.benchmarking:Benchmark",
     "replay": "compress.requests.benchmarking:Replay",
     "report": "compress.requests.reporting:Report",
-    "calibrate": "compress.requests.calibration:Calibrate",
-    "cascade": "compress.requests.calibration:Cascade",
-    "export": "compress.requests.exporting:Export",
+    "heads": "compress.requests.compression:HeadStudy",
+    "prune": "compress.requests.compression:Prune",
+    "quantize": "compress.requests.compression:Quantize",
+    "calibrate": "compress.requests.compression:Calibrate",
+    "cascade": "compress.requests.compression:Cascade",
+    "export": "compress.requests.compression:Export",
     "search": "compress.requests.searching:Search",
     "run": "compress.requests.studying:Run",
 }
@@ -152,9 +158,15 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
+        commands: Any = importlib.import_module("compress.cli.commands")
+        parts = {key.removeprefix(f"{name} "): place for key, place in REQUESTS.items() if key.startswith(f"{name} ")}
         command: click.Command
-        if name in REQUESTS:
-            command = importlib.import_module("compress.cli.commands").command_of(name, REQUESTS[name])
+        if parts:
+            command = click.Group(name, help=COMMANDS[name])
+            for part, place in parts.items():
+                command.add_command(commands.command_of(part, place))
+        elif name in REQUESTS:
+            command = commands.command_of(name, REQUESTS[name])
         else:
             command = importlib.import_module(f"compress.cli.{name}").command
         within = command.commands.values() if isinstance(command, click.Group) else ()

@@ -17,16 +17,19 @@ from pydantic_core import PydanticUndefined
 
 from compress.cli import Command, options
 from compress.cli.printing import show, tell
-from compress.cli.values import Duration, Numbers, Percent, Real, Whole
-from compress.errors import ExitCode, PartlyMade
+from compress.cli.values import Assignment, ColumnNames, Duration, Numbers, Percent, Real, Whole
+from compress.errors import CompressError, ExitCode, PartlyMade
 from compress.escaping.uris import without_secrets
+from compress.fields import declared_of, fields_of, kind_of
 from compress.progress import for_terminal
-from compress.requests import FileList, Request, declared_of, fields_of, kind_of
+from compress.requests import FileList, Request
 
 _KINDS: Mapping[str, Callable[[], click.ParamType[Any]]] = {
     "duration": Duration,
+    "columns": ColumnNames,
     "numbers": Numbers,
     "percent": Percent,
+    "assignments": Assignment,
     "thread-counts": lambda: Numbers(zero=True),
     "share": click.types.StringParamType,
     "engine": lambda: click.Choice(["local", "ray"]),
@@ -95,6 +98,26 @@ def _show_cascade(asked: Any, made: Any) -> None:
     tell("\n".join([*cascade_verdict(made), f"Page: {made.path / PAGE}"]))
 
 
+def _show_pruned(asked: Any, made: Any) -> None:
+    options.show_result(made)
+    tell(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")
+
+
+def _show_quantized(asked: Any, made: Any) -> None:
+    options.show_result(made)
+    for note, value in made.manifest.notes.items():
+        if isinstance(value, str | int | float):
+            tell(f"  {note}: {value}")
+    for name, outcome in made.manifest.notes.get("candidates", {}).items():
+        tell(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
+
+
+def _in_words(outcome: Mapping[str, Any]) -> str:
+    speeds = [f"x{found['value']:.2f} at batch size {size}" for size, found in outcome["speedup"].items()]
+    quality = f"{outcome['int8']:.4g} where fp32 has {outcome['fp32']:.4g}"
+    return ", ".join([*(outcome["reasons"] or speeds), quality, f"{outcome['bytes'] / 1e6:.1f} MB"])
+
+
 def _show_search(asked: Any, made: Path) -> None:
     from compress.reporting.search_page import verdict
     from compress.searching.search import CONTENT_NAME
@@ -126,14 +149,26 @@ def _show_study(asked: Any, made: Path) -> None:
     tell(f"Report: {made / REPORT_NAME / 'report.html'}; results: {made / RESULTS_NAME}")
 
 
+def _show_imported(asked: Any, made: Any) -> None:
+    names = made.manifest.labels
+    shown = f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}"
+    tell(f"{asked.output}: {made.rows:,} rows of {len(names)} classes ({shown})")
+
+
 # What is printed of the result of a request, by its class; by default that of a model directory.
 SHOW: Mapping[str, Callable[[Any, Any], None]] = {
     "Benchmark": _show_results,
     "Label": _show_labels,
+    "ImportLabels": _show_imported,
+    "MergeLabels": lambda asked, made: tell(f"{asked.output}: {made.rows:,} rows of {len(asked.parts):,} parts"),
+    "CloseLabels": lambda asked, made: tell(f"{made.path}: {made.described_rows}"),
     "Replay": _show_replay,
     "Report": lambda asked, page: tell(str(page)),
     "Calibrate": _show_calibration,
     "Cascade": _show_cascade,
+    "HeadStudy": lambda asked, made: tell(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}"),
+    "Prune": _show_pruned,
+    "Quantize": _show_quantized,
     "Search": _show_search,
     "Run": _show_study,
 }
@@ -143,8 +178,12 @@ def _value(field: FieldInfo, given: Any) -> Any:
     """Return the value of a field for what click read."""
     if isinstance(given, tuple) and kind_of(field) == "text":
         return FileList(given) if given else None
-    if kind_of(field) in {"numbers", "thread-counts"}:
-        return tuple(number for one in given for number in one)
+    if kind_of(field) in {"numbers", "thread-counts", "columns"}:
+        return tuple(item for one in given for item in one)
+    if kind_of(field) == "assignments":
+        if twice := next((name for name, _ in given if [one for one, _ in given].count(name) > 1), None):
+            raise CompressError(f"{declared_of(field).flag} {twice} is given twice; keep one")
+        return dict(given)
     return given
 
 
@@ -154,8 +193,9 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
     default = None if field.default is PydanticUndefined else field.default
     required = field.is_required() or declared.required
     if declared.argument:
-        several = typing.get_origin(type_) is tuple
-        yield click.Argument([name], nargs=-1 if several else 1, required=True, metavar=declared.metavar)
+        yield click.Argument(
+            [name], nargs=-1 if declared.metavar.endswith("...") else 1, required=True, metavar=declared.metavar
+        )
         return
     if declared.flags:
         for flag, (value, said) in declared.flags.items():
@@ -167,7 +207,7 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
         names[-2] += f"/--no-{flag.removeprefix('--')}" * bool(default)
         yield click.Option(names, is_flag=True, default=default, show_default=bool(default), help=help)
         return
-    several = typing.get_origin(type_) is tuple or kind in {"text", "labels"}
+    several = typing.get_origin(type_) is tuple or kind in {"text", "labels", "assignments"}
     if typing.get_origin(type_) is tuple:
         item = typing.get_args(type_)[0]  # perhaps Annotated[float, Field(gt=0)]
         bounds = [bound for one in getattr(item, "__metadata__", ()) for bound in getattr(one, "metadata", ())]
@@ -179,7 +219,7 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
         type=_click_type(type_, kind, bounds),
         multiple=several,
         required=required,
-        default=tuple(map(str, default or ())) or None if several else default,
+        default=(tuple(map(str, default or ())) or None) if several else default,
         show_default=default not in (None, (), ""),
         metavar=declared.metavar or None,
         help=help,

@@ -2,7 +2,6 @@
 
 import functools
 import glob
-import json
 import logging
 import os
 import sys
@@ -18,13 +17,13 @@ from compress.cli.values import Duration as Duration
 from compress.cli.values import Percent as Percent
 from compress.cli.values import Real as Real
 from compress.cli.values import Whole as Whole
-from compress.data import LabelledData, TextSource, load_labelled_data, open_text
+from compress.data import TextSource, open_text
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, local_path
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import check_free, ended_early, keep_apart, places_of
+from compress.models.output_dir import keep_apart
 from compress.progress import for_terminal, logger
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,18 +32,6 @@ MOST_THREADS = 1024  # more than any machine has cores; libraries end without a 
 
 force = click.option(
     "--force", is_flag=True, help="Move an existing output aside, to NAME.old, or discard unfinished work for it."
-)
-seed = click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Seed of everything random.")
-metric = click.option("--metric", metavar="NAME", help="Default: accuracy; for regression pearson.")
-OVERLAP = ("drop_overlap", "refuse_overlap")
-_overlap = (
-    click.option(
-        "--drop-overlap",
-        is_flag=True,
-        help="Leave all rows that occur in two roles out of the earlier one; by default a few are left out, and more "
-        "than 1% of either are refused.",
-    ),
-    click.option("--refuse-overlap", is_flag=True, help="Refuse any row that occurs in two roles."),
 )
 _device = functools.partial(
     click.option,
@@ -97,30 +84,9 @@ _FORMAT = click.option(
 )
 
 
-def columns(function: Function) -> Function:
-    """Name the columns of the data files, where they cannot be guessed; passes them on as ``columns``."""
-    return _gathered(function, "columns", dict, (*_TEXTS, *_LABELS, _FORMAT))
-
-
 def pool_columns(function: Function) -> Function:
     """Name the columns of files whose labels, if any, are not read; passes them on as ``columns``."""
     return _gathered(function, "columns", dict, (*_TEXTS, _LABELS[0], _FORMAT))
-
-
-def checks(function: Function) -> Function:
-    """What becomes of overlap, and ``--metric``, which :func:`labelled_data` takes; passes them on as ``checks``."""
-    return _gathered(function, "checks", _checks, (*_overlap, metric))
-
-
-def _checks(*, drop_overlap: bool, refuse_overlap: bool, metric: str | None) -> dict[str, Any]:
-    if drop_overlap and refuse_overlap:
-        raise CompressError("--drop-overlap leaves out what --refuse-overlap refuses; give one of them")
-    return {"overlap": "drop" if drop_overlap else "refuse" if refuse_overlap else "few", "metric": metric}
-
-
-def text_columns(function: Function) -> Function:
-    """Name the columns of texts alone; passes them on as ``columns``."""
-    return _gathered(function, "columns", dict, (*_TEXTS, _FORMAT))
 
 
 def check_idle(missing: str, given: Any, *names: str) -> None:
@@ -155,8 +121,6 @@ def _compute(*given: Any, also: Any = lambda function: function) -> Callable[[Fu
     return lambda function: _gathered(also(function), "compute", Compute, given)
 
 
-computing = _compute(seed, device, threads, also=force)
-training = _compute(seed, device, threads, precision, report_to, also=force)
 placing = _compute(device, threads)
 
 
@@ -184,29 +148,8 @@ def set_up_messages(level: int) -> None:
     logger.propagate = False
 
 
-def labelled_data(train: str | None, validation: str | None, columns: Names, **checks: Any) -> LabelledData:
-    return load_labelled_data(train, validation, columns, **checks)
-
-
 def open_pool(paths: Sequence[str], columns: Names, **options: Any) -> TextSource:
     return open_text(*paths, **options, **columns)
-
-
-def output(function: Function) -> Function:
-    """``-o DIR`` of a stage, which overlaps nothing that the command reads, and exists only with ``--force``."""
-
-    @click.option("-o", "--output", required=True, metavar="DIR", help="Directory to write; it must not exist.")
-    @functools.wraps(function)
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        _check_output(named["output"], named["force"])
-        return function(*arguments, **named)
-
-    return wrapped  # type: ignore[return-value]
-
-
-def _check_output(output: str, force: bool) -> None:
-    keep_inputs(places_of(output))
-    check_free(output, force or bool(ended_early(output)))
 
 
 def keep_inputs(outputs: Sequence[str | Path], option: str = "-o") -> None:
@@ -231,43 +174,3 @@ def show_result(model: ModelDir) -> None:
     facts = [f"{model.parameters:,} parameters", f"{model.size_bytes / 1e6:.1f} MB"]
     facts += [f"{m['name']} {m['value']:.4f} on {m['split']} (n = {m['rows']:,})" for m in model.manifest.metrics]
     tell(f"{model.path}: {', '.join(facts)}")
-
-
-def numbers(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> tuple[int, ...]:
-    """Read whole numbers above 0, repeated or separated by commas."""
-    read: list[int] = []
-    for part in (part.strip() for value in values for part in value.split(",")):
-        if not (part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0):
-            raise click.BadParameter(f"{part!r} is not a whole number above 0, such as 1 or 32", context, parameter)
-        read.append(int(part))
-    return tuple(read)
-
-
-def batch_sizes(meaning: str) -> Callable[[Function], Function]:
-    """Return the option ``--batch-size`` of a command that measures, 1 and 32 by default."""
-    return click.option(
-        "--batch-size",
-        "batch_sizes",
-        multiple=True,
-        default=("1", "32"),
-        show_default=True,
-        callback=numbers,
-        metavar="N",
-        help=meaning,
-    )
-
-
-def assignments(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
-    """Read NAME=VALUE: numbers, true and false as such, anything else as text."""
-    read: dict[str, Any] = {}
-    for given in values:
-        name, equals, value = given.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"{given!r} is not NAME=VALUE, such as embeddings=float16", context, parameter)
-        if name in read:
-            raise click.BadParameter(f"{name} is given twice", context, parameter)
-        try:
-            read[name] = json.loads(value)
-        except ValueError:
-            read[name] = value
-    return read

@@ -1,7 +1,9 @@
 """What options take beside texts: numbers that libraries can count with, shares, parts and times."""
 
+import json
 import math
 import re
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -67,6 +69,29 @@ class Numbers(click.ParamType[tuple[int, ...]]):
             if not (part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0):
                 self.fail(f"{part!r} is not a whole number above 0, such as 1 or 32", parameter, context)
         return tuple(map(int, parts))
+
+
+class ColumnNames(click.ParamType[tuple[str, ...]]):
+    """Names separated by commas."""
+
+    name = "columns"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+
+class Assignment(click.ParamType[tuple[str, Any]]):
+    """``NAME=VALUE``: numbers, true and false as such, anything else as text."""
+
+    name = "assignment"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        name, _, text = value.partition("=") if isinstance(value, str) else value
+        if not (name and "=" in str(value)):
+            self.fail(f"{value!r} is not NAME=VALUE, such as embeddings=float16", parameter, context)
+        with suppress(ValueError):
+            text = json.loads(text)
+        return name, text
 
 
 class Duration(click.ParamType[float]):

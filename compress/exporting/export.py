@@ -23,7 +23,7 @@ from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, s
 from compress.models.networks import NAMES
 from compress.models.networks.small import SmallConfig
 from compress.models.saving import describe_architecture, save_tokenizer, tokenizer_settings
-from compress.requests.exporting import Export
+from compress.requests.compression import Export
 from compress.tasks import of_config, of_network
 
 PARITY = 1e-4

@@ -6,120 +6,48 @@ equal logits. No logits give a probability of 0, so that it counts as ``LEAST_PR
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from compress.data import ContentFingerprint, Example, FileSource, LabelIndex, data_entry, sort_labels
+from compress.data import ContentFingerprint, Example, FileSource, LabelIndex, data_entry, open_source, sort_labels
 from compress.data.examples import batched
 from compress.data.label_encoding import NUMBER
 from compress.errors import CompressError, did_you_mean, refuse
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
-from compress.models.output_dir import Stage
-from compress.progress import Progress, logger, silent
+from compress.progress import logger
+from compress.requests import FileList
+from compress.requests.labelling import ImportLabels
 from compress.tasks import default
 
 LEAST_PROBABILITY = 1e-12
 SUM_TOLERANCE = 0.01  # how far rounded probabilities may sum from 1
-DEFAULT_SMOOTHING = 0.1  # of labels without a confidence
 MOST_CLASSES = 10_000  # as many as a file may have columns
 
 
-@dataclass(frozen=True)
-class LabelValues:
-    """What the columns of a table say.
-
-    Args:
-        kind: ``probabilities`` or counts, and ``logits``, have a column for each class; ``labels`` name one.
-        columns: in the order of the classes; of labels their column alone.
-        classes: the names of the classes in order; by default those of the columns, or the labels sorted.
-        confidence: of labels, the column of each label's probability. The rest is spread evenly over the other classes.
-        smoothing: so much of each row is spread evenly over all classes (Szegedy et al. 2016, arXiv:1512.00567,
-            section 7). By default ``DEFAULT_SMOOTHING`` for labels without a confidence, otherwise 0.
-    """
-
-    kind: Literal["probabilities", "logits", "labels"]
-    columns: tuple[str, ...]
-    classes: tuple[str, ...] = ()
-    confidence: str | None = None
-    smoothing: float | None = None
-
-    @property
-    def all_columns(self) -> tuple[str, ...]:
-        return (*self.columns, self.confidence) if self.confidence else self.columns
-
-    @property
-    def smoothed(self) -> float:
-        plain = self.kind == "labels" and not self.confidence
-        return self.smoothing if self.smoothing is not None else DEFAULT_SMOOTHING if plain else 0.0
-
-    def check(self) -> None:
-        """Raise a :class:`CompressError` for what does not fit together."""
-        named = self.classes or (self.columns if self.kind != "labels" else ())
-        twice = [name for name in (*named, *self.columns) if max(named.count(name), self.columns.count(name)) > 1]
-        refuse(
-            (twice, f"{next(iter(twice), '')!r} is named twice; give each class and each column once"),
-            (
-                self.kind != "labels" and len(named) != len(self.columns),
-                f"--classes names {len(named)} classes, and there are {len(self.columns)} columns of {self.kind}; "
-                "name as many, in the order of the columns",
-            ),
-            (
-                len(named) == 1 or "" in named,
-                "there must be two classes or more, each with a name: separate them by commas",
-            ),
-            (
-                self.confidence and self.kind != "labels",
-                "--confidence is the probability of a --label; leave it out",
-            ),
-            (
-                self.kind == "logits" and self.smoothing is not None,
-                "--smoothing changes probabilities and labels, not logits; leave it out",
-            ),
-            (not 0 <= self.smoothed < 1, f"smoothing = {self.smoothed} must be at least 0 and below 1"),
-        )
-
-
-def import_labels(
-    sources: Sequence[FileSource],
-    values: LabelValues,
-    output: str | Path,
-    *,
-    force: bool = False,
-    progress: Progress = silent,
-) -> LabelDir:
+def import_labels(request: ImportLabels) -> LabelDir:
     """Write a label directory from files whose columns say what each text is, and return it.
 
     Files are streamed, and read twice where the labels' names have to be found. Rows of the same text stay rows.
 
-    Args:
-        sources: opened by :func:`compress.data.open_source` with ``values=values.all_columns``; read one after the
-            other.
-
     Raises:
         CompressError: for a row without numbers, with numbers that are no probabilities, or with an unknown label.
     """
-    values.check()
+    files = request.files if isinstance(request.files, FileList) else (request.files,)
+    columns = (*request.value_columns, *([request.confidence] if request.confidence else []))
+    opened = {"role": "unlabeled", "labelled": False, "values": columns, **request.columns}
+    sources = [open_source(file, **opened) for file in files]
     name = " + ".join(source.name for source in sources)
-    with Stage.begin(
-        "import",
-        output,
-        parents={},
-        settings={"sources": sorted(place for source in sources for place in source.identity), "values": repr(values)},
-        force=force,
-        keep=False,
-    ) as stage:
-        classes = values.classes or (values.columns if values.kind != "labels" else _labels_of(sources))
+    with request.begin({}, files=sources, keep=False) as stage:
+        classes = request.classes or (_labels_of(sources) if request.label else request.value_columns)
         texts, whole = ContentFingerprint(), ContentFingerprint()
         zeros = 0
-        with progress("Importing", None) as advance:
+        with request.progress("Importing", None) as advance:
             for number, rows in enumerate(batched(_read(sources), SHARD_ROWS)):
-                logits, with_zeros = _as_logits(rows, values, classes)
+                logits, with_zeros = _as_logits(rows, request, classes)
                 zeros += with_zeros
-                write_shard(stage.working, number, rows, logits, {"values": values.kind}, default())
+                write_shard(stage.working, number, rows, logits, {"values": request.values}, default())
                 for row in rows:
                     texts.add(row)
                     whole.add(replace(row, tags=row.values))
@@ -138,15 +66,17 @@ def import_labels(
             labels=tuple(classes),
             data=(data_entry("unlabeled", name, texts),),
             notes={
-                "values": values.kind,
-                "columns": list(values.columns),
-                "confidence": values.confidence,
-                "smoothing": values.smoothed,
+                "values": request.values,
+                "columns": list(request.value_columns),
+                "confidence": request.confidence,
+                "smoothing": request.smoothed,
                 "values_sha256": whole.sha256(),
                 "rows_with_zeros": zeros,
             },
         )
-    return LabelDir.open(output)
+    for source in sources:
+        logger.info("labels: %s", source.describe())
+    return LabelDir.open(stage.output)
 
 
 def _read(sources: Sequence[FileSource]) -> Iterator[Example]:
@@ -170,22 +100,26 @@ def _labels_of(sources: Sequence[FileSource]) -> tuple[str, ...]:
     return sort_labels(found)
 
 
-def _as_logits(rows: Sequence[Example], values: LabelValues, classes: Sequence[str]) -> tuple[np.ndarray, int]:
+def _as_logits(rows: Sequence[Example], request: ImportLabels, classes: Sequence[str]) -> tuple[np.ndarray, int]:
     """Return logits ``[N, C]`` float32, and how many rows give a class no probability."""
-    if values.kind == "logits":
-        logits = _numbers(rows, values.columns, lambda found: np.isfinite(found.astype(np.float32)), "a finite number")
+    if request.values == "logits":
+        logits = _numbers(
+            rows, request.value_columns, lambda found: np.isfinite(found.astype(np.float32)), "a finite number"
+        )
         return logits.astype(np.float32), 0
-    make = _from_labels if values.kind == "labels" else _from_columns
-    probabilities = make(rows, values, classes)
-    probabilities = (1 - values.smoothed) * probabilities + values.smoothed / len(classes)
+    make = _from_labels if request.values == "labels" else _from_columns
+    probabilities = make(rows, request, classes)
+    probabilities = (1 - request.smoothed) * probabilities + request.smoothed / len(classes)
     small = probabilities < LEAST_PROBABILITY
     logits = np.log(np.maximum(probabilities, LEAST_PROBABILITY))
     return (logits - logits.mean(axis=-1, keepdims=True)).astype(np.float32), int(small.any(axis=1).sum())
 
 
-def _from_columns(rows: Sequence[Example], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
+def _from_columns(rows: Sequence[Example], request: ImportLabels, classes: Sequence[str]) -> np.ndarray:
     """Return probabilities ``[N, C]`` of columns that hold these, or whole numbers: how often each class was chosen."""
-    found = _numbers(rows, values.columns, lambda found: np.isfinite(found) & (found >= 0), "a number of 0 or more")
+    found = _numbers(
+        rows, request.value_columns, lambda found: np.isfinite(found) & (found >= 0), "a number of 0 or more"
+    )
     sums = found.sum(axis=1)
     counted = (found == found.round()).all(axis=1)
     right = (sums > 0) & np.isfinite(sums) & (counted | (abs(sums - 1) <= SUM_TOLERANCE))
@@ -198,7 +132,7 @@ def _from_columns(rows: Sequence[Example], values: LabelValues, classes: Sequenc
     return np.asarray(found / sums[:, None])
 
 
-def _from_labels(rows: Sequence[Example], values: LabelValues, classes: Sequence[str]) -> np.ndarray:
+def _from_labels(rows: Sequence[Example], request: ImportLabels, classes: Sequence[str]) -> np.ndarray:
     """Return probabilities ``[N, C]``: the confidence, or 1, for the label, and the rest evenly for the others."""
     index = LabelIndex(classes)
     labels = [index.find(row.values[0]) for row in rows]
@@ -210,9 +144,9 @@ def _from_labels(rows: Sequence[Example], values: LabelValues, classes: Sequence
             f"{did_you_mean(row.values[0], classes)}"
         )
     sure = np.ones(len(rows))
-    if values.confidence:
+    if request.confidence:
         what = "a number from 0 to 1"
-        sure = _numbers(rows, [values.confidence], lambda found: (found >= 0) & (found <= 1), what, skipped=1)[:, 0]
+        sure = _numbers(rows, [request.confidence], lambda found: (found >= 0) & (found <= 1), what, skipped=1)[:, 0]
     probabilities = np.repeat((1 - sure)[:, None] / (len(classes) - 1), len(classes), axis=1)
     probabilities[np.arange(len(rows)), labels] = sure
     return probabilities

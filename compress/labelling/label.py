@@ -42,7 +42,7 @@ from compress.models.manifest import MANIFEST_NAME, Manifest, cached_json, is_wh
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import PREPARED
 from compress.progress import Advance, Progress, logger, silent
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from compress.requests.labelling import Label
 from compress.tasks import Task
 

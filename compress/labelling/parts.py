@@ -34,12 +34,12 @@ from compress.models.output_dir import (
     REQUEST_NAME,
     WORK_FOLDER,
     finish,
-    keep_apart,
     places_of,
     writing,
 )
-from compress.progress import Progress, each, logger, silent
+from compress.progress import each, logger
 from compress.recipes.parsing import Checked, parse
+from compress.requests.labelling import CloseLabels, MergeLabels
 from compress.tasks import find_task
 
 DRAFT_NAME = "draft.json"  # in the work folder: the manifest, as far as it is known before the end
@@ -100,29 +100,27 @@ class LabelPart(LabelDir):
         return names
 
 
-def merge_labels(
-    parts: Sequence[str | Path], output: str | Path, *, force: bool = False, progress: Progress = silent
-) -> LabelDir:
+def merge_labels(request: MergeLabels) -> LabelDir:
     """Join all parts of the labels of a text; the shards are those of one command that labelled the whole text.
 
     Raises:
         CompressError: one is missing, there twice or damaged, or does not belong to the others.
     """
-    keep_apart(places_of(output), parts)
-    found = sorted((LabelPart.open(path, part=True) for path in parts), key=lambda part: part.notes.part)
+    output = Path(str(request.output))
+    found = sorted((LabelPart.open(path, part=True) for path in request.parts), key=lambda part: part.notes.part)
     _check(found)
     names = {part.path: part.files() for part in found}
-    request = {"stage": "labels merge", "parts": [file_sha256(part.path / MANIFEST_NAME) for part in found]}
-    with writing(output, request, force=force) as working:
+    key = {"stage": "labels merge", "parts": [file_sha256(part.path / MANIFEST_NAME) for part in found]}
+    with writing(output, key, force=request.force) as working:
         like = (working / WORK_FOLDER / REQUEST_NAME).stat()
-        with progress("Joining parts", len(found)) as advance:
+        with request.progress("Joining parts", len(found)) as advance:
             for part in each(found, advance):
                 for name in names[part.path]:
                     link_or_copy(part.path / name, working / name, like)
-        manifest = replace(found[0].manifest, name=Path(output).name, notes=_notes(found))
+        manifest = replace(found[0].manifest, name=output.name, notes=_notes(found))
         manifest = finish(working, manifest)
         LabelDir(working, manifest).check_shards()
-    return LabelDir(Path(output), manifest)
+    return LabelDir(output, manifest)
 
 
 def _check(parts: Sequence[LabelPart]) -> None:
@@ -159,16 +157,15 @@ def _notes(parts: Sequence[LabelPart]) -> dict[str, Any]:
     return plan | truncation.notes()
 
 
-def close_labels(output: str | Path) -> LabelDir:
+def close_labels(request: CloseLabels) -> LabelDir:
     """Make a label directory of what was labelled before a command was stopped.
 
-    Args:
-        output: where the labels were to lie, or the hidden directory of unfinished work beside that.
+    Its output is named, or the hidden directory of unfinished work beside that.
 
     Raises:
         CompressError: there are no unfinished labels or no whole shard, or a command is at work on them now.
     """
-    given = Path(output)
+    given = Path(str(request.directory))
     if given.name.startswith(".") and given.name.endswith(PARTIAL):
         given = given.with_name(given.name[1:].removesuffix(PARTIAL))
     work = places_of(given)[1] / WORK_FOLDER

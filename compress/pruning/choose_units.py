@@ -313,7 +313,7 @@ def _fast_enough(
         measured[number] = ratio = speedup_of(steps[number].masks)
         removed = " and ".join(f"{count} {part}" for part, count in steps[number].removed.items())
         logger.info("without %s: x%.2f (%.2f to %.2f)", removed, ratio.value, ratio.low, ratio.high)
-        return ratio.value >= config.speedup
+        return ratio.value >= (config.speedup or 0)
 
     position = bisect_left(range(len(steps)), True, key=reaches)
     if position == len(steps):

@@ -4,7 +4,7 @@ Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv:1905.1065
 score the heads; rows of validation evaluate.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -16,23 +16,21 @@ import torch
 from torch import Tensor
 
 from compress import plugins
-from compress.data import LabelledData
-from compress.errors import refuse
 from compress.evaluation.metrics import SPEARMAN, bootstrap
-from compress.inference.compute import Compute, resolve_device
+from compress.inference.compute import resolve_device
 from compress.inference.threads import using_threads
 from compress.models.batch import Batch
 from compress.models.manifest import cached_json
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import Stage
 from compress.models.prunable_units import Part, heads_per_layer, units_of
-from compress.progress import Advance, Progress, each, silent
+from compress.progress import Advance, each
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows
 from compress.pruning.scoring import Values
 from compress.recipes import Pruning
 from compress.reporting.pages import write_study
 from compress.reporting.pruning_page import heads_page
+from compress.requests.compression import HeadStudy
 from compress.surgery.unit_masks import Masks, unmasked
 
 STUDY_NAME = "heads.json"
@@ -40,83 +38,42 @@ CRITERIA = ("gradient", "taylor", "magnitude", "confidence", "oracle", "random")
 RANDOM_ORDERS = 5
 
 
-@dataclass(frozen=True)
-class HeadStudy:
-    """What to study.
-
-    Args:
-        criteria: plug-ins that score the heads.
-        examples: rows of train, drawn at random, that they read.
-        step: share of the heads between two points of the cumulative removal.
-        normalise: divide the scores of a layer by their norm before layers are compared.
-    """
-
-    criteria: Sequence[str] = CRITERIA
-    examples: int = 1024
-    step: float = 0.1
-    normalise: bool = True
-
-
-def head_study(
-    model: ModelDir | str | Path,
-    output: str | Path,
-    *,
-    data: LabelledData,
-    study: HeadStudy = HeadStudy(),
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> Path:
+def head_study(request: HeadStudy) -> Path:
     """Write ``heads.json``, tables and pictures about the heads of a model, and return the directory.
 
     Raises:
         CompressError: for anything about the request that the user can correct.
     """
-    source = ModelDir.open(model)
-    for name in study.criteria:
+    source, data, criteria = ModelDir.open(request.model), request.labelled, request.criteria or CRITERIA
+    for name in criteria:
         plugins.find("criteria", name)
-    pruning = Pruning(examples=study.examples, step=study.step, normalise=study.normalise)
-    faults = [*pruning.scoring_faults()]
-    refuse(
-        (faults, "; ".join(faults)),
-        (
-            data.train and not data.validation,
-            "there are no rows to measure on; give labelled rows with --validation FILE",
-        ),
-    )
-    rows = split_rows(source, data, examples=study.examples, seed=compute.seed)
-    device = resolve_device(compute.device)
+    pruning = Pruning(examples=request.examples, step=request.step, normalise=request.normalise)
+    rows = split_rows(source, data, examples=request.examples, seed=request.seed)
+    device = resolve_device(request.device)
     whole, tokenizer = source.load(plain=True), source.tokenizer
     units_of(whole)  # refuses a model without known heads
     whole.to(device)  # type: ignore[arg-type]
-    recipe = {"criteria": list(study.criteria), "examples": study.examples, "step": study.step}
-    shown = {"metric": rows.evaluation.metric.name, "normalise": study.normalise, "measure": MEASURE}
+    recipe = {"criteria": list(criteria), "examples": request.examples, "step": request.step}
+    shown = {"metric": rows.evaluation.metric.name, "normalise": request.normalise, "measure": MEASURE}
+    opened: dict[str, Any] = {"train": data.train, "validation": data.validation, **recipe, **shown}
     with (
-        using_threads(compute.threads),
-        Stage.begin(
-            "heads",
-            output,
-            parents={"model": source},
-            settings=recipe | shown,
-            data=rows.described,
-            seed=compute.seed,
-            force=force,
-        ) as stage,
+        using_threads(request.threads),
+        request.begin({"model": source}, data=rows.described, **opened) as stage,
     ):
         folder = stage.scratch
         evaluation = MaskedEvaluation(whole, tokenizer, rows.evaluation, folder / "judging")
         evaluation.check()
         batches = rows.batches(tokenizer, device)
-        heads = HeadEvaluations(evaluation, batches, compute.seed, Values(folder / "values"), folder)
+        heads = HeadEvaluations(evaluation, batches, request.seed, Values(folder / "values"), folder)
         counts = heads.counts
-        with progress("Scoring heads", len(study.criteria)) as advance:
-            scores = {name: heads.scores(name) for name in each(study.criteria, advance)}
-        with progress("Removing single heads", sum(counts)) as advance:
+        with request.progress("Scoring heads", len(criteria)) as advance:
+            scores = {name: heads.scores(name) for name in each(criteria, advance)}
+        with request.progress("Removing single heads", sum(counts)) as advance:
             ablation = [heads.with_masked(*place, alone=False) for place in each(heads.places, advance)]
-        with progress("Keeping single heads", sum(counts)) as advance:
+        with request.progress("Keeping single heads", sum(counts)) as advance:
             alone = heads.best_alone(advance)
         orders = [("gradient", 0), ("oracle", 0), *(("random", number) for number in range(RANDOM_ORDERS))]
-        with progress("Removing more and more", len(orders)) as advance:
+        with request.progress("Removing more and more", len(orders)) as advance:
             evolution = [point for order in each(orders, advance) for point in heads.evolution(*order, pruning)]
         low, high = evaluation.interval()
         content = {
@@ -128,7 +85,7 @@ def head_study(
             "high": high,
             "validation_rows": len(rows.validation.examples),
             "scoring_rows": len(rows.sample.examples),
-            "seed": compute.seed,
+            "seed": request.seed,
             **shown,
             "criteria": {name: [row.tolist() for row in heads.by_layer(found)] for name, found in scores.items()},
             "correlations": list(heads.correlations(scores)),
@@ -138,7 +95,7 @@ def head_study(
         }
         write_study(content, heads_page, stage.working / STUDY_NAME)
         stage.finish(kind="heads", recipe=recipe)
-    return Path(output)
+    return stage.output
 
 
 @dataclass(frozen=True)

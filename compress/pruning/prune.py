@@ -13,9 +13,10 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from compress import plugins
-from compress.data import Example, LabelledData, content_sha256
+from compress.data import Example, content_sha256
 from compress.errors import CompressError, refuse
 from compress.exporting.export import has_exporter
+from compress.fields import fields_of
 from compress.files import write_atomically
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.runners import Speed, time_side_by_side
@@ -26,9 +27,9 @@ from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.manifest import cached_json, is_whole
 from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import head_size_of
-from compress.models.output_dir import WORK_FOLDER, Stage, empty, keep_apart, places_of
+from compress.models.output_dir import WORK_FOLDER, Stage, empty
 from compress.models.prunable_units import Part, units_of
-from compress.progress import Progress, each, logger, silent
+from compress.progress import Progress, each, logger
 from compress.pruning.choose_units import PruningPlan, choose_units, plan_pruning, plan_units
 from compress.pruning.evaluation import PrunedState, PruningRows, reloadable, split_rows
 from compress.pruning.scoring import Values, choose_removed_layers, hidden_importance
@@ -36,7 +37,7 @@ from compress.recipes import Choice, Phase, Pruning, Training
 from compress.reporting.curves import CURVE_NAME
 from compress.reporting.pages import as_csv, write_study
 from compress.reporting.pruning_page import pruning_page, removed
-from compress.requests.exporting import export
+from compress.requests.compression import Prune, export
 from compress.surgery.remove_vocabulary import check_tokenizer
 from compress.surgery.unit_masks import Masks, mask_key, masks_at, masks_from_json
 from compress.training import phases
@@ -53,108 +54,63 @@ MASKING_SHARE, MASKED_BY = 0.6, 0.9
 MASKING_FOLDER = "masking"
 
 
-@dataclass(frozen=True)
-class PruningData(LabelledData):
-    """Rows that a pruning reads: ``train`` scores and trains, ``validation`` evaluates and selects.
-
-    Without validation rows the scoring rows evaluate, which is optimistic; the report says so.
-
-    Args:
-        vocabulary: text whose subword tokens are kept; it is read twice. None keeps all.
-        labels: text for the recovery, labelled by the unpruned model or its teacher, beside the rows of ``train``.
-        training: hyperparameters of the recovery on them; below one epoch, with that share of its least steps.
-    """
-
-    vocabulary: Iterable[Example] | None = None
-    labels: Sequence[LabelDir | str | Path] = ()
-    training: Training = RECOVERY
-
-
-def prune(
-    model: ModelDir | str | Path,
-    pruning: Pruning,
-    output: str | Path,
-    *,
-    data: PruningData,
-    measure: bool = True,
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> ModelDir:
+def prune(request: Prune) -> ModelDir:
     """Remove structure from a model and return the smaller one.
 
     ``report.html`` in its directory, and ``pruning.json`` with the same figures, state after each removal the number
     of weights and FLOPs, the speed in each runtime, and the metric; ``pruning_curve.csv`` is the metric step by step.
-
-    Args:
-        pruning: what to remove, and how it is chosen.
-        measure: time the model after each removal, on one thread or as many as ``compute`` says.
+    Without validation rows the scoring rows evaluate, which is optimistic; the report says so.
 
     Raises:
         CompressError: for anything about the request that the user can correct.
     """
-    source = ModelDir.open(model)
-    pruning.check()
-    refuse(
-        (
-            pruning.max_accuracy_drop and not data.validation,
-            "--max-accuracy-drop is judged on rows that the model was not fitted on; give them with --validation FILE",
-        )
-    )
-    plugins.find("criteria", pruning.criterion)
-    labels = open_labels(data.labels)
-    keep_apart(places_of(output), [directory.path for directory in labels])
-    check_labels(source, labels, pruning.recover, bool(data.validation))
-    if pruning.recover:
-        phases.check_batch_sizes(data.training)
-    rows = split_rows(source, data, examples=pruning.examples, seed=compute.seed, labels=labels)
-    compute = replace(compute, device=resolve_device(compute.device))
+    source, data = ModelDir.open(request.model), request.labelled
+    corpus, training = request.open_text("vocabulary"), request.training or RECOVERY
+    plugins.find("criteria", request.criterion)
+    labels = open_labels(request.labels)
+    check_labels(source, labels)
+    if request.recover:
+        phases.check_batch_sizes(training)
+    compute = replace(request.compute, device=resolve_device(request.device))
+    rows = split_rows(source, data, examples=request.examples, seed=compute.seed, labels=labels)
     whole, tokenizer = source.load(plain=True), source.tokenizer
-    plan = plan_pruning(whole, pruning, vocabulary=data.vocabulary is not None)
-    vocabulary = {}
-    if data.vocabulary is not None:
+    plan = plan_pruning(whole, request, vocabulary=corpus is not None)
+    if corpus is not None:
         check_tokenizer(tokenizer)
-        vocabulary["vocabulary"] = content_sha256(data.vocabulary)
-    recipe = {**asdict(pruning), "training": asdict(data.training)}
-    settings = {
-        **recipe,
-        **vocabulary,
-        "labels": [directory.manifest.files for directory in labels],
-        "metric": rows.evaluation.metric.name,
-        **compute.asked,
-        **({"threads": compute.threads} if pruning.speedup else {}),
-    }
     with (
         using_threads(compute.threads),
-        Stage.begin(
-            "prune",
-            output,
-            parents={"unpruned": source},
-            settings=settings,
+        request.begin(
+            {"unpruned": source},
             data=rows.described,
-            seed=compute.seed,
-            force=force,
+            model=source,
+            train=data.train,
+            validation=data.validation,
+            vocabulary=corpus and content_sha256(corpus),
+            labels=labels,
+            training=training,
+            metric=rows.evaluation.metric.name,
+            threads=compute.threads if request.speedup else 0,
         ) as stage,
     ):
         evaluated = rows.evaluation
         runtimes = ("torch", "onnxruntime") if has_exporter(source) else ("torch",)
         timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)
-        recovery = Recovery(source, rows, rows.selection(source.task), pruning, data.training, compute, progress)
+        recovery = Recovery(source, rows, rows.selection(source.task), request, training, compute, request.progress)
         try:
             state = PrunedState(whole.to(compute.device), tokenizer, evaluated, stage.scratch / "cuts")  # type: ignore[arg-type]
-            decisions = execute_plan(plan, state, recovery, timer, data.vocabulary, stage.scratch)
+            decisions = execute_plan(plan, state, recovery, timer, corpus, stage.scratch)
         except CompressError:
             empty(stage.working)  # the next request under this name will be another one
             raise
         state.model = reloadable(state.model)
-        notes = {"recovery": recovery.recover(state, stage.working).noted} if pruning.recover else {}
+        notes = {"recovery": recovery.recover(state, stage.working).noted} if request.recover else {}
         speeds: list[Speed] = []
-        if measure:
+        if request.measure:
             shapes = {name: path for name, path in state.checkpoints.items() if name != "recovery"}
-            with progress("Timing", len(runtimes)) as advance:
+            with request.progress("Timing", len(runtimes)) as advance:
                 for runtime in each(runtimes, advance):
                     speeds += timer.speeds(shapes, runtime, TIMED_BATCH_SIZES)
-        notes |= write_pruning_report(source, pruning, state, decisions, speeds, stage)
+        notes |= write_pruning_report(source, request, state, decisions, speeds, stage)
         read = (
             *source.manifest.data,
             *rows.described,
@@ -166,8 +122,10 @@ def prune(
             "split": evaluated.split,
             "rows": len(evaluated.gold.examples),
         }
+        asked = {name: getattr(request, name) for name in fields_of(Pruning)}
+        recipe = {**asked, "training": asdict(training)}
         stage.write_model(state.model, state.tokenizer, recipe=recipe, data=read, metrics=(metric,), notes=notes)
-    return ModelDir.open(output)
+    return ModelDir.open(stage.output)
 
 
 @dataclass(frozen=True)
@@ -265,15 +223,10 @@ def execute_plan(
     return found
 
 
-def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir], recover: float, validation: bool) -> None:
-    """Raise an error for a recovery without rows to select by, and for labels that are unused or of another model."""
+def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir]) -> None:
+    """Raise an error for labels of another model."""
     known = {source.sha256, *(str(parent["sha256"]) for parent in source.manifest.parents)}
     refuse(
-        (
-            recover and not validation and not label_dirs,
-            "--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR",
-        ),
-        (label_dirs and not recover, "--labels is for recovery, which was not asked for; add --recover 1"),
         *(
             (
                 labels.teacher_sha256 not in known,

@@ -34,43 +34,13 @@ from compress.quantization.hessian_sensitivity import (
     layer_sensitivities,
     most_sensitive,
 )
+from compress.requests.compression import Quantize
 
 AUTO = "auto"
 LAYERS_IN_FP32 = "layers in fp32"
 CALIBRATION_ROWS, CALIBRATION_BATCH_ROWS = 512, 32
 # Of the moving average over 16 batches: an outlier of the first one has lost 80% of its weight at the end.
 _DECAY = 0.9
-
-
-@dataclass(frozen=True)
-class Quantization:
-    """Method and acceptance limits.
-
-    Args:
-        method: a name from ``compress list quantizers``, or ``auto`` for the fastest that passes the check; by default
-            what the model was trained for.
-        options: keyword arguments of the method.
-        keep_fp32: number of encoder layers, the most sensitive ones, that stay in float32.
-        max_accuracy_drop: in points of the metric (0.90 to 0.89 is one point).
-        min_agreement: share of rows with the prediction of the fp32 model, between 0 and 1.
-        batch_sizes: at which int8 has to be faster.
-    """
-
-    method: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    keep_fp32: int = 0
-    max_accuracy_drop: float = 1.0
-    min_agreement: float = 0.95
-    batch_sizes: Sequence[int] = (1, 32)
-
-    def check(self) -> None:
-        drop, share, sizes = self.max_accuracy_drop, self.min_agreement, [*self.batch_sizes]
-        refuse(
-            (drop < 0, f"--max-accuracy-drop {drop} is below 0; give points such as 1.0"),
-            (not 0 <= share <= 1, f"--min-agreement {share} is not a share; give one between 0 and 1, such as 0.95"),
-            (min(sizes, default=0) < 1, f"--batch-size {sizes} does not fit; give sizes from 1 on, such as 1,32"),
-            (self.keep_fp32 < 0, f"--keep-fp32 {self.keep_fp32} is below 0; give a number of layers"),
-        )
 
 
 @dataclass(frozen=True)
@@ -118,15 +88,13 @@ class Quantizing:
         return self.check.mean_speedup if self.check and not self.check.reasons else 0.0
 
 
-def candidates_for(
-    source: ModelDir, quantization: Quantization, data: LabelledData
-) -> tuple[list[Quantizing], dict[str, str]]:
+def candidates_for(source: ModelDir, request: Quantize, data: LabelledData) -> tuple[list[Quantizing], dict[str, str]]:
     """Return what to make of a model, and why ``auto`` leaves out others, by name.
 
     Raises:
         CompressError: an unknown method or option, or a model or rows that do not fit.
     """
-    method, keep_fp32 = quantization.method or default_method(source), quantization.keep_fp32
+    method, keep_fp32 = request.method or default_method(source), request.keep_fp32
     if method == AUTO:
         refuse(
             (
@@ -134,14 +102,14 @@ def candidates_for(
                 "--method auto compares on validation rows; give labelled ones with --validation FILE",
             ),
             (
-                quantization.options,
+                request.options,
                 "--method auto chooses options; name a method to set them, see 'compress list quantizers'",
             ),
         )
         known = [plugins.find("quantizers", name) for name in plugins.names("quantizers")]
         every = [Quantizing(one, options) for one in known for options in getattr(one.load(), "CANDIDATES", ())]
     else:
-        every = [Quantizing(plugins.find("quantizers", method, also=[AUTO]), quantization.options)]
+        every = [Quantizing(plugins.find("quantizers", method, also=[AUTO]), request.options)]
     reasons = {one.name: _misfit(source, one, keep_fp32, data.train) for one in every}
     refused = {name: reason for name, reason in reasons.items() if reason}
     found = [one for one in every if one.name not in refused]

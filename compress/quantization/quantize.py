@@ -19,18 +19,17 @@ whatever the result of the check, which the manifest states.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from compress.data import Example, LabelledData, check_roles
+from compress.data import Example, check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, agreement, score
 from compress.exporting.export import write_onnx
 from compress.inference.batching import open_runtime, runtime_for
-from compress.inference.compute import Compute
 from compress.inference.predict import check_label_meaning
 from compress.inference.runners import LoadedModel, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
@@ -39,20 +38,21 @@ from compress.models.fitted_rows import check_unseen
 from compress.models.graph_files import copy_graph, graph_file, graph_with_data
 from compress.models.loading import copy_client_files, read_config
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import WORK_FOLDER, Stage
+from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
-from compress.progress import Advance, Progress, silent
+from compress.progress import Advance
 from compress.quantization.candidates import (
     AUTO,
     Check,
-    Quantization,
     Quantizing,
     candidates_for,
     layers_in_fp32,
     make,
     needs_training_rows,
 )
+from compress.requests.compression import Quantize
 
+LIMITS = ("method", "options", "keep_fp32", "max_accuracy_drop", "min_agreement", "batch_sizes")
 _TRAINED_FOR = {
     "packed": "trained for weights of few bits",
     "onnx-qdq": "trained with ranges of activations",
@@ -60,33 +60,18 @@ _TRAINED_FOR = {
 }
 
 
-def quantize(
-    model: ModelDir | str | Path,
-    output: str | Path,
-    *,
-    quantization: Quantization = Quantization(),
-    data: LabelledData = LabelledData(),
-    compute: Compute = Compute(),
-    force: bool = False,
-    progress: Progress = silent,
-) -> ModelDir:
+def quantize(request: Quantize) -> ModelDir:
     """Write an int8 ONNX directory, or an fp32 one when int8 fails its check. ``manifest.notes`` says which and why.
 
-    Args:
-        model: a torch directory, which is exported first, or an fp32 ONNX directory.
-        data: ``train``, rows on which sensitivities are measured, or ranges that the model was not trained with;
-            ``validation``, rows for the check that no stage was trained on.
-        compute: CPU threads of the check.
+    A torch directory is exported first. Rows of ``train`` measure sensitivities, or ranges that the model was not
+    trained with; rows of ``validation``, that no stage was trained on, check the result.
 
     Raises:
         CompressError: quantized already, an unknown method or option, or a model or rows that do not fit.
     """
-    source = ModelDir.open(model)
-    if compute.device not in {"auto", "cpu"}:
-        raise CompressError(f"--device {compute.device} does not fit: what is quantized is for CPUs; use --device cpu")
-    quantization.check()
-    candidates, refused = candidates_for(source, quantization, data)
-    packs, keep_fp32 = candidates[0].packs, quantization.keep_fp32
+    source, data = ModelDir.open(request.model), request.labelled
+    candidates, refused = candidates_for(source, request, data)
+    packs, keep_fp32 = candidates[0].packs, request.keep_fp32
     metric = source.task.metric(data.metric, len(source.labels))
     rows = list(data.validation)
     gold = source.task.column(source.task.gold(rows, source.labels, "validation"))
@@ -95,38 +80,37 @@ def quantize(
     train = cast(Sequence[Example], checked.sets.get("train", ()))
     entries = checked.described()
     check_unseen([source], rows)
-    method = quantization.method or candidates[0].plugin.name
-    with Stage.begin(
-        "quantize",
-        output,
-        parents={"model": source},
-        settings={"metric": metric.name, **asdict(replace(quantization, method=method))},
+    with request.begin(
+        {"model": source},
         data=entries,
-        force=force,
         keep=False,
+        metric=metric.name,
+        method=request.method or candidates[0].plugin.name,
+        train=train,
+        validation=rows,
     ) as stage:
         working = stage.working
         if packs:
             save_tokenizer(source.tokenizer, working)
             fp32, architecture = source.path, describe_architecture(source.network)
         else:
-            with progress("Exporting", None):
+            with request.progress("Exporting", None):
                 fp32, architecture = _fp32_graph(source, working)
-        with progress("Preparing", None):
+        with request.progress("Preparing", None):
             in_fp32 = layers_in_fp32(source, train, keep_fp32)
         made: list[Quantizing] = []
         for number, candidate in enumerate(candidates):
             target = working if packs else working / WORK_FOLDER / f"candidate-{number}"
             try:
-                with progress(f"Quantizing by {candidate.name}", None):
+                with request.progress(f"Quantizing by {candidate.name}", None):
                     one = make(source, candidate, train, fp32, target, notes=in_fp32)
             except CompressError as error:
                 refused[candidate.name] = str(error)
                 continue
             if rows:
-                judge = Judge(source, fp32, target, compute.threads)
-                with progress("Checking int8", 2 * len(rows)) as advance:
-                    one = replace(one, check=judge.check(rows, gold, metric, quantization, advance=advance))
+                judge = Judge(source, fp32, target, request.threads)
+                with request.progress("Checking int8", 2 * len(rows)) as advance:
+                    one = replace(one, check=judge.check(rows, gold, metric, request, advance=advance))
             else:
                 _check_opens(target, source)
             made.append(one)
@@ -138,21 +122,22 @@ def quantize(
         if not packs:
             copy_graph(graph_file(fp32 if best.check and best.check.reasons else best.directory), working)
         notes = dict(best.notes)
-        if quantization.method == AUTO:
-            sizes = " and ".join(map(str, quantization.batch_sizes))
+        if request.method == AUTO:
+            sizes = " and ".join(map(str, request.batch_sizes))
             reason = "the fastest that passes" if best.rank else "the first, as none passes,"
             notes["method"] = f"{best.name}, {reason} at batch size {sizes}"
             notes["candidates"] = {**{one.name: _outcome(one) for one in made}, **refused}
-        elif not quantization.method:
+        elif not request.method:
             notes["method"] = f"{best.plugin.name}, because the model was {_TRAINED_FOR[best.plugin.name]}"
         stage.finish(
             architecture=architecture,
-            recipe=asdict(replace(quantization, method=best.plugin.name, options=best.options)),
+            recipe={name: getattr(request, name) for name in LIMITS}
+            | {"method": best.plugin.name, "options": best.options},
             data=(*source.manifest.data, *entries),
             seeds=source.manifest.seeds,
             **_findings(best.check, packs, notes),
         )
-    return ModelDir.open(output)
+    return ModelDir.open(stage.output)
 
 
 class Judge:
@@ -177,7 +162,7 @@ class Judge:
         rows: Sequence[Example],
         gold: np.ndarray,
         metric: Metric,
-        limits: Quantization,
+        limits: Quantize,
         advance: Advance = lambda rows: None,
     ) -> Check:
         """Compare both on rows with gold labels ``[N]``; a model refused for its predictions is not timed.

@@ -311,8 +311,8 @@ def _training(training: Training) -> str:
 def _removed(plan: StudyPrune) -> str:
     """Return in words what a study removes from its teacher."""
     told = [f"{name} {getattr(plan, name)}" for name in AMOUNTS if getattr(plan, name)]
-    told += [f"at most {plan.max_accuracy_drop:g} points"] * bool(plan.max_accuracy_drop)
-    told += [f"x{plan.speedup:g} as fast"] * bool(plan.speedup)
+    told += [f"at most {plan.max_accuracy_drop or 0:g} points"] * bool(plan.max_accuracy_drop)
+    told += [f"x{plan.speedup or 0:g} as fast"] * bool(plan.speedup)
     return (f"{plan.name}: " if plan.name else "") + ", ".join(told)
 
 

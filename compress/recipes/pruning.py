@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY
 from typing import Literal
 
 from compress.errors import CompressError
-from compress.fields import validated
+from compress.fields import fields_of, flag_of, option, validated
 
 MOST = "max"
 _EXAMPLES = {"--layers": "2", "--hidden": "64"}
@@ -75,6 +76,9 @@ def parse_amount(option: str, text: str) -> int | float | str:
 
 
 AMOUNTS = ("heads", "ffn", "layers", "hidden")
+TARGETS = ("max_accuracy_drop", "speedup")
+UNITS = ("heads", "ffn", *TARGETS)
+# Of the removal in steps, without what the cubic schedule has too.
 _OF_STEPS = ("criterion", "step", "recompute", "scope")
 
 
@@ -84,51 +88,58 @@ class Pruning:
 
     Amounts are what is removed: a share (``60%``) of what is there when its turn comes, a count (``40``),
     or ``max``, as many as may be removed. Layers are removed first, then heads and neurons step by step, then hidden
-    size; one recovery by distillation follows.
-
-    Args:
-        heads: attention heads of the whole model.
-        ffn: neurons of its feed-forward networks.
-        layers: whole layers.
-        hidden: the width of the states between layers, in multiples of the width of a head.
-        max_accuracy_drop: remove heads and neurons, up to their amounts, as long as the whole 95% interval of the
-            difference on the validation rows lies above this many points of loss, before any recovery; 0 asks nothing.
-        speedup: remove heads and neurons, up to their amounts, until the model is so many times as fast as the unpruned
-            one in the same runtime on this host; 0 asks nothing.
-        speedup_batch_size: at how many rows a batch.
-        criterion: what scores heads and neurons.
-        examples: rows of train that it reads.
-        step: share of the units that go between two scorings.
-        recompute: score again after each step (Michel et al. 2019, section 4.1).
-        normalise: divide the scores of a layer by their norm before layers are compared.
-        scope: compare the units of the whole ``model``, or let every ``layer`` come down to the same width.
-        keep_heads: how many heads every layer keeps at least.
-        multiple: widths of feed-forward networks stay multiples of this, which fills the vector registers of a CPU.
-        schedule: ``steps`` decides before any training; ``cubic`` masks units during the first part of the recovery
-            (Zhu and Gupta 2017, arXiv:1710.01878).
-        recover: epochs of distillation from the unpruned model.
-        recovery: what is learned from it: its ``logits``, also its ``hidden`` states, or also the ``relations`` of its
-            tokens.
+    size; one recovery by distillation follows. With a target heads and neurons are removed up to their amounts.
     """
 
-    heads: str = ""
-    ffn: str = ""
-    layers: str = ""
-    hidden: str = ""
-    max_accuracy_drop: float = 0.0
-    speedup: float = 0.0
-    speedup_batch_size: int = 1
-    criterion: str = "gradient"
-    examples: int = 1024
-    step: float = 0.1
-    recompute: bool = True
-    normalise: bool = True
-    scope: Literal["model", "layer"] = "model"
-    keep_heads: int = 1
-    multiple: int = 32
-    schedule: Literal["steps", "cubic"] = "steps"
-    recover: float = 0.0
-    recovery: Literal["logits", "hidden", "relations"] = "logits"
+    _: KW_ONLY
+    heads: str = option(default="", metavar="N", help="Attention heads to remove: 60%, 0.6, or a count such as 40.")
+    ffn: str = option(default="", metavar="N", help="Neurons of feed-forward networks to remove, likewise.")
+    layers: str = option(default="", metavar="N", help="Whole layers to remove: a count such as 2, or 50%.")
+    hidden: str = option(default="", metavar="N", help="Hidden width to remove: 25%, in whole head widths.")
+    max_accuracy_drop: float | None = option(
+        default=None,
+        gt=0,
+        metavar="POINTS",
+        help="Remove as many heads and neurons as the interval on --validation allows, before recovery.",
+    )
+    speedup: float | None = option(
+        default=None,
+        gt=1,
+        metavar="TIMES",
+        help="Remove heads and neurons until the model is so many times as fast on this host.",
+    )
+    speedup_batch_size: int = option(default=1, ge=1, needs=("speedup",), help="Rows a batch for --speedup.")
+    criterion: str = option(default="gradient", metavar="NAME", needs=UNITS, help="See 'compress list criteria'.")
+    examples: int = option(default=1024, ge=1, help="Rows of --train used for scoring.")
+    step: float = option(default=0.1, gt=0, le=1, needs=UNITS, help="Share of units to remove at a time.")
+    # Michel et al. 2019, section 4.1.
+    recompute: bool = option(default=True, needs=UNITS, help="Score again after each step.")
+    normalise: bool = option(default=True, needs=UNITS, help="Divide scores by the norm of their layer.")
+    scope: Literal["model", "layer"] = option(
+        default="model",
+        needs=UNITS,
+        help="Rank units over the whole model, or remove equally many from every layer.",
+    )
+    keep_heads: int = option(default=1, ge=1, needs=("heads", *TARGETS), help="Heads that every layer keeps.")
+    multiple: int = option(  # fills the vector registers of a CPU
+        default=32, ge=1, needs=("ffn", *TARGETS), help="Round feed-forward widths to multiples of this."
+    )
+    # Zhu and Gupta 2017, arXiv:1710.01878.
+    schedule: Literal["steps", "cubic"] = option(
+        default="steps", help="Remove before the recovery, or mask gradually during it."
+    )
+    recover: float = option(
+        default=0.0,
+        ge=0,
+        metavar="EPOCHS",
+        help="Distil from the unpruned model afterwards; for few rows in 400 steps instead, below 1 in that share of "
+        "them.",
+    )
+    recovery: Literal["logits", "hidden", "relations"] = option(
+        default="logits",
+        needs=("recover",),
+        help="Signal of --recover: logits, also hidden states, or also token relations.",
+    )
 
     @property
     def has_target(self) -> bool:
@@ -155,60 +166,24 @@ class Pruning:
                 yield f"--{name} max has no end; give an amount such as 25%"
             elif amount == MOST and not self.has_target:
                 yield f"--{name} max has no end; give an amount, or --max-accuracy-drop or --speedup with it"
-        changed = [_option(name) for name in _OF_STEPS if getattr(self, name) != getattr(Pruning, name)]
-        is_cubic = self.schedule == "cubic"
-        if not 0 <= self.max_accuracy_drop < math.inf:
-            yield f"--max-accuracy-drop {self.max_accuracy_drop} must be above 0 points, such as 1.0"
-        if self.speedup and not 1 < self.speedup < math.inf:
-            yield f"--speedup {self.speedup} must be above 1, such as 1.5"
         if self.max_accuracy_drop and self.speedup:
             yield "--max-accuracy-drop and --speedup are two ends of one path; give one of them"
-        if is_cubic and self.has_target:
-            yield "--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target"
         if self.has_target and self.hidden:
             yield "--hidden would change what a target has decided before it; leave it out, or prune twice"
-        if is_cubic and changed:
-            options = ", ".join(changed)
-            yield f"--schedule cubic decides by the gradients of its training; {options} would change nothing"
-        yield from self._idle()
-        if is_cubic and not (self.heads or self.ffn):
-            yield "--schedule cubic masks heads and neurons; give --heads or --ffn"
-        if is_cubic and not self.recover:
-            yield "--schedule cubic removes while it trains; add --recover EPOCHS"
-        yield from self.scoring_faults()
-        for name in ("keep_heads", "multiple", "speedup_batch_size"):
-            if getattr(self, name) < 1:
-                yield f"--{name.replace('_', '-')} {getattr(self, name)} must be 1 or more"
-        if not 0 <= self.recover < math.inf:
-            yield f"--recover {self.recover} is not a number of epochs; give 0 or more, such as 1"
-
-    def scoring_faults(self) -> Iterator[str]:
-        """Return what is wrong with how units are scored and removed."""
-        if self.examples < 1:
-            yield f"--examples {self.examples} is not a number of rows; give 1 or more, such as 1024"
-        if not 0 < self.step <= 1:
-            yield f"--step {self.step} is not a share; give one above 0 and at most 1, such as 0.1"
-
-    def _idle(self) -> Iterator[str]:
-        """Say which options change nothing for want of others."""
-        either = self.has_target and not (self.heads or self.ffn)  # a target alone lets both go
-        for name, used, missing in (
-            *((name, self.removes_units, "--heads, --ffn or a target") for name in (*_OF_STEPS, "normalise")),
-            ("normalise", self.scope == "model", "--scope model, which alone compares layers"),
-            ("keep_heads", either or self.heads, "--heads or a target"),
-            ("multiple", either or self.ffn, "--ffn or a target"),
-            ("speedup_batch_size", self.speedup, "--speedup"),
-            ("recovery", self.recover, "--recover EPOCHS"),
-        ):
-            if not used and getattr(self, name) != getattr(Pruning, name):
-                yield f"{_option(name)} changes nothing without {missing}"
-
-    def check(self) -> None:
-        """Raise a :class:`CompressError` that says all faults."""
-        if faults := [*self.faults()]:
-            raise CompressError("; ".join(faults))
-
-
-def _option(name: str) -> str:
-    """Return the option of the command line that changes a field from its default."""
-    return f"--{'no-' if getattr(Pruning, name) is True else ''}{name.replace('_', '-')}"
+        if self.scope == "layer" and not self.normalise:
+            yield "--no-normalise changes nothing without --scope model, which alone compares layers"
+        if self.schedule == "cubic":
+            known = fields_of(Pruning)
+            values = {name: getattr(self, name) for name in _OF_STEPS}
+            changed = [
+                flag_of(name, known[name], value) for name, value in values.items() if value != known[name].default
+            ]
+            if self.has_target:
+                yield "--schedule cubic removes what amounts say while it trains; give --heads or --ffn, no target"
+            if changed:
+                options = ", ".join(changed)
+                yield f"--schedule cubic decides by the gradients of its training; {options} would change nothing"
+            if not (self.heads or self.ffn):
+                yield "--schedule cubic masks heads and neurons; give --heads or --ffn"
+            if not self.recover:
+                yield "--schedule cubic removes while it trains; add --recover EPOCHS"

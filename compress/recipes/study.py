@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt
 from compress import plugins
 from compress.data.examples import Overlap
 from compress.errors import CompressError
-from compress.fields import validated
+from compress.fields import validated, without_effect
 from compress.recipes.benchmark_settings import BenchmarkSettings
 from compress.recipes.parsing import Checked, Seed, require
 from compress.recipes.pruning import Pruning
@@ -164,6 +164,7 @@ class StudyPrune(Pruning, Checked):
     training: TrainingChanges = field(default_factory=dict)
 
     def faults(self) -> Iterator[str]:
+        yield from without_effect(self)
         yield from super().faults()
         if not (self.removes_units or self.layers or self.hidden or self.vocabulary):
             yield "prune removes nothing; give heads, ffn, layers, hidden, vocabulary or a target"
@@ -175,11 +176,6 @@ class StudyPrune(Pruning, Checked):
         """Whether things of two or more kinds go; a target without amounts may take heads and neurons."""
         units = (self.heads, self.ffn) if self.heads or self.ffn else (self.has_target, self.has_target)
         return sum(map(bool, (self.vocabulary, self.layers, self.hidden, *units))) > 1
-
-    @property
-    def pruning(self) -> Pruning:
-        """What is removed, without what only a study knows."""
-        return Pruning(**{field.name: getattr(self, field.name) for field in fields(Pruning)})
 
 
 @validated

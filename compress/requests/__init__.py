@@ -3,7 +3,7 @@
 From the class follow the command (:mod:`compress.cli.commands`), the Python function, validation, the key by which
 unfinished work is resumed, and the command that makes a result again::
 
-    @request
+    @validated
     class Distill(Request["ModelDir"], Written, Checks, TextColumns, Trained):
         '''Train a student to match its teacher.'''
 
@@ -22,6 +22,7 @@ The stage takes the request: ``def distill(request: Distill) -> ModelDir``. Impo
 
 import importlib
 import inspect
+import json
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,21 +34,23 @@ import pydantic
 from compress.data import Example, TextSource, content_sha256
 from compress.errors import CompressError, MissingPackage
 from compress.escaping.uris import text_without_secrets
-from compress.fields import Holds as Holds
-from compress.fields import declared_of as declared_of
-from compress.fields import fields_of as fields_of
-from compress.fields import flag_of, snake_case, without_effect
-from compress.fields import is_given as is_given
-from compress.fields import kind_of as kind_of
-from compress.fields import option as option
-from compress.fields import option_of as option_of
-from compress.fields import validated as request
+from compress.fields import (
+    Holds,
+    declared_of,
+    fields_of,
+    flag_of,
+    kind_of,
+    option,
+    snake_case,
+    validated,
+    without_effect,
+)
 from compress.host import without_home
+from compress.models.cascade_dir import CascadeDir
 from compress.models.model_dir import ModelDir
 from compress.progress import Progress, calling, silent
 from compress.recipes import deciding
 
-__all__ = ["request"]
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 
@@ -62,7 +65,7 @@ def _accept(accepted: Callable[[Any], bool], allowed: str) -> pydantic.BeforeVal
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike | ModelDir)
+    return isinstance(value, str | os.PathLike | ModelDir | CascadeDir)
 
 
 def _progress_of(value: Any) -> Any:
@@ -86,7 +89,10 @@ if TYPE_CHECKING:
     Output = str | os.PathLike[str] | None
     Labels = Sequence[Any]
     Shown = Any  # a Progress, or a function of title, steps done and all steps
-    Models = Sequence[ModelDir | str | os.PathLike[str]]
+    Paths = Sequence[Any]
+    Names = Sequence[str]
+    Columns = tuple[str, ...]
+    Models = Sequence[Any]
 else:
     Model = Annotated[
         Any, Holds("model"), _accept(_is_path, "a model; give a directory, a hub name or an opened model")
@@ -103,9 +109,13 @@ else:
     Labels = Annotated[tuple[Any, ...], Holds("labels"), pydantic.Strict(False)]
     Shown = Annotated[Progress, pydantic.BeforeValidator(_progress_of)]
     Models = Annotated[tuple[Model, ...], Holds("model"), pydantic.Strict(False)]
+    Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
+    Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
+    Columns = Annotated[tuple[str, ...], Holds("columns"), pydantic.Strict(False)]  # A,B on the command line
 Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line
 Percent = Annotated[float | None, Holds("percent")]  # a share; 95% or 0.95 on the command line
 Numbers = Annotated[tuple[int, ...], Holds("numbers"), pydantic.Strict(False)]
+Assignments = Annotated[Mapping[str, Any], Holds("assignments")]  # NAME=VALUE on the command line
 
 # In Python without one the result lies in the cache.
 OUTPUT = option(
@@ -113,12 +123,13 @@ OUTPUT = option(
 )
 
 
-@request
+@validated
 class Request(Generic[Result]):
     """What a stage is asked for."""
 
     stage: ClassVar[str] = ""  # module:function, which takes the request
     NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # in place of what a group declares
+    called: ClassVar[str] = ""  # its command, where that is not its name
 
     _: KW_ONLY
     progress: Shown = option(
@@ -150,10 +161,10 @@ class Request(Generic[Result]):
     @property
     def command(self) -> str:
         """The command line of this request, without home directories and secrets of URIs."""
-        words = [word for name, value in self.options().items() for word in self._words(name, value)]
-        return without_home(shlex.join(["compress", snake_case(type(self)), *words]))
+        words = [word for name, value in self.given().items() for word in self._words(name, value)]
+        return without_home(shlex.join(["compress", *command_name(type(self)).split(), *words]))
 
-    def options(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+    def given(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the fields that have an option and are not at their default, or those of some names."""
         known = {name: (field.default, declared_of(field)) for name, field in fields_of(self).items()}
         there = [name for name, (_, about) in known.items() if about.has_option or about.argument]
@@ -165,17 +176,15 @@ class Request(Generic[Result]):
     def _words(self, name: str, value: Any) -> Iterator[str]:
         """Yield the option of a field with its value; data in memory is called by its metavar."""
         field = fields_of(self)[name]
-        declared, flag = declared_of(field), option_of(name, field).split(" ")[0]
-        if declared.flags:
-            yield flag_of(name, field, value)
-        elif isinstance(value, bool):
-            yield flag if value else f"--no-{flag.removeprefix('--')}"
-        else:
-            for one in value if isinstance(value, tuple) else [value]:
-                named = isinstance(one, str | int | float | os.PathLike | ModelDir)
-                shown = f"{one:.6g}" if isinstance(one, float) else str(getattr(one, "path", one))
-                said = text_without_secrets(shown) if named else declared.metavar
-                yield from [said] if declared.argument else [flag, said]
+        declared, flag = declared_of(field), flag_of(name, field, value)
+        if isinstance(value, Mapping):
+            value = tuple(f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in value.items())
+        for one in value if isinstance(value, tuple) else [value]:
+            named = isinstance(one, int | float) or _is_path(one)
+            shown = f"{one:.6g}" if isinstance(one, float) else str(getattr(one, "path", one))
+            said = text_without_secrets(shown) if named else declared.metavar
+            is_flag = declared.flags or isinstance(one, bool)
+            yield from [flag] if is_flag else [said] if declared.argument else [flag, said]
 
     def run(self) -> Result:
         """Run the stage.
@@ -207,6 +216,11 @@ def _key_of(value: Any) -> Any:
             return content_sha256(value)
         return [_key_of(item) for item in value]
     return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def command_name(declared: type[Request[Any]]) -> str:
+    """Return the words of a request's command, such as ``labels import``."""
+    return declared.called or snake_case(declared)
 
 
 def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parameters, Result]:

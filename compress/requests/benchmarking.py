@@ -5,30 +5,15 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from compress.fields import Holds, option, validated
 from compress.recipes import BenchmarkSettings
-from compress.requests import (
-    File,
-    Holds,
-    Labels,
-    Model,
-    Numbers,
-    Output,
-    Request,
-    Rows,
-    Text,
-    function,
-    option,
-    request,
-)
+from compress.requests import File, Model, Models, Names, Numbers, Output, Paths, Request, Rows, Text, function
 from compress.requests.groups import FORCE, Checks, LabelColumns
 
-Models = Labels  # directories
-Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
-Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
 
 
-@request
+@validated
 class Benchmark(Request[Any], LabelColumns, Checks):
     """Measure models against their teacher, in one run.
 
@@ -143,7 +128,7 @@ class Benchmark(Request[Any], LabelColumns, Checks):
         return BenchmarkSettings(**{name: value for name, value in asked.items() if value is not None})
 
 
-@request
+@validated
 class Replay(Request[Any], LabelColumns):
     """Run a benchmark again from its lock and compare every figure.
 

@@ -13,12 +13,13 @@ from typing import Any, Literal, cast
 from compress.data import Example, LabelledData, Overlap, TextSource, load_rows, open_text
 from compress.data.formats.text_files import FORMATS
 from compress.escaping.uris import is_uri, local_path
+from compress.fields import fields_of, is_given, kind_of, option, validated
 from compress.files.remote import cache_place
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import Stage, check_free, ended_early, keep_apart, places_of
 from compress.recipes.training import LEAST_MAX_LENGTH
-from compress.requests import FileList, Request, Result, fields_of, is_given, kind_of, option, request
+from compress.requests import FileList, Request, Result, command_name
 
 MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
 
@@ -54,7 +55,7 @@ class Made(Exception):
         self.path = path
 
 
-@request
+@validated
 class Written(Request[Result]):
     """A request whose result is a directory."""
 
@@ -81,7 +82,7 @@ class Written(Request[Result]):
             Made: there is no output, and the cache has the result.
         """
         key = self.key(**{**parents, **opened})
-        name = type(self).__name__.lower()
+        name = command_name(type(self)).rpartition(" ")[2]
         output = getattr(self, "output", None)
         if output is None:
             of = hashlib.sha256(json.dumps([name, key, data], sort_keys=True, default=str).encode()).hexdigest()
@@ -137,9 +138,9 @@ def local_inputs(request: Request[Any]) -> Iterator[str]:
             yield from glob.glob(given) or [given]
 
 
-@request
-class TextColumns:
-    """The columns and the format of data, where they cannot be guessed."""
+@validated
+class PlainColumns:
+    """The columns of texts and the format of data, where they cannot be guessed."""
 
     _: KW_ONLY
     text_column: str | None = option(
@@ -151,9 +152,6 @@ class TextColumns:
     )
     text_pair_column: str | None = option(
         default=None, metavar="NAME", decides=False, needs=("data",), help="Column of the second text of a pair."
-    )
-    label_column: str | None = option(
-        default=None, metavar="NAME", decides=False, needs=("data",), help="Column of the label or score."
     )
     format: Literal[tuple(FORMATS)] | None = option(  # type: ignore[valid-type]
         default=None,
@@ -168,6 +166,16 @@ class TextColumns:
         """The names, as :func:`compress.data.open_rows` takes them."""
         names = ("text_column", "text_pair_column", "label_column", "label_map", "format")
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+
+@validated
+class TextColumns(PlainColumns):
+    """Columns of data whose labels, if any, are known to be there."""
+
+    _: KW_ONLY
+    label_column: str | None = option(
+        default=None, metavar="NAME", decides=False, needs=("data",), help="Column of the label or score."
+    )
 
     def read(self, role: str) -> list[Example]:
         """Read the labelled rows of a field into memory, and say how they were understood; none without it."""
@@ -188,7 +196,7 @@ class TextColumns:
         return open_text(*parts, role=field, rows=rows, keep_empty=keep_empty, beside=beside, **self.columns)
 
 
-@request
+@validated
 class LabelColumns(TextColumns):
     """Columns of data whose labels are read."""
 
@@ -202,7 +210,7 @@ class LabelColumns(TextColumns):
     )
 
 
-@request
+@validated
 class Checks:
     """Roles of rows, and what they are scored by."""
 
@@ -236,7 +244,7 @@ class Checks:
         return LabelledData(data.read("train"), data.read("validation"), overlap=self.overlap, metric=self.metric)
 
 
-@request
+@validated
 class Placing:
     """Where a stage computes."""
 
@@ -258,7 +266,7 @@ class Placing:
         return Compute(**{name: getattr(self, name) for name in names if hasattr(self, name)})
 
 
-@request
+@validated
 class Seeded(Placing):
     """A stage that draws at random."""
 
@@ -266,7 +274,7 @@ class Seeded(Placing):
     seed: int = option(default=0, ge=0, help="Seed of everything random.")
 
 
-@request
+@validated
 class Searching(Seeded):
     """A stage that trains."""
 
@@ -274,7 +282,7 @@ class Searching(Seeded):
     precision: Literal[PRECISIONS] = PRECISION  # type: ignore[valid-type]
 
 
-@request
+@validated
 class Trained(Searching):
     """A stage that trains, and may report its training."""
 

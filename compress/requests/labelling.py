@@ -11,11 +11,13 @@ import pydantic
 
 from compress.errors import CompressError
 from compress.escaping.uris import is_uri, without_secrets
+from compress.fields import Holds, option, validated
 from compress.recipes.training import LEAST_MAX_LENGTH
-from compress.requests import Duration, Holds, Model, Output, Text, function, option, request
-from compress.requests.groups import Placing, TextColumns, Written, named_inputs
+from compress.requests import OUTPUT, Columns, Duration, Labels, Model, Output, Request, Text, function
+from compress.requests.groups import Placing, PlainColumns, TextColumns, Written, named_inputs
 
 MOST_PARTS = 10**9
+DEFAULT_SMOOTHING = 0.1  # of labels without a confidence
 
 
 def _share(value: Any) -> Any:
@@ -30,7 +32,7 @@ def _share(value: Any) -> Any:
     raise ValueError("is not K/N with K from 1 to N, such as 1/4 to 4/4")
 
 
-@request
+@validated
 class Label(Written[Any], TextColumns, Placing):
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
 
@@ -64,12 +66,17 @@ class Label(Written[Any], TextColumns, Placing):
         help="ray labels in several worker processes, each with --threads threads (default 1) or a GPU.",
     )
     workers: int | None = option(
-        default=None, ge=1, decides=False, help="Workers of Ray; default: as many as there is room for."
+        default=None,
+        ge=1,
+        decides=False,
+        needs=("engine=ray",),
+        help="Workers of Ray; default: as many as there is room for.",
     )
     ray_address: str | None = option(
         default=None,
         metavar="ADDRESS",
         decides=False,
+        needs=("engine=ray",),
         help="Cluster of Ray that runs, auto on a node of it; default: started here.",
     )
     time_limit: Duration | None = option(
@@ -79,12 +86,6 @@ class Label(Written[Any], TextColumns, Placing):
         help="Finish after this time, such as 30m or 2h, with the rows that are labelled then; the same command goes "
         "on with the rest. [default: none]",
     )
-
-    def faults(self) -> Iterator[str]:
-        for name in ("workers", "ray_address"):
-            if getattr(self, name) and self.engine == "local":
-                flag = f"--{name.replace('_', '-')}"
-                yield f"{flag} changes nothing without --engine ray; add it, or leave {flag} out"
 
     def check_output(self) -> None:
         if self.output is None or not is_uri(str(self.output)):
@@ -101,8 +102,105 @@ class Label(Written[Any], TextColumns, Placing):
                 )
 
     def open_made(self, path: Path) -> Any:
-        labels = importlib.import_module("compress.labelling.label_dir")
-        return labels.LabelDir.open(path, part=self.shard is not None)
+        return _open_labels(path, part=self.shard is not None)
 
 
+@validated
+class ImportLabels(Written[Any], PlainColumns):
+    """Make a label directory from a table: annotators' votes, another model's probabilities, labels.
+
+    Give one of --probabilities, --logits and --label. 'compress distill --labels DIR' then learns from it, with any
+    teacher of the same classes.
+    """
+
+    stage = "compress.labelling.import_labels:import_labels"
+    called = "labels import"
+
+    files: Text = option(metavar="FILE...", argument=True, has_option=False, help="Tables, read one after the other.")
+    output: Output = OUTPUT
+    _: KW_ONLY
+    probabilities: Columns = option(default=(), metavar="A,B,...", help="Columns of probabilities or counts.")
+    logits: Columns = option(default=(), metavar="A,B,...", help="Columns of logits.")
+    label: str | None = option(default=None, metavar="NAME", help="Column of one label for each text.")
+    confidence: str | None = option(
+        default=None, metavar="NAME", needs=("label",), help="Column of the label's probability, from 0 to 1."
+    )
+    # Szegedy et al. 2016, arXiv:1512.00567, section 7.
+    smoothing: float | None = option(
+        default=None,
+        ge=0,
+        lt=1,
+        needs=("probabilities", "label"),
+        help="Share of each row that is spread evenly over all classes. Default: 0.1 for labels without a confidence, "
+        "otherwise 0.",
+    )
+    classes: Columns = option(
+        default=(),
+        metavar="A,B,...",
+        help="The classes: names of the columns, in their order, or all labels. Default: the columns' own names, or "
+        "the labels that occur, sorted.",
+    )
+
+    @property
+    def values(self) -> str:
+        """What the columns say: ``probabilities``, ``logits`` or ``labels``."""
+        return "probabilities" if self.probabilities else "logits" if self.logits else "labels"
+
+    @property
+    def value_columns(self) -> tuple[str, ...]:
+        """The columns of the values: one a class, in their order, or that of the labels."""
+        return (*self.probabilities, *self.logits, *([self.label] if self.label else []))
+
+    @property
+    def smoothed(self) -> float:
+        plain = self.label and not self.confidence
+        return self.smoothing if self.smoothing is not None else DEFAULT_SMOOTHING if plain else 0.0
+
+    def faults(self) -> Iterator[str]:
+        if sum(map(bool, (self.probabilities, self.logits, self.label))) != 1:
+            yield "what do the columns say? Give one of --probabilities A,B,... --logits A,B,... --label NAME"
+            return
+        columns, named = self.value_columns, self.classes or (() if self.label else self.value_columns)
+        if twice := [name for name in (*named, *columns) if max(named.count(name), columns.count(name)) > 1]:
+            yield f"{twice[0]!r} is named twice; give each class and each column once"
+        if not self.label and len(named) != len(columns):
+            yield (
+                f"--classes names {len(named)} classes, and there are {len(columns)} columns of {self.values}; name as "
+                "many, in the order of the columns"
+            )
+        if len(named) == 1 or "" in named:
+            yield "there must be two classes or more, each with a name: separate them by commas"
+
+    def open_made(self, path: Path) -> Any:
+        return _open_labels(path)
+
+
+@validated
+class MergeLabels(Written[Any]):
+    """Join what 'compress label --shard 1/N' to 'N/N' wrote: the labels of one command that labelled the whole text."""
+
+    stage = "compress.labelling.parts:merge_labels"
+    called = "labels merge"
+
+    parts: Labels = option(metavar="DIR...", argument=True, has_option=False, help="The directories of all parts.")
+    output: Output = option(help="Directory to write; it must not exist.", metavar="DIR", decides=False)
+
+
+@validated
+class CloseLabels(Request[Any]):
+    """Finish what a stopped 'compress label -o DIR' has labelled, as it is; the same command still goes on with it."""
+
+    stage = "compress.labelling.parts:close_labels"
+    called = "labels close"
+
+    directory: Output = option(metavar="DIR", argument=True, has_option=False, help="The output of that command.")
+
+
+def _open_labels(path: Path, **options: Any) -> Any:
+    return importlib.import_module("compress.labelling.label_dir").LabelDir.open(path, **options)
+
+
+close_labels = function(CloseLabels)
+import_labels = function(ImportLabels)
 label = function(Label)
+merge_labels = function(MergeLabels)

@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pydantic
 
-from compress.requests import Holds, Output, Request, function, option, request
+from compress.fields import Holds, option, validated
+from compress.requests import Names, Output, Paths, Request, function
 from compress.requests.groups import FORCE, LabelColumns
 
 if TYPE_CHECKING:
-    Paths = Sequence[Any]
     Results = Any
     Tests = Sequence[Any]
-    Texts = Sequence[str]
 else:
-    Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
     # One of them, such as what benchmark returns, is a list of it.
     Results = Annotated[Paths, pydantic.BeforeValidator(lambda one: one if isinstance(one, list | tuple) else (one,))]
     Tests = Annotated[tuple[Any, ...], Holds("rows"), pydantic.Strict(False)]
-    Texts = Annotated[tuple[str, ...], pydantic.Strict(False)]
 
 
-@request
+@validated
 class Report(Request[Path], LabelColumns):
     """Write results as an HTML page, Markdown and JSON."""
 
@@ -47,7 +44,7 @@ class Report(Request[Path], LabelColumns):
     max_accuracy_drop: float = option(
         default=1.0, ge=0, metavar="POINTS", help="Budget that verdicts are about, in points.", allow_inf_nan=False
     )
-    prices: Texts = option(
+    prices: Names = option(
         default=(),
         metavar="MACHINE=AMOUNT",
         flag="--price",

@@ -3,7 +3,8 @@
 from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Any
 
-from compress.requests import OUTPUT, Duration, Model, Output, Rows, Text, function, option, request
+from compress.fields import option, validated
+from compress.requests import OUTPUT, Duration, Model, Output, Rows, Text, function
 from compress.requests.groups import Checks, LabelColumns, Searching, Written
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ else:
 DEFAULT_TIME_LIMIT_S = 7200.0
 
 
-@request
+@validated
 class SearchLimits:
     """Search budget (accuracy, latency, speed, size) and when a search ends; what is None is not asked for."""
 
@@ -43,7 +44,7 @@ class SearchLimits:
     trials: int | None = option(default=None, ge=1, metavar="N", help="Train so many shapes at most.")
 
 
-@request
+@validated
 class Search(Written["Path"], LabelColumns, SearchLimits, Checks, Searching):
     """Find the student that meets a budget of accuracy, speed and size.
 

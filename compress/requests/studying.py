@@ -6,8 +6,7 @@ from typing import Literal
 
 from compress.fields import option, validated
 from compress.models.compute import PRECISIONS, TRACKERS
-from compress.requests import File, Model, Output, Recipe, Request, function
-from compress.requests.benchmarking import Names
+from compress.requests import File, Model, Names, Output, Recipe, Request, function
 from compress.requests.groups import FORCE, PRECISION, REPORT_TO, Placing
 
 RESULTS_NAME = "results.jsonl"

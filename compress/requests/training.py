@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 import pydantic
 
+from compress.fields import is_given, option, validated
 from compress.models.model_dir import ModelDir
 from compress.recipes import Training as Hyperparameters
-from compress.requests import OUTPUT, Labels, Model, Output, Recipe, Rows, Text, function, is_given, option, request
+from compress.requests import OUTPUT, Labels, Model, Output, Recipe, Rows, Text, function
 from compress.requests.groups import MAX_LENGTH, Checks, LabelColumns, TextColumns, Trained, Written
 
 
-@request
+@validated
 class Finetune(Written[ModelDir], LabelColumns, Checks, Trained):
     """Fine-tune a teacher from a pretrained encoder and labelled text.
 
@@ -30,7 +31,7 @@ class Finetune(Written[ModelDir], LabelColumns, Checks, Trained):
     training: Hyperparameters | None = option(default=None, has_option=False, help="In place of the recipe's.")
 
 
-@request
+@validated
 class Pretrain(Written[ModelDir], TextColumns, Trained):
     """Pre-train a student on unlabelled text, once for many tasks.
 
@@ -62,7 +63,7 @@ class Pretrain(Written[ModelDir], TextColumns, Trained):
             yield "--head-only keeps the encoder as it is, so that there is no --student; leave one out"
 
 
-@request
+@validated
 class Distill(Written[ModelDir], LabelColumns, Checks, Trained):
     """Train a student to match its teacher.
 

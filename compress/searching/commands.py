@@ -2,14 +2,12 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from compress.escaping.uris import text_without_secrets
 from compress.files import write_atomically
 from compress.host import without_home
-from compress.recipes import Pruning
 from compress.recipes.catalogue import student_toml
 from compress.searching.exploration import Exploration
 from compress.searching.joining import Joined
@@ -69,8 +67,7 @@ def making_again(
 
 def _pruning(trial: Trial, typed: Mapping[str, Any], labels: str, output: str) -> list[list[str]]:
     pruning = pruning_of(trial.shape, trial.last.rung)
-    own = {name: value for name, value in asdict(pruning).items() if value != getattr(Pruning, name)}
-    options = {**_without(typed, _OF_POOL), **own, "labels": labels, "no_measure": True}
+    options = {**_without(typed, _OF_POOL), **pruning, "labels": labels, "no_measure": True}
     options["model"] = options.pop("teacher")
     return [command_words("label", _without(typed, _OF_LABELS), labels), command_words("prune", options, output)]
 

@@ -18,9 +18,8 @@ from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
 from compress.models.manifest import is_whole
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
-from compress.quantization.candidates import Quantization
 from compress.quantization.quantize import quantize
-from compress.requests.calibration import Cascade
+from compress.requests.compression import Cascade, Quantize
 from compress.searching.exploration import Exploration
 from compress.searching.making import quiet_stages
 from compress.searching.space import QUANTIZER
@@ -94,7 +93,7 @@ def _joined(explored: Exploration, students: Sequence[Trial], place: Path) -> Jo
     try:
         with quiet_stages():
             if not is_whole(last):
-                quantize(trainer.teacher, last, quantization=Quantization(QUANTIZER))
+                quantize(Quantize(trainer.teacher, last, method=QUANTIZER))
             named = {one.shape.name: trainer.deployed(one.shape, one.last.rung) for one in students}
             request = Cascade(
                 tuple(_named(path, name) for name, path in {**named, TEACHER: last}.items()),

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from compress import plugins
-from compress.data import Example, LabelledData
+from compress.data import Example
 from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, paired_difference, score
 from compress.exporting.export import write_onnx
@@ -38,11 +38,10 @@ from compress.models.output_dir import places_of
 from compress.models.saving import save_model
 from compress.models.training_log import read_training
 from compress.progress import Progress, logger, silent
-from compress.pruning.prune import RECOVERY, PruningData, prune, recovery_training
-from compress.quantization.candidates import Quantization
+from compress.pruning.prune import RECOVERY, prune, recovery_training
 from compress.quantization.quantize import quantize
-from compress.recipes import Pruning, StudentRecipe, Training
-from compress.requests.exporting import export
+from compress.recipes import StudentRecipe, Training
+from compress.requests.compression import Prune, Quantize, export
 from compress.requests.training import Distill
 from compress.searching.space import PRECISIONS, QUANTIZER, Shape
 from compress.searching.trials import LAST, RUNGS, ShapeTiming, TrainedRung, ValidationScore
@@ -52,6 +51,7 @@ from compress.training.phases import steps_for
 from compress.training.training_data import LabelledPool
 
 SHAPE_TEXTS = 50_000  # of the pool and of train each, whose vocabulary small students are timed with
+SCORING_ROWS = 256  # of heads and neurons
 FAULT = "fault"  # in the record of a training that failed
 
 
@@ -110,13 +110,13 @@ def at_rung(recipe: StudentRecipe, rung: int, rows: int, classes: int) -> tuple[
     return replace(recipe, training=training), read
 
 
-def pruning_of(shape: Shape, rung: int) -> Pruning:
+def pruning_of(shape: Shape, rung: int) -> dict[str, Any]:
     """Return what is removed from the teacher, and by how much training it recovers.
 
     Many shapes are tried, so that heads and neurons are scored on fewer rows and less often than by default.
     """
-    step = 0.25 if shape.options["heads"] or shape.options["ffn"] else Pruning.step
-    return Pruning(**shape.options, step=step, examples=256, recover=RUNGS[rung])
+    step = {"step": 0.25} if shape.options["heads"] or shape.options["ffn"] else {}
+    return {**shape.options, **step, "examples": SCORING_ROWS, "recover": RUNGS[rung]}
 
 
 @dataclass(frozen=True)
@@ -180,10 +180,9 @@ class Trainer:
             CompressError: the teacher or the text do not allow this shape.
         """
         if shape.is_pruned:
-            pruning = replace(pruning_of(shape, 0), recover=0.0)
-            few = PruningData(list(self.train_rows[: pruning.examples]))
+            asked = {**pruning_of(shape, 0), "recover": 0.0, "train": list(self.train_rows[:SCORING_ROWS])}
             with quiet_stages():
-                prune(self.teacher, pruning, directory, data=few, measure=False, compute=self.compute)
+                prune(Prune(self.teacher, directory, measure=False, **asked, **vars(self.compute)))
             return
 
         def texts() -> Iterable[Example]:
@@ -201,7 +200,7 @@ class Trainer:
     def training(self, shape: Shape, rung: int) -> tuple[Training, int]:
         """Return the hyperparameters of a rung's training, and how many rows it reads."""
         if shape.is_pruned:
-            return recovery_training(RECOVERY, pruning_of(shape, rung).recover), self._rows
+            return recovery_training(RECOVERY, RUNGS[rung]), self._rows
         recipe, read = self.recipe(shape, rung)
         return recipe.training.for_classes(len(self.teacher.labels)), read or self._rows
 
@@ -273,7 +272,7 @@ class Trainer:
                 self._train(shape, rung, student)
             if not is_whole(deployed):
                 if shape.precision == "int8":
-                    quantize(student, deployed, quantization=Quantization(QUANTIZER))
+                    quantize(Quantize(student, deployed, method=QUANTIZER))
                 else:
                     export(student, deployed)
         score = self.validation.judge(self.validation.predicted(deployed))
@@ -288,17 +287,19 @@ class Trainer:
 
     def _train(self, shape: Shape, rung: int, directory: Path) -> None:
         """Write the model after the training of a rung; what a killed process left is gone on with."""
-        compute, progress, labels = self.compute, self.progress, self.labels
-        rows = LabelledData(list(self.train_rows), list(self.validation.examples), self.validation.metric.name)
+        asked: dict[str, Any] = {
+            "train": list(self.train_rows),
+            "validation": list(self.validation.examples),
+            "metric": self.validation.metric.name,
+            "labels": self.labels,
+            "progress": self.progress,
+            **vars(self.compute),
+        }
         if shape.is_pruned:
-            data = PruningData(rows.train, rows.validation, rows.metric, labels=labels)
-            pruning = pruning_of(shape, rung)
-            prune(self.teacher, pruning, directory, data=data, measure=False, compute=compute, progress=progress)
+            prune(Prune(self.teacher, directory, measure=False, **pruning_of(shape, rung), **asked))
             return
         recipe, read = self.recipe(shape, rung)
-        gold: dict[str, Any] = {"train": rows.train, "validation": rows.validation, "metric": rows.metric}
-        placed = {**vars(compute), "progress": progress}
-        distill(Distill(self.teacher, recipe, directory, labels=labels, rows=read, **gold, **placed))
+        distill(Distill(self.teacher, recipe, directory, rows=read, **asked))
 
     def _student(self, shape: Shape, rung: int) -> Path:
         """Return where a training lies, which both precisions of a shape are of."""

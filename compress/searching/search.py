@@ -16,6 +16,7 @@ from compress.benchmarking.results.formatting import plural
 from compress.data import Example, ExampleSource, TextSource, check_roles, row_key
 from compress.errors import refuse
 from compress.evaluation.metrics import Metric
+from compress.fields import fields_of
 from compress.files import write_atomically, write_json_lines
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_gold
@@ -28,7 +29,7 @@ from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
 from compress.reporting.pages import write_page
 from compress.reporting.search_page import search_page
-from compress.requests import FileList, fields_of
+from compress.requests import FileList
 from compress.requests.labelling import label
 from compress.requests.searching import Search, SearchLimits
 from compress.searching.commands import BEST, making_again
@@ -106,7 +107,7 @@ def search(request: Search) -> Path:
 
 def _typed(request: Search) -> dict[str, Any]:
     """Return the options that the winner is made with again; data in memory is called FILE."""
-    typed = request.options(_AGAIN)
+    typed = request.given(_AGAIN)
     if overlap := typed.pop("overlap", None):
         typed[f"{overlap}_overlap"] = True
     named = (str, int, float, FileList)

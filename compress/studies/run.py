@@ -6,24 +6,25 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.lockfile import lock_path
-from compress.data import ExampleSource, LabelledData, TextSource, content_sha256, join_sources
+from compress.data import ExampleSource, TextSource, content_sha256, join_sources
 from compress.errors import CompressError, PartlyMade
+from compress.fields import fields_of
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import METRICS_NAME, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import logger
-from compress.pruning.prune import RECOVERY, PruningData, prune
-from compress.quantization.candidates import Quantization, default_method, needs_training_rows
-from compress.quantization.quantize import quantize
-from compress.recipes import StudentRecipe, StudyPrune, StudyRecipe, deciding, replace_training
+from compress.pruning.prune import RECOVERY
+from compress.quantization.candidates import default_method, needs_training_rows
+from compress.recipes import Pruning, StudentRecipe, StudyPrune, StudyRecipe, deciding, replace_training
 from compress.recipes.student import UNPUBLISHED
 from compress.reporting.curves import CURVE_NAME
+from compress.requests.compression import Prune, Quantize
 from compress.requests.labelling import Label
 from compress.requests.reporting import report
 from compress.requests.studying import REPORT_NAME, RESULTS_NAME, Run
@@ -114,24 +115,6 @@ class Part:
     request: Callable[..., Any]
     decides: Mapping[str, Any] = field(default_factory=dict)
     complete: Callable[[Any], Any] = lambda request: request
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A stage that is no request yet: what runs it, what decides its result, and its output."""
-
-    stage: Callable[[Path], Any]
-    decides: Mapping[str, Any]
-    output: Path = Path()
-
-    def key(self, **more: Any) -> dict[str, Any]:
-        return {**self.decides, **more}
-
-    def run(self) -> Any:
-        return self.stage(self.output)
-
-    def open_made(self, path: Path) -> ModelDir:
-        return ModelDir.open(path)
 
 
 @dataclass(frozen=True)
@@ -288,28 +271,11 @@ class Study:
         """Yield the teacher pruned as planned, recovered, and in int8."""
         name = pruned_name(plan)
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {name}")
-        data = PruningData(
-            self.rows.train,
-            self.rows.validation,
-            self.recipe.benchmark.metric,
-            vocabulary=self.text if plan.vocabulary else None,
-            labels=(labels,) if plan.recover else (),
-            training=training,
-        )
-        compute = replace(self.compute, seed=self.recipe.seed)
-        # The benchmark measures.
-        make = partial(prune, teacher, plan.pruning, measure=False, data=data, compute=compute)
-        decides = {
-            "teacher": teacher.sha256,
-            "plan": asdict(plan),
-            "training": asdict(training),
-            "text": self.text_sha256,
-            "validation": content_sha256(self.rows.validation),
-            "seed": self.recipe.seed,
-            **self.compute.asked,
-            **self.budget,
-        }
-        pruned = Part(name, (), lambda: _Call(partial(make, progress=self.request.progress), decides))
+        asked = {name: getattr(plan, name) for name in fields_of(Pruning)} | self.trained(self.recipe.seed)
+        asked |= {"training": training, "labels": (labels,) if plan.recover else ()}
+        asked |= {"vocabulary": self.text if plan.vocabulary else None}
+        decides = {"vocabulary": self.text_sha256 if plan.vocabulary else None, **self.budget}
+        pruned = Part(name, (), partial(Prune, teacher, measure=False, **asked), decides)  # the benchmark measures
         yield pruned
         if plan.quantize:
             yield self.quantized(pruned, name)
@@ -317,30 +283,26 @@ class Study:
     def quantized(self, model: Any, name: str, method: str | None = None, keep_fp32: int = 0) -> Part:
         """Return a model quantized as it was trained to be, or by another method."""
 
-        def ask(model: ModelDir) -> _Call:
-            train = self.rows.train if needs_training_rows(model, method, keep_fp32) else ()
-            threads = self.recipe.benchmark.thread_counts[0]
-            decides = {
-                "model": model.sha256,
-                "validation": content_sha256(self.rows.validation),
-                "train": content_sha256(train),
-                "metric": self.recipe.benchmark.metric,
-                "threads": threads,
-                "method": method or default_method(model),
-                "keep_fp32": keep_fp32,
-            }
-            make = partial(
-                quantize,
+        # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
+        threads = self.recipe.benchmark.thread_counts[0]
+
+        def ask(model: ModelDir) -> Quantize:
+            return Quantize(
                 model,
-                quantization=Quantization(method, keep_fp32=keep_fp32),
-                data=LabelledData(train, self.rows.validation, self.recipe.benchmark.metric),
-                # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
-                compute=Compute(threads=threads),
+                method=method,
+                keep_fp32=keep_fp32,
+                train=self.rows.train if needs_training_rows(model, method, keep_fp32) else None,
+                validation=self.rows.validation,
+                metric=self.recipe.benchmark.metric,
+                threads=threads,
                 progress=self.request.progress,
             )
-            return _Call(make, decides)
 
-        return Part(lambda call: f"{name}-{'packed' if call.decides['method'] == 'packed' else 'int8'}", (model,), ask)
+        def called(request: Quantize) -> str:
+            packs = (request.method or default_method(cast(ModelDir, request.model))) == "packed"
+            return f"{name}-{'packed' if packs else 'int8'}"
+
+        return Part(called, (model,), ask, {"threads": threads})
 
     def measured(self, teacher: ModelDir, models: Sequence[ModelDir], command: str) -> Path:
         """Measure everything in one run and return the results file, which says the command."""

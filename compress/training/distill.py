@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, set_seed
 from compress import plugins
 from compress.data import Example, check_roles, grouped_split, row_key
 from compress.errors import refuse
+from compress.fields import is_given
 from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label import label, teacher_logits
@@ -23,7 +24,7 @@ from compress.models.manifest import is_whole
 from compress.models.model_dir import ModelDir
 from compress.progress import logger
 from compress.recipes import Choice, Phase, StudentRecipe, load_recipe, of_phases, resolved
-from compress.requests import Model, is_given
+from compress.requests import Model
 from compress.requests.labelling import Label
 from compress.requests.training import Distill
 from compress.tasks import Task, default

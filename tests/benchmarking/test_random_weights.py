@@ -25,36 +25,29 @@ from compress.benchmarking.worker import WorkerRun, Workload, groups_of
 from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
-from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir, removals_of
 from compress.pruning import prune as prune_module
-from compress.pruning.prune import PruningData, prune
-from compress.recipes import BenchmarkSettings, Pruning
+from compress.recipes import BenchmarkSettings
 from compress.reporting.speedup_breakdown import waterfalls
+from compress.requests.compression import prune
 from tests.support.tiny import PLAIN, classifier, examples, torch_directory, write
 from tests.support.training_data import train_rows, validation_rows
 
 ROWS = [Example(f"{row.text} {PLAIN[index % 15]} zebra", None, row.label) for index, row in enumerate(examples(20))]
 
 
-def small(teacher: Path, output: Path, pruning: Pruning, **options: Any) -> ModelDir:
-    return prune(
-        teacher,
-        pruning,
-        output,
-        data=PruningData(train_rows(), validation_rows(), **options),
-        measure=False,
-        compute=Compute("cpu", 1),
-    )
+def small(teacher: Path, output: Path, **options: Any) -> ModelDir:
+    given = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "threads": 1}
+    return prune(teacher, output, measure=False, **given, **options)
 
 
 @pytest.fixture(scope="module")
 def half(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
     """Word pieces, a layer of two, a head of four and half of the neurons are gone."""
-    pruning = Pruning(heads="1", ffn="50%", layers="1", multiple=8, step=1.0)
+    pruning = {"heads": "1", "ffn": "50%", "layers": "1", "multiple": 8, "step": 1.0}
     corpus = [Example(row.text) for row in validation_rows()[:6]]
-    return small(teacher, tmp_path_factory.mktemp("pruned") / "half", pruning, vocabulary=corpus)
+    return small(teacher, tmp_path_factory.mktemp("pruned") / "half", **pruning, vocabulary=corpus)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +140,7 @@ def test_a_shape_is_the_same_every_time_and_no_other_models(half: ModelDir, teac
 @pytest.mark.parametrize("family", ["distilbert", "modernbert"])
 def test_shapes_have_the_models_classes_and_recorded_sizes(family: str, tmp_path: Path) -> None:
     teacher = write(tmp_path / "whole", classifier(family), family)
-    pruned = small(teacher, tmp_path / "less", Pruning(heads="3", ffn="50%", hidden="25%", multiple=8, step=1.0))
+    pruned = small(teacher, tmp_path / "less", heads="3", ffn="50%", hidden="25%", multiple=8, step=1.0)
     planned = plan_pruning_steps(candidates(pruned, teacher))
     assert [one.removals for one in planned] == [("heads",), ("heads", "neurons")]
     built = build_pruning_steps(planned, tmp_path)
@@ -192,7 +185,7 @@ def test_a_target_that_leaves_neurons_alone_does_not_count_them(
         return chosen
 
     monkeypatch.setattr(prune_module, "choose_units", choose)
-    made = small(teacher, tmp_path / "heads", Pruning(heads="3", ffn="50%", multiple=8, step=1.0))
+    made = small(teacher, tmp_path / "heads", heads="3", ffn="50%", multiple=8, step=1.0)
     assert made.manifest.architecture["ffn_per_layer"] == [64, 64]
     assert removals_of(made) == ("heads",)
 

@@ -24,9 +24,7 @@ from compress.models.fitted_rows import check_unseen
 from compress.models.manifest import ONNX_NAME, Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.quantization.quantize import quantize
-from compress.requests.calibration import calibrate
-from compress.requests.exporting import export
+from compress.requests.compression import calibrate, export, quantize
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, onnx_directory, torch_directory, write
 from tests.support.training_data import labelled_file
 

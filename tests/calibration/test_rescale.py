@@ -16,7 +16,7 @@ from compress.errors import CompressError
 from compress.inference.batching import open_runtime
 from compress.models.components import example_inputs
 from compress.models.manifest import ONNX_NAME
-from compress.quantization.quantize import quantize
+from compress.requests.compression import quantize
 from tests.support.tiny import FAMILIES, PRUNED_ONLY, SMALL, classifier, onnx_directory, torch_directory
 
 VECTOR = Scaling(np.array([0.5, 2.0]), np.array([0.3, -0.7]))

@@ -27,10 +27,8 @@ from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.quantization.quantize import quantize
 from compress.recipes import BenchmarkSettings
-from compress.requests.calibration import cascade
-from compress.requests.exporting import export
+from compress.requests.compression import cascade, export, quantize
 from compress.requests.reporting import report
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, write
 from tests.support.training_data import labelled_file

@@ -171,7 +171,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Desk], list[str]], str]] = {
     ),
     "columns of nothing": (
         lambda d: d.command("quantize", validation=None, label_column="x"),
-        "--label-column changes nothing without a data file",
+        "--label-column changes nothing without --train FILE or --validation FILE",
     ),
     "a metric of nothing": (
         lambda d: d.command("distill", validation=None, metric="f1"),

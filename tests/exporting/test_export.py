@@ -21,7 +21,7 @@ from compress.exporting.export import NoGraph, exporter_for, padded_example, sto
 from compress.exporting.onnx_graph import operator_counts
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from tests.support.tiny import (
     HEADS,
     LAYERS,

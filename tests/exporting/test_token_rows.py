@@ -14,7 +14,7 @@ from transformers import AutoModelForTokenClassification
 from compress.exporting.onnx_graph import module_of
 from compress.models.model_dir import ModelDir
 from compress.models.modeling import input_names
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from tests.support.tiny import LAYERS, PRUNABLE, classifier, load, onnx_directory, write
 
 SIZES = (3, 9, 5, 1)

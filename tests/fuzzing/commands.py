@@ -46,7 +46,7 @@ from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from compress.searching import space
 from compress.searching.space import Family
 from compress.training import finetune

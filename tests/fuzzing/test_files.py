@@ -26,10 +26,10 @@ from compress.errors import CompressError
 from compress.gating.budgets import read_budgets
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir, open_labels, write_shard
-from compress.labelling.parts import merge_labels
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from compress.recipes import BenchmarkSettings, load_recipe
 from compress.recipes import folder as recipe_folder
+from compress.requests.labelling import merge_labels
 from compress.studies.journal import Stages
 from compress.studies.plan import planned_students
 from compress.tasks import default

@@ -16,7 +16,7 @@ from compress.inference.predict import load
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from tests.fuzzing.mutations import change_file
 from tests.support.tiny import classifier, write
 

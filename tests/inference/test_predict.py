@@ -20,7 +20,7 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.quantization.quantize import Judge
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from tests.support import tiny
 from tests.support.tagging import tagger
 from tests.support.tiny import torch_directory, write

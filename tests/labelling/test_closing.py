@@ -17,8 +17,8 @@ from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label import Engine
 from compress.labelling.label_dir import LabelDir, open_labels
-from compress.labelling.parts import close_labels, merge_labels
 from compress.models.output_dir import places_of
+from compress.requests.labelling import close_labels, merge_labels
 from tests.labelling.conftest import SHARD
 from tests.labelling.test_label import ROWS, pool, text_file, tree
 from tests.support.labelling import LabelOptions, label

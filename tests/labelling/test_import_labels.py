@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from compress.cli import execute
-from compress.data import ContentFingerprint, Example, open_source
+from compress.data import ContentFingerprint, Example
 from compress.errors import CompressError
-from compress.labelling.import_labels import LabelValues, import_labels
 from compress.labelling.label_dir import LabelDir
+from compress.requests.labelling import import_labels
 
 VOTES = [["a fine film", 0, 1, 3], ["dull", 3, 1, 0], ["so so", 1, 2, 1]]
 CLASSES = ("bad", "mixed", "good")
@@ -29,13 +29,12 @@ def table(path: Path, rows: Sequence[Sequence[Any]] = VOTES, header: Sequence[st
     return path
 
 
-def imported(path: Path, values: LabelValues, **options: Any) -> LabelDir:
-    source = open_source(path, role="unlabeled", labelled=False, values=values.all_columns)
-    return import_labels([source], values, path.parent / "labels", **options)
+PROBABILITIES: dict[str, Any] = {"probabilities": CLASSES}
 
 
-def probabilities(**options: Any) -> LabelValues:
-    return LabelValues("probabilities", CLASSES, **options)
+def imported(path: Path, **options: Any) -> LabelDir:
+    made: LabelDir = import_labels(path, path.parent / "labels", **(options or PROBABILITIES))
+    return made
 
 
 def logits_of(labels: LabelDir) -> np.ndarray:
@@ -52,7 +51,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def test_softmax_gives_the_probabilities_back_and_every_row_has_mean_0(tmp_path: Path) -> None:
     rows = [["one", 0.7, 0.2, 0.1], ["two", 1e-9, 0.5, 0.499999999], ["three", 0.334, 0.333, 0.334]]
-    made = imported(table(tmp_path / "p.csv", rows), probabilities())
+    made = imported(table(tmp_path / "p.csv", rows))
     expected = np.array([row[1:] for row in rows], dtype=np.float64)
     expected /= expected.sum(axis=1, keepdims=True)  # the last row sums to 1.001, as rounded ones do
     np.testing.assert_allclose(softmax(logits_of(made)), expected, rtol=1e-5)
@@ -61,27 +60,27 @@ def test_softmax_gives_the_probabilities_back_and_every_row_has_mean_0(tmp_path:
 
 
 def test_votes_are_shares_and_a_class_without_any_is_clipped(tmp_path: Path) -> None:
-    made = imported(table(tmp_path / "votes.csv"), probabilities())
+    made = imported(table(tmp_path / "votes.csv"))
     assert made.has_zeros and made.manifest.notes["rows_with_zeros"] == 2
     expected = [[1e-12, 0.25, 0.75], [0.75, 0.25, 1e-12], [0.25, 0.5, 0.25]]
     np.testing.assert_allclose(softmax(logits_of(made)), expected, rtol=1e-5)
 
 
 def test_smoothing_gives_every_class_a_share(tmp_path: Path) -> None:
-    made = imported(table(tmp_path / "votes.csv"), probabilities(smoothing=0.3))
+    made = imported(table(tmp_path / "votes.csv"), probabilities=CLASSES, smoothing=0.3)
     np.testing.assert_allclose(softmax(logits_of(made))[0], [0.1, 0.7 / 4 + 0.1, 0.7 * 3 / 4 + 0.1], rtol=1e-6)
     assert not made.has_zeros
 
 
 def test_logits_stay_as_they_are(tmp_path: Path) -> None:
     rows = [["one", 3.5, -1.25, 0], ["two", 1e3, 2, 1]]
-    made = imported(table(tmp_path / "l.csv", rows), LabelValues("logits", CLASSES))
+    made = imported(table(tmp_path / "l.csv", rows), logits=CLASSES)
     np.testing.assert_array_equal(logits_of(made), np.array([row[1:] for row in rows], np.float32))
 
 
 def test_labels_are_smoothed_and_their_names_sorted(tmp_path: Path) -> None:
     path = table(tmp_path / "l.csv", [["one", "yes"], ["two", "no"], ["three", "perhaps"]], ("text", "answer"))
-    made = imported(path, LabelValues("labels", ("answer",)))
+    made = imported(path, label="answer")
     assert made.manifest.labels == ("no", "perhaps", "yes")
     right, wrong = 0.9 + 0.1 / 3, 0.1 / 3
     np.testing.assert_allclose(
@@ -91,17 +90,17 @@ def test_labels_are_smoothed_and_their_names_sorted(tmp_path: Path) -> None:
 
 def test_a_confidence_leaves_the_rest_to_the_other_classes(tmp_path: Path) -> None:
     path = table(tmp_path / "l.csv", [["one", "2", 0.8], ["two", "10", 0.5]], ("text", "rating", "sure"))
-    values = LabelValues("labels", ("rating",), classes=("10", "9", "2"), confidence="sure")
+    values: dict[str, Any] = dict(label="rating", classes=("10", "9", "2"), confidence="sure")
     np.testing.assert_allclose(
-        softmax(logits_of(imported(path, values))), [[0.1, 0.1, 0.8], [0.5, 0.25, 0.25]], rtol=1e-6
+        softmax(logits_of(imported(path, **values))), [[0.1, 0.1, 0.8], [0.5, 0.25, 0.25]], rtol=1e-6
     )
 
 
 def test_numbers_as_labels_are_sorted_as_numbers_or_name_a_class_by_its_place(tmp_path: Path) -> None:
     path = table(tmp_path / "l.csv", [["one", "10"], ["two", "2"]], ("text", "rating"))
-    assert imported(path, LabelValues("labels", ("rating",))).manifest.labels == ("2", "10")
+    assert imported(path, label="rating").manifest.labels == ("2", "10")
     table(path, [["one", "1"], ["two", "0"]], ("text", "rating"))
-    made = imported(path, LabelValues("labels", ("rating",), classes=("negative", "positive")), force=True)
+    made = imported(path, label="rating", classes=("negative", "positive"), force=True)
     assert logits_of(made).argmax(axis=1).tolist() == [1, 0]
 
 
@@ -109,9 +108,9 @@ def test_every_format_gives_the_same_labels(tmp_path: Path) -> None:
     records = [dict(zip(("text", *CLASSES), row, strict=True)) for row in VOTES]
     (tmp_path / "v.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "v.parquet")
-    expected = imported(table(tmp_path / "v.csv"), probabilities())
+    expected = imported(table(tmp_path / "v.csv"))
     for name in ("v.jsonl", "v.parquet"):
-        made = imported(tmp_path / name, probabilities(), force=True)
+        made = imported(tmp_path / name, **PROBABILITIES, force=True)
         np.testing.assert_array_equal(logits_of(made), logits_of(expected))
         assert made.manifest.notes["values_sha256"] == expected.manifest.notes["values_sha256"]
 
@@ -119,19 +118,19 @@ def test_every_format_gives_the_same_labels(tmp_path: Path) -> None:
 def test_pairs_and_columns_by_number(tmp_path: Path) -> None:
     path = tmp_path / "p.tsv"
     path.write_text("".join(f"the first text {n}\tits second one {n}\t{n % 2}\t{1 - n % 2}\n" for n in range(9)))
-    made = imported(path, LabelValues("probabilities", ("2", "3"), classes=("no", "yes")))
+    made = imported(path, probabilities=("2", "3"), classes=("no", "yes"))
     assert made.manifest.labels == ("no", "yes")
     assert next(iter(made))[0] == Example("the first text 0", "its second one 0")
 
 
 def test_rows_without_text_are_skipped_and_the_same_text_stays_several_rows(tmp_path: Path) -> None:
     rows = [["same", 1, 0, 1], ["same", 0, 1, 1], ["", 5, 5, 5]]
-    made = imported(table(tmp_path / "v.csv", rows), probabilities())
+    made = imported(table(tmp_path / "v.csv", rows))
     assert [example.text for example, _ in made] == ["same", "same"] and made.rows == 2
 
 
 def test_the_manifest_says_what_from_where_and_names_no_path(tmp_path: Path) -> None:
-    made = imported(table(tmp_path / "votes.csv"), probabilities(smoothing=0.1))
+    made = imported(table(tmp_path / "votes.csv"), probabilities=CLASSES, smoothing=0.1)
     texts = ContentFingerprint(Example(row[0]) for row in VOTES)
     whole = ContentFingerprint(Example(row[0], tags=tuple(map(str, row[1:]))) for row in VOTES)
     (data,) = made.manifest.data
@@ -151,7 +150,9 @@ def test_the_manifest_says_what_from_where_and_names_no_path(tmp_path: Path) -> 
 
 def test_shards_are_of_2048_rows_at_most(tmp_path: Path) -> None:
     rows = [[f"text {n}", n % 3 == 0, n % 3 == 1, n % 3 == 2] for n in range(2050)]
-    made = imported(table(tmp_path / "v.csv", [[r[0], *map(int, r[1:])] for r in rows]), probabilities(smoothing=0.1))
+    made = imported(
+        table(tmp_path / "v.csv", [[r[0], *map(int, r[1:])] for r in rows]), probabilities=CLASSES, smoothing=0.1
+    )
     assert [pq.read_metadata(path).num_rows for path in sorted(made.path.glob("*.parquet"))] == [2048, 2]
     assert logits_of(made).argmax(axis=1).tolist() == [n % 3 for n in range(2050)]
 
@@ -160,23 +161,23 @@ def test_labels_of_many_classes_are_read_again(tmp_path: Path) -> None:
     """Hard labels are packed to less than a hundredth of their size."""
     classes = [f"c{n}" for n in range(9000)]
     rows = [["a fine film", name] for name in classes[:2048]]
-    values = LabelValues("labels", ("label",), classes=tuple(classes))
-    made = imported(table(tmp_path / "v.csv", rows, ("text", "label")), values)
+    values = dict(label="label", classes=tuple(classes))
+    made = imported(table(tmp_path / "v.csv", rows, ("text", "label")), **values)
     assert logits_of(made).argmax(axis=1).tolist() == [*range(2048)]
 
 
 # What it refuses
 
-LABELS = {"header": ("text", "answer", "sure"), "values": LabelValues("labels", ("answer",))}
-SURE = {**LABELS, "values": LabelValues("labels", ("answer",), confidence="sure")}
+LABELS = {"header": ("text", "answer", "sure"), "values": dict(label="answer")}
+SURE = {**LABELS, "values": dict(label="answer", confidence="sure")}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"header": ("text", "bad", "mixed", "god")}, r"no column 'good'; it has .*Did you mean 'god'\?"),
     (
-        {"header": ("text", "bad", "good", "good"), "values": LabelValues("logits", ("bad", "good"))},
+        {"header": ("text", "bad", "good", "good"), "values": dict(logits=("bad", "good"))},
         "has two columns 'good'",
     ),
     (
-        {"header": ("review", "text", "mixed", "good"), "values": LabelValues("probabilities", ("text", "good"))},
+        {"header": ("review", "text", "mixed", "good"), "values": dict(probabilities=("text", "good"))},
         "--text",
     ),
     ({"rows": [["a", 0.5, "x", 0.5]]}, "v.csv, line 2 has 'x' in column 'mixed', and a number of 0 or more is needed"),
@@ -189,7 +190,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rows": [["a", 0.2, 0.2, 0.2]]}, "sum to 0.6; .* name a column for every class, or divide each row by its sum"),
     ({"rows": [["a", "1e999", 0, 0]]}, "line 2 has '1e999'"),
     (
-        {"rows": [["a", "1e200", 0, 0]], "values": LabelValues("logits", CLASSES)},
+        {"rows": [["a", "1e200", 0, 0]], "values": dict(logits=CLASSES)},
         "'1e200' .* a finite number is needed",
     ),
     ({"rows": [["", 1, 0, 0]]}, "v.csv holds no text"),
@@ -201,7 +202,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "line 3 has '95' in column 'sure', and a number from 0 to 1",
     ),
     (
-        {**LABELS, "rows": [["a", "ye", 1]], "values": LabelValues("labels", ("answer",), classes=("no", "yes"))},
+        {**LABELS, "rows": [["a", "ye", 1]], "values": dict(label="answer", classes=("no", "yes"))},
         r"line 2 has the label 'ye', which is none of no, yes; .* Did you mean 'yes'\?",
     ),
 ]
@@ -211,32 +212,32 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_is_no_label_is_refused_and_leaves_nothing(given: dict[str, Any], message: str, tmp_path: Path) -> None:
     path = table(tmp_path / "v.csv", given.get("rows", VOTES), given.get("header", ("text", *CLASSES)))
     with pytest.raises(CompressError, match=message):
-        imported(path, given.get("values", probabilities()))
+        imported(path, **given.get("values", PROBABILITIES))
     assert [entry.name for entry in tmp_path.iterdir()] == ["v.csv"]
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (LabelValues("logits", ("a", "b", "a")), "'a' is named twice"),
-        (LabelValues("logits", ("a",)), "two classes or more"),
-        (LabelValues("logits", ("a", "")), "each with a name"),
-        (LabelValues("logits", ("a", "b"), classes=("x",)), "--classes names 1 classes, and there are 2 columns"),
-        (LabelValues("logits", ("a", "b"), confidence="c"), "--confidence is the probability of a --label"),
-        (LabelValues("logits", ("a", "b"), smoothing=0.1), "--smoothing changes probabilities and labels"),
-        (LabelValues("labels", ("a",), smoothing=1.0), "smoothing = 1.0 must be at least 0 and below 1"),
+        (dict(logits=("a", "b", "a")), "'a' is named twice"),
+        (dict(logits=("a",)), "two classes or more"),
+        (dict(logits=("a", "")), "each with a name"),
+        (dict(logits=("a", "b"), classes=("x",)), "--classes names 1 classes, and there are 2 columns"),
+        (dict(logits=("a", "b"), confidence="c"), "--confidence changes nothing without --label NAME"),
+        (dict(logits=("a", "b"), smoothing=0.1), "--smoothing changes nothing without --probabilities"),
+        (dict(label="a", smoothing=1.0), "smoothing = 1.0 must be below 1"),
     ],
 )
-def test_settings_that_do_not_fit_together(values: LabelValues, message: str) -> None:
+def test_settings_that_do_not_fit_together(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CompressError, match=message):
-        values.check()
+        import_labels("v.csv", "labels", **values)
 
 
 def test_words_with_tags_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"words": ["a"], "tags": ["X"]}\n{"words": ["b"], "tags": ["Y"]}\n')
     with pytest.raises(CompressError, match="holds words with tags, and imported labels are of whole texts"):
-        imported(path, LabelValues("labels", ("tags",)))
+        imported(path, label="tags")
 
 
 # On the command line

@@ -21,8 +21,8 @@ from compress.labelling import label as label_module
 from compress.labelling import parts as merge_module
 from compress.labelling.label import Engine
 from compress.labelling.label_dir import LabelDir, write_shard
-from compress.labelling.parts import merge_labels
 from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
+from compress.requests.labelling import merge_labels
 from compress.tasks import default
 from tests.labelling.test_label import ROWS, pool, text_file, tree
 from tests.support.labelling import LabelOptions, label

@@ -140,7 +140,7 @@ def test_directory_with_weights_and_graph_says_which_answers(
 
 
 def test_quantized_copy_of_another_layout_is_complete(foreign: Path, tmp_path: Path) -> None:
-    from compress.quantization.quantize import quantize
+    from compress.requests.compression import quantize
 
     (foreign / "onnx").mkdir()
     (foreign / "model.onnx").rename(foreign / "onnx" / "model.onnx")
@@ -151,7 +151,7 @@ def test_quantized_copy_of_another_layout_is_complete(foreign: Path, tmp_path: P
 
 def test_foreign_graph_that_a_quantizer_cannot_read_is_one_sentence(foreign: Path, tmp_path: Path) -> None:
     """Its logits come straight from an input, so that there is no last layer to leave out."""
-    from compress.quantization.quantize import quantize
+    from compress.requests.compression import quantize
 
     def straight(model: onnx.ModelProto) -> None:
         graph = model.graph

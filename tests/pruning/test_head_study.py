@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,22 +16,20 @@ import torch
 from torch import Tensor
 
 from compress.cli import execute
-from compress.data import Example, LabelledData
+from compress.data import Example
 from compress.errors import CompressError
-from compress.inference.compute import Compute
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.pruning import scoring as scoring_module
 from compress.pruning.evaluation import MaskedEvaluation
-from compress.pruning.head_study import RANDOM_ORDERS, HeadStudy, head_study
+from compress.pruning.head_study import RANDOM_ORDERS
 from compress.reporting import pruning_page
 from compress.reporting.pruning_page import heads_page, holm
 from compress.reporting.svg import Series
+from compress.requests.compression import head_study
 from compress.surgery.remove import remove_heads
 from tests.support.tiny import HEADS, LABELS, LAYERS, bilstm, classifier, tokenizer, write
 from tests.support.training_data import train_rows, validation_rows
-
-SETTINGS: tuple[Any, ...] = (LabelledData, HeadStudy, Compute)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +45,7 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def studied(model: Path, output: Path, **options: Any) -> Path:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "step": 0.25}
     given |= options
-    named = [{f.name: given.pop(f.name) for f in fields(kind) if f.name in given} for kind in SETTINGS]
-    data, study, compute = (kind(**chosen) for kind, chosen in zip(SETTINGS, named, strict=True))
-    return head_study(model, output, data=data, study=study, compute=compute, **given)
+    return head_study(model, output, **given)
 
 
 def content(directory: Path) -> dict[str, Any]:
@@ -284,8 +280,8 @@ def test_holms_correction() -> None:
         ({"criteria": ("gradeint",)}, "unknown criterion 'gradeint'"),
         ({"train": []}, "no rows to score the heads on; give labelled rows with --train FILE"),
         ({"validation": []}, "no rows to measure on; give labelled rows with --validation FILE"),
-        ({"examples": 0}, "--examples 0"),
-        ({"step": 0.0}, "--step 0.0"),
+        ({"examples": 0}, "examples = 0 must be at least 1"),
+        ({"step": 0.0}, "step = 0.0 must be above 0"),
         ({"validation": train_rows()}, "All 40 rows of train also occur in validation"),
         ({"train": [replace(train_rows()[0], label="great")]}, "which the model does not know"),
     ],

@@ -17,8 +17,7 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import choose_runtime
 from compress.models.model_dir import ModelDir
-from compress.pruning.prune import PruningData, prune
-from compress.recipes import Pruning
+from compress.requests.compression import prune
 from tests.support.labelling import label
 from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import LABELS, bilstm, classifier, load, write
@@ -125,13 +124,7 @@ def test_timing_leaves_the_threads_of_the_process_alone(teacher: Path, tmp_path:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        prune(
-            teacher,
-            Pruning(layers="1"),
-            tmp_path / "small",
-            data=PruningData(train_rows(), validation_rows()),
-            compute=Compute("cpu"),
-        )
+        prune(teacher, tmp_path / "small", train=train_rows(), validation=validation_rows(), device="cpu", layers="1")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
 import pytest
 
 from compress.cli import execute
-from compress.data import Example, LabelledData
+from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.speedup_intervals import Interval
 from compress.models.model_dir import ModelDir
-from compress.quantization.candidates import Quantization
-from compress.quantization.quantize import Judge, quantize
+from compress.quantization.quantize import Judge
+from compress.requests.compression import Quantize, quantize
 from tests.support.tiny import onnx_directory, torch_directory
 from tests.support.training_data import labelled_file, train_rows, validation_rows
 
 DYNAMIC, REDUCED, STATIC = NAMES = ("onnx-dynamic", "onnx-dynamic reduce_range", "onnx-qdq")
-AUTO = Quantization("auto", max_accuracy_drop=100, min_agreement=0)
-BOTH = LabelledData(train=train_rows(), validation=validation_rows())
+AUTO: dict[str, Any] = {"method": "auto", "max_accuracy_drop": 100.0, "min_agreement": 0.0}
+BOTH: dict[str, Any] = {"train": train_rows(), "validation": validation_rows()}
 
 
 def is_static(graph: onnx.GraphProto) -> bool:
@@ -60,8 +60,7 @@ def test_the_fastest_at_the_named_batch_sizes_is_kept(
 ) -> None:
     speeds |= {(DYNAMIC, 1): 2.0, (REDUCED, 1): 1.2, (STATIC, 1): 2.4}
     speeds |= {(DYNAMIC, 32): 2.0, (REDUCED, 32): 3.0, (STATIC, 32): 0.94}
-    wanted = Quantization("auto", max_accuracy_drop=100, min_agreement=0, batch_sizes=sizes)
-    made = quantize(torch_directory("bert"), tmp_path / "int8", quantization=wanted, data=BOTH)
+    made = quantize(torch_directory("bert"), tmp_path / "int8", **AUTO, **BOTH, batch_sizes=sizes)
     notes = made.manifest.notes
     assert notes["method"].startswith(f"{best}, the fastest that passes") and notes["precision"] == "int8"
     assert set(notes["candidates"]) == set(NAMES)
@@ -82,12 +81,12 @@ def test_one_that_does_not_pass_is_not_kept_however_fast(
     speeds |= {(name, size): value for name, value in zip(NAMES, (1.5, 1.4, 9.0), strict=True) for size in (1, 32)}
     check = Judge.check
 
-    def refuse_static(self: Judge, rows: Any, gold: Any, metric: Any, limits: Quantization, **options: Any) -> object:
+    def refuse_static(self: Judge, rows: Any, gold: Any, metric: Any, limits: Quantize, **options: Any) -> object:
         least = 1.1 if self.name == STATIC else 0.0  # type: ignore[attr-defined]
-        return check(self, rows, gold, metric, replace(limits, min_agreement=least), **options)
+        return check(self, rows, gold, metric, SimpleNamespace(**{**vars(limits), "min_agreement": least}), **options)
 
     monkeypatch.setattr(Judge, "check", refuse_static)
-    made = quantize(torch_directory("bert"), tmp_path / "int8", quantization=AUTO, data=BOTH)
+    made = quantize(torch_directory("bert"), tmp_path / "int8", **AUTO, **BOTH)
     assert made.manifest.notes["method"].startswith(f"{DYNAMIC}, the fastest that passes")
     (reason,) = made.manifest.notes["candidates"][STATIC]["reasons"]
     assert "it agrees with fp32 on" in reason
@@ -96,7 +95,7 @@ def test_one_that_does_not_pass_is_not_kept_however_fast(
 def test_float32_is_kept_where_none_is_faster(speeds: dict[tuple[str, int], float], tmp_path: Path) -> None:
     speeds |= {(name, size): 0.9 for name in NAMES for size in (1, 32)}
     source = onnx_directory("bert")
-    made = quantize(source, tmp_path / "int8", quantization=AUTO, data=LabelledData(validation=validation_rows()))
+    made = quantize(source, tmp_path / "int8", **AUTO, validation=validation_rows())
     notes = made.manifest.notes
     assert notes["precision"] == "fp32" and "the first, as none passes" in notes["method"]
     assert (made.path / "model.onnx").read_bytes() == (source.path / "model.onnx").read_bytes()
@@ -107,7 +106,7 @@ def test_a_candidate_that_cannot_be_made_is_left_out_with_the_reason(
     speeds: dict[tuple[str, int], float], tmp_path: Path
 ) -> None:
     speeds |= {(name, size): 1.5 for name in NAMES for size in (1, 32)}
-    made = quantize(torch_directory("cnn"), tmp_path / "int8", quantization=AUTO, data=BOTH)
+    made = quantize(torch_directory("cnn"), tmp_path / "int8", **AUTO, **BOTH)
     assert made.manifest.notes["precision"] == "int8"
     assert "nodes are named after torch modules" in made.manifest.notes["candidates"][STATIC]
     assert {entry["role"] for entry in made.manifest.data} == {"validation"}  # the kept one read no training rows
@@ -142,24 +141,22 @@ def test_where_no_candidate_can_be_made_the_reason_is_given(tmp_path: Path, monk
 
     monkeypatch.setattr("compress.quantization.quantize.make", refuse)
     with pytest.raises(CompressError, match="this graph is odd"):
-        quantize(torch_directory("bert"), tmp_path / "int8", quantization=AUTO, data=BOTH)
+        quantize(torch_directory("bert"), tmp_path / "int8", **AUTO, **BOTH)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("quantization", "data", "message"),
+    ("options", "message"),
     [
-        (AUTO, LabelledData(), "--validation FILE"),
-        (Quantization("auto", {"per_channel": False}), BOTH, "name a method"),
-        (Quantization("auto", keep_fp32=1), LabelledData(validation=validation_rows()), "--train FILE"),
-        (Quantization("auto", keep_fp32=2), BOTH, "--keep-fp32 2 would leave nothing"),
-        (Quantization("auto", batch_sizes=()), BOTH, "--batch-size"),
-        (Quantization(batch_sizes=(1, 0)), BOTH, "--batch-size"),
+        (AUTO, "--validation FILE"),
+        ({**BOTH, "method": "auto", "options": {"per_channel": False}}, "name a method"),
+        ({"method": "auto", "keep_fp32": 1, "validation": validation_rows()}, "--train FILE"),
+        ({**BOTH, "method": "auto", "keep_fp32": 2}, "--keep-fp32 2 would leave nothing"),
+        ({**BOTH, "method": "auto", "batch_sizes": ()}, "--batch-size"),
+        ({**BOTH, "batch_sizes": (1, 0)}, "--batch-size"),
     ],
 )
-def test_what_auto_cannot_do_is_refused(
-    quantization: Quantization, data: LabelledData, message: str, tmp_path: Path
-) -> None:
+def test_what_auto_cannot_do_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(CompressError, match=message):
-        quantize(torch_directory("bert"), tmp_path / "int8", quantization=quantization, data=data)
+        quantize(torch_directory("bert"), tmp_path / "int8", **options)
     assert not list(tmp_path.iterdir())

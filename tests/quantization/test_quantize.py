@@ -16,20 +16,19 @@ import pytest
 from transformers import PreTrainedModel
 
 from compress import plugins
-from compress.data import LabelledData
 from compress.data.examples import Example, describe_rows
 from compress.errors import CompressError
 from compress.evaluation.metrics import ACCURACY
 from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import operator_counts
 from compress.inference.batching import logits_of
-from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.quantization.candidates import Quantization, observed_ranges
-from compress.quantization.quantize import Judge, quantize
+from compress.quantization.candidates import observed_ranges
+from compress.quantization.quantize import Judge
+from compress.requests.compression import Quantize, quantize
 from compress.tasks import find_task
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import bilstm_tagger
@@ -185,8 +184,9 @@ def test_int8_that_passes_is_kept(tmp_path: Path, faster: None) -> None:
     made = quantize(
         source,
         tmp_path / "int8",
-        quantization=Quantization(max_accuracy_drop=10, min_agreement=0.8),
-        data=LabelledData(validation=rows),
+        max_accuracy_drop=10,
+        min_agreement=0.8,
+        validation=rows,
     )
     notes = made.manifest.notes
     assert notes["precision"] == "int8" and notes["checked"] is True and "reason" not in notes
@@ -223,7 +223,7 @@ def test_int8_that_fails_becomes_fp32(
 ) -> None:
     monkeypatch.setattr(plugins.find("quantizers", "onnx-dynamic").load(), "quantize", broken)
     source = torch_directory("bert")
-    made = quantize(source, tmp_path / "made", data=LabelledData(validation=labelled_by(onnx_directory("bert").path)))
+    made = quantize(source, tmp_path / "made", validation=labelled_by(onnx_directory("bert").path))
     notes = made.manifest.notes
     assert notes["precision"] == "fp32"
     assert re.search(reason, notes["reason"])
@@ -239,8 +239,9 @@ def test_int8_that_agrees_too_little_becomes_fp32(
     made = quantize(
         onnx_directory("bert"),
         tmp_path / "made",
-        quantization=Quantization(max_accuracy_drop=100, min_agreement=0.9),
-        data=LabelledData(validation=rows),
+        max_accuracy_drop=100,
+        min_agreement=0.9,
+        validation=rows,
     )
     assert made.manifest.notes["check"]["agreement"] < 0.9
     assert "it agrees with fp32 on" in made.manifest.notes["reason"]
@@ -254,8 +255,9 @@ def test_int8_that_is_not_faster_becomes_fp32(tmp_path: Path, monkeypatch: pytes
     made = quantize(
         source,
         tmp_path / "made",
-        quantization=Quantization(max_accuracy_drop=50, min_agreement=0),
-        data=LabelledData(validation=rows),
+        max_accuracy_drop=50,
+        min_agreement=0,
+        validation=rows,
     )
     assert made.manifest.notes["precision"] == "fp32"
     assert "not faster on this host (x0.80 at batch size 1, x1.10 at batch size 32)" in made.manifest.notes["reason"]
@@ -275,8 +277,9 @@ def test_regression_is_checked_by_correlation(tmp_path: Path, faster: None) -> N
     made = quantize(
         model,
         tmp_path / "made",
-        quantization=Quantization(max_accuracy_drop=100, min_agreement=0.5),
-        data=LabelledData(validation=rows),
+        max_accuracy_drop=100,
+        min_agreement=0.5,
+        validation=rows,
     )
     assert made.manifest.task == "regression" and made.manifest.metrics[0]["name"] == "pearson"
     assert made.manifest.notes["precision"] == "int8"
@@ -287,18 +290,18 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, faster: None) -> None:
     target = tmp_path / "made"
     for options, message in [
         (
-            {"quantization": Quantization("onnx-dynamik")},
+            {"method": "onnx-dynamik"},
             "unknown quantizer 'onnx-dynamik'; there is auto, .*Did you mean 'onnx-dynamic'",
         ),
         (
-            {"quantization": Quantization(options={"per_chanel": True})},
+            {"options": {"per_chanel": True}},
             "no option 'per_chanel'.*Did you mean 'per_channel'",
         ),
-        ({"compute": Compute("cuda")}, "--device cuda.*--device cpu"),
-        ({"quantization": Quantization(max_accuracy_drop=-1.0)}, "--max-accuracy-drop -1.0 is below 0"),
-        ({"quantization": Quantization(min_agreement=95.0)}, "--min-agreement 95.0 is not a share"),
-        ({"data": LabelledData(validation=rows, metric="pearson")}, "metric 'pearson' does not fit classification"),
-        ({"data": LabelledData(validation=[replace(rows[0], label="neutral")])}, "'neutral'"),
+        ({"device": "cuda"}, "--device cuda.*--device cpu"),
+        ({"max_accuracy_drop": -1.0, "validation": rows}, "max_accuracy_drop = -1.0 must be at least 0"),
+        ({"min_agreement": 95.0}, "min_agreement = 95.0 must be at most 1"),
+        ({"validation": rows, "metric": "pearson"}, "metric 'pearson' does not fit classification"),
+        ({"validation": [replace(rows[0], label="neutral")]}, "'neutral'"),
     ]:
         with pytest.raises(CompressError, match=message):
             quantize(source, target, **options)  # type: ignore[arg-type]
@@ -323,7 +326,7 @@ def test_training_rows_are_no_validation_rows(tmp_path: Path) -> None:
     train = describe_rows({"train": rows})
     finish(directory, Manifest(stage="distill", labels=LABELS, data=tuple(train)))
     with pytest.raises(CompressError, match="the validation rows are the train rows of"):
-        quantize(ModelDir.open(directory), tmp_path / "made", data=LabelledData(validation=rows))
+        quantize(ModelDir.open(directory), tmp_path / "made", validation=rows)
 
 
 def test_a_drop_of_just_what_is_allowed_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +336,10 @@ def test_a_drop_of_just_what_is_allowed_passes(monkeypatch: pytest.MonkeyPatch) 
     right = {"fp32": 255, "int8": 252}
     monkeypatch.setattr(judge, "logits", lambda name, *_: np.eye(2)[1 * (np.arange(300) >= right[name])], raising=False)
     rows = examples(300)
-    check = judge.check(rows, np.zeros(300, int), ACCURACY, Quantization(min_agreement=0.9))
+    limits = Quantize("model", validation=rows, min_agreement=0.9)
+    check = judge.check(rows, np.zeros(300, int), ACCURACY, limits)
     assert check.reasons == ()
-    check = judge.check(rows, np.zeros(300, int), ACCURACY, Quantization(max_accuracy_drop=0.9, min_agreement=0.9))
+    check = judge.check(
+        rows, np.zeros(300, int), ACCURACY, Quantize("model", validation=rows, max_accuracy_drop=0.9, min_agreement=0.9)
+    )
     assert check.reasons == ("accuracy drops by 1.00 points, more than the 0.9 allowed",)

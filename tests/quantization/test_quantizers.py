@@ -17,7 +17,6 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from compress import plugins
-from compress.data import LabelledData
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
@@ -26,9 +25,9 @@ from compress.inference.speedup_intervals import Interval
 from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import ModelDir
 from compress.models.networks.small_graph import SCALED_TABLE, ZERO_OR_ONE
-from compress.quantization.candidates import Quantization, default_method, needs_training_rows, observed_ranges
-from compress.quantization.quantize import Judge, quantize
-from compress.requests.exporting import export
+from compress.quantization.candidates import default_method, needs_training_rows, observed_ranges
+from compress.quantization.quantize import Judge
+from compress.requests.compression import export, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.cpu import exact_runtime, saturates
 from tests.support.tagging import sentences, tagger
@@ -172,9 +171,7 @@ def test_a_model_without_ranges_is_calibrated_on_training_rows(tmp_path: Path, f
     source = torch_directory("bert")
     assert default_method(source) == "onnx-dynamic"
     assert needs_training_rows(source, "onnx-qdq") and not needs_training_rows(source, None)
-    made = quantize(
-        source, tmp_path / "int8", quantization=Quantization(method="onnx-qdq"), data=LabelledData(train=train_rows())
-    )
+    made = quantize(source, tmp_path / "int8", method="onnx-qdq", train=train_rows())
     assert made.manifest.notes["ranges"] == "observed on training rows"
     assert [entry["role"] for entry in made.manifest.data] == ["train"]
     exact = text_logits(onnx_directory("bert").path)
@@ -221,8 +218,9 @@ def test_the_most_sensitive_layer_stays_in_fp32(method: str, tmp_path: Path, mon
     made = quantize(
         source,
         tmp_path / "int8",
-        quantization=Quantization(method=method, keep_fp32=1),
-        data=LabelledData(train=train_rows()),
+        method=method,
+        keep_fp32=1,
+        train=train_rows(),
     )
     assert made.manifest.notes["layers in fp32"] == [1]
     assert len(made.manifest.notes["sensitivity by layer"]) == 2
@@ -233,7 +231,7 @@ def test_the_most_sensitive_layer_stays_in_fp32(method: str, tmp_path: Path, mon
 
 
 def test_layers_that_share_weights_stay_in_fp32_together(tmp_path: Path) -> None:
-    made = quantize(torch_directory("albert"), tmp_path / "int8", quantization=Quantization(options={"keep_fp32": [0]}))
+    made = quantize(torch_directory("albert"), tmp_path / "int8", options={"keep_fp32": [0]})
     nodes = onnx.load(str(made.path / "model.onnx")).graph.node
     assert not any(layer_of(node) == 0 and node.op_type == "MatMulIntegerToFloat" for node in nodes)
     assert any(layer_of(node) == 0 and node.op_type == "MatMul" for node in nodes)
@@ -304,9 +302,7 @@ def test_the_file_holds_what_the_bits_say(tmp_path: Path) -> None:
 
 def test_bits_for_a_model_that_was_trained_for_none(tmp_path: Path) -> None:
     source = torch_directory("pruned-bert")
-    made = quantize(
-        source, tmp_path / "packed", quantization=Quantization(method="packed", options={"bits": 4, "groups": 16})
-    )
+    made = quantize(source, tmp_path / "packed", method="packed", options={"bits": 4, "groups": 16})
     opened, original = made.load(), source.load()
     weight = original.bert.encoder.layer[0].attention.self.query.weight
     assert torch.equal(
@@ -321,8 +317,9 @@ def test_packed_weights_are_kept_and_the_check_is_told(tmp_path: Path) -> None:
     made = quantize(
         source,
         tmp_path / "packed",
-        quantization=Quantization(max_accuracy_drop=0, min_agreement=1),
-        data=LabelledData(validation=validation_rows()),
+        max_accuracy_drop=0,
+        min_agreement=1,
+        validation=validation_rows(),
     )
     notes = made.manifest.notes
     assert notes["precision"] == "packed" and made.is_packed and notes["check"]["speedup"] == {}
@@ -355,7 +352,7 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
         (bert, {"method": "onnx-qdq"}, "was not trained with ranges.*--train FILE"),
         (graph, {"method": "onnx-qdq", "train": rows}, "is an ONNX model, on which neither.*torch directory"),
         (bert, {"keep_fp32": 1}, "which layers are sensitive.*--train FILE"),
-        (bert, {"keep_fp32": -1}, "--keep-fp32 -1 is below 0"),
+        (bert, {"keep_fp32": -1}, "keep_fp32 = -1 must be at least 0"),
         (bert, {"keep_fp32": 2, "train": rows}, "--keep-fp32 2 would leave nothing to quantize"),
         (bert, {"train": rows}, "--train would not be read: onnx-dynamic"),
         (few_bits, {"keep_fp32": 1, "train": rows}, "--keep-fp32 does not fit: packed"),
@@ -376,8 +373,7 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
     ]
     for source, options, message in requests:
         with pytest.raises(CompressError, match=message):
-            data = LabelledData(options.pop("train", ()), options.pop("validation", ()))
-            quantize(source, tmp_path / "made", quantization=Quantization(**options), data=data)
+            quantize(source, tmp_path / "made", **options)
     assert not (tmp_path / "made").exists()
 
 
@@ -386,13 +382,11 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_a_tagger_is_packed_or_keeps_layers_in_fp32(tmp_path: Path) -> None:
     source = ModelDir.open(write(tmp_path / "tagger", tagger()))
-    packed = quantize(source, tmp_path / "packed", quantization=Quantization(method="packed", options={"bits": 8}))
+    packed = quantize(source, tmp_path / "packed", method="packed", options={"bits": 8})
     inputs = padded_example(source.load(), 2, 7)
     with torch.no_grad():
         found, exact = packed.load()(**inputs).logits, source.load()(**inputs).logits
     assert found.shape == exact.shape == (2, 7, exact.shape[2])
     assert 0 < (found - exact).abs().max() < 0.1 * exact.abs().max()
-    made = quantize(
-        source, tmp_path / "int8", quantization=Quantization(keep_fp32=1), data=LabelledData(train=sentences())
-    )
+    made = quantize(source, tmp_path / "int8", keep_fp32=1, train=sentences())
     assert len(made.manifest.notes["layers in fp32"]) == 1

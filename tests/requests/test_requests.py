@@ -7,12 +7,14 @@ import importlib
 import shlex
 from typing import Any
 
+import click
 import pytest
 
 import compress
 from compress.cli import REQUESTS, cli
 from compress.errors import CompressError
-from compress.requests import Request, declared_of, fields_of, option_of
+from compress.fields import declared_of, fields_of, option_of, snake_case
+from compress.requests import Request
 from compress.requests.benchmarking import Replay
 from compress.requests.training import Distill, Finetune
 from tests.support.tiny import examples
@@ -40,11 +42,19 @@ def test_each_field_changes_the_key_or_is_declared_not_to(name: str, field: str)
     assert (first.key() != second.key()) == decides
 
 
+def command_of(name: str) -> click.Command:
+    found: click.Command = cli
+    for word in name.split():
+        assert isinstance(found, click.Group)
+        command = found.get_command(click.Context(cli), word)
+        assert command is not None
+        found = command
+    return found
+
+
 @pytest.mark.parametrize("name", DECLARED)
 def test_each_field_has_its_option_with_its_help(name: str) -> None:
-    command = cli.get_command(None, name)  # type: ignore[arg-type]
-    assert command is not None
-    options = {option: parameter for parameter in command.params for option in parameter.opts}
+    options = {option: parameter for parameter in command_of(name).params for option in parameter.opts}
     for field, known in fields_of(DECLARED[name]).items():
         declared = declared_of(known)
         if declared.has_option:
@@ -55,7 +65,7 @@ def test_each_field_has_its_option_with_its_help(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_the_python_function_says_what_it_takes(name: str) -> None:
-    function = getattr(compress, name.replace(" ", "_"))
+    function = getattr(compress, snake_case(DECLARED[name]))
     assert [*function.__signature__.parameters][:1] == [*fields_of(DECLARED[name])][:1]
     assert all(f"{field}: " in function.__doc__ for field in fields_of(DECLARED[name]))
 

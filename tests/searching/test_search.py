@@ -25,7 +25,7 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
-from compress.requests.calibration import cascade
+from compress.requests.compression import cascade
 from compress.searching import making, space
 from compress.searching import search as search_module
 from compress.searching.commands import making_again

@@ -18,6 +18,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.recipes import Choice, Phase, StudyRecipe, Vocabulary, resolved
 from compress.recipes.student import control_key
+from compress.requests.compression import Prune
 from compress.requests.studying import run
 from compress.requests.training import Distill
 from compress.studies import plan
@@ -80,7 +81,7 @@ class Case:
             (folder / f"{name}.toml").write_text(TINY_STUDENT.replace("logit-mse", loss))
         self.recipe.write_text(STUDY.replace("FOLDER", str(folder)))
         monkeypatch.setattr("compress.training.distill.distill", self._distill)
-        monkeypatch.setattr(run_module, "prune", self._prune)
+        monkeypatch.setattr("compress.pruning.prune.prune", self._prune)
         monkeypatch.setattr(run_module, "benchmark", self._benchmark)
         monkeypatch.setattr(
             "compress.reporting.report.report", lambda request: Path(request.output).mkdir(exist_ok=True)
@@ -98,8 +99,9 @@ class Case:
         self.trained.append((output.name, "control" if control else "student", recipe))
         self._write(output, recipe=recipe, seeds={"seed": request.seed}, notes={"control": control})
 
-    def _prune(self, teacher: ModelDir, pruning: Any, output: Path, **named: Any) -> None:
-        self.trained.append((output.name, "pruned", {"training": resolved(named["data"].training)}))
+    def _prune(self, request: Prune) -> None:
+        output = Path(request.output or "")
+        self.trained.append((output.name, "pruned", {"training": resolved(request.training)}))
         self._write(output)
 
     def _benchmark(

@@ -21,6 +21,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import alone, finish, writing
+from compress.pruning import prune as prune_module
 from compress.requests.studying import Run, run
 from compress.studies import run as run_module
 from compress.studies.data import open_study_rows
@@ -233,7 +234,7 @@ def test_stopped_in_every_stage_it_goes_on_and_repeats_nothing(case: Case, monke
 
     stub("label", "compress.labelling.label")
     stub("distill", "compress.training.distill")
-    stub("prune", "compress.studies.run")
+    stub("prune", "compress.pruning.prune")
     monkeypatch.setattr("compress.reporting.report.report", lambda request: Path(request.output).mkdir())
 
     def benchmark(*given: object, output: BenchmarkOutput, **named: object) -> None:
@@ -261,17 +262,19 @@ def test_what_another_command_makes_is_left_for_the_end(
 ) -> None:
     """The other command makes the student until this one begins to prune."""
     case.rewrite("quantize = false", "quantize = true")
-    monkeypatch.setattr(run_module, "quantize", lambda model, path, **named: copytree(model.path, path))
+    monkeypatch.setattr(
+        "compress.quantization.quantize.quantize", lambda asked: copytree(asked.model.path, asked.output)
+    )
     monkeypatch.setattr("compress.reporting.report.report", lambda request: Path(request.output).mkdir())
     monkeypatch.setattr(run_module, "benchmark", lambda *given, output, **named: output.path.write_text("{}\n"))
-    prunes = run_module.prune
+    prunes = prune_module.prune
     with ExitStack() as other:
 
         def prune(*given: Any, **named: Any) -> object:
             other.close()
             return prunes(*given, **named)
 
-        monkeypatch.setattr(run_module, "prune", prune)
+        monkeypatch.setattr(prune_module, "prune", prune)
         other.enter_context(Stages.open(case.out, False))
         other.enter_context(alone(case.out / "small.stage"))
         case.run()

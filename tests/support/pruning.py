@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compress.inference.compute import Compute
 from compress.models.model_dir import ModelDir
 from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.pruning import prune as prune_module
-from compress.pruning.prune import PruningData, prune
-from compress.recipes import Pruning
+from compress.requests.compression import prune
 from tests.support.tiny import load
 from tests.support.training_data import train_rows, validation_rows
-
-SETTINGS: tuple[Any, ...] = (Pruning, PruningData, Compute)
 
 
 def pruned(model: Path, output: Path, heads: str = "3", **options: Any) -> ModelDir:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "threads": 1}
     given |= {"heads": heads, "measure": False, **options}
-    named = [{f.name: given.pop(f.name) for f in fields(kind) if f.name in given} for kind in SETTINGS]
-    pruning, data, compute = (kind(**chosen) for kind, chosen in zip(SETTINGS, named, strict=True))
-    return prune(model, pruning, output, data=data, compute=compute, **given)
+    return prune(model, output, **given)
 
 
 def curve(directory: Path) -> list[dict[str, str]]:

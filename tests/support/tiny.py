@@ -301,7 +301,7 @@ def torch_directory(kind: str) -> ModelDir:
 @functools.cache
 def onnx_directory(kind: str) -> ModelDir:
     """Return the export of :func:`torch_directory`, made once in a run of tests."""
-    from compress.requests.exporting import export
+    from compress.requests.compression import export
 
     return _made_once(f"{kind}-onnx", lambda directory: export(torch_directory(kind), directory))
 

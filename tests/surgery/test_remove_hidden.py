@@ -24,7 +24,7 @@ from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
 from compress.models.prunable_units import heads_per_layer
 from compress.models.saving import describe_architecture
 from compress.pruning.scoring import hidden_importance
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from compress.surgery.remove import Member, remove_heads, remove_hidden, remove_layers, remove_neurons
 from tests.models.modeling.test_pruned import logits_without_compress
 from tests.support.tiny import (

@@ -29,7 +29,7 @@ from compress.data.tokenization import encode
 from compress.errors import CompressError
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from compress.surgery.remove_vocabulary import cut_tokenizer, cut_vocabulary, fallbacks
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import BAD, GOOD, PLAIN, PRUNABLE, bilstm, classifier, examples, pruned, tokenizer

@@ -13,15 +13,15 @@ import pytest
 from transformers import AutoModel
 
 from compress.cli import execute
-from compress.data import Example, open_source
+from compress.data import Example
 from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
-from compress.labelling.import_labels import LabelValues, import_labels
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import ModelDir
 from compress.pruning.prune import check_labels
 from compress.recipes import Choice, Phase, StudentRecipe
+from compress.requests.labelling import import_labels
 from compress.training.training_data import LabelledPool, TrainingData
 from tests.support.labelling import label
 from tests.support.tiny import LABELS, PLAIN, classifier, write
@@ -46,14 +46,9 @@ def table(path: Path, texts: Sequence[tuple[str, float]], names: Sequence[str]) 
 
 
 def imported(path: Path, texts: Sequence[tuple[str, float]] = (), names: Sequence[str] = LABELS) -> LabelDir:
-    values = LabelValues("probabilities", tuple(names))
-    source = open_source(
-        table(path.with_suffix(".jsonl"), texts or rows(), LABELS if set(names) == set(LABELS) else names),
-        role="unlabeled",
-        labelled=False,
-        values=values.columns,
-    )
-    return import_labels([source], values, path)
+    file = table(path.with_suffix(".jsonl"), texts or rows(), LABELS if set(names) == set(LABELS) else names)
+    made: LabelDir = import_labels(file, path, probabilities=tuple(names))
+    return made
 
 
 def answers(made: ModelDir, texts: Sequence[tuple[str, float]]) -> list[str]:
@@ -174,7 +169,7 @@ def test_gold_rows_without_imported_labels_are_refused(teacher: Path, tmp_path: 
 
 def test_pruning_recovers_by_its_own_model_alone(teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="was labelled by probabilities of labels.jsonl, which is neither"):
-        check_labels(ModelDir.open(teacher), [imported(tmp_path / "labels")], 1.0, True)
+        check_labels(ModelDir.open(teacher), [imported(tmp_path / "labels")])
 
 
 def test_the_pool_has_the_mapped_logits(teacher: Path, tmp_path: Path) -> None:

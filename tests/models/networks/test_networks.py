@@ -18,7 +18,7 @@ from compress.exporting.export import padded_example
 from compress.models import networks
 from compress.models.model_dir import ModelDir
 from compress.models.saving import save_model
-from compress.requests.exporting import export
+from compress.requests.compression import export
 from tests.models.modeling.test_pruned import logits_without_compress
 from tests.support.tagging import sentences, tagger
 from tests.support.tiny import classifier, examples, load, tokenizer

@@ -1,0 +1,237 @@
+"""What pruning, quantization, export, calibration and cascades are asked for."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from compress.fields import is_given, option, validated
+from compress.models.cascade_dir import CascadeDir
+from compress.models.model_dir import ModelDir
+from compress.recipes import Pruning, Training
+from compress.requests import (
+    OUTPUT,
+    Assignments,
+    Labels,
+    Model,
+    Models,
+    Names,
+    Numbers,
+    Output,
+    Percent,
+    Rows,
+    Text,
+    function,
+)
+from compress.requests.groups import Checks, LabelColumns, Placing, Seeded, Trained, Written
+
+
+@validated
+class Prune(Pruning, Written[ModelDir], LabelColumns, Checks, Trained):
+    """Remove layers, heads, neurons, hidden width and vocabulary, then recover accuracy.
+
+    Amounts are what is removed. A report in the new directory lists speed-up and accuracy after each removal, with the
+    metric after every step as a table and a chart.
+    """
+
+    stage = "compress.pruning.prune:prune"
+    NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {"overlap": ("validation",), "metric": ()}
+
+    model: Model = option(help="The model to prune.", metavar="DIR")
+    output: Output = OUTPUT
+    _: KW_ONLY
+    train: Rows = option(help="Labelled rows for scoring and for recovery.", metavar="FILE")
+    validation: Rows = option(
+        default=None, help="Labelled rows to evaluate each step and select the checkpoint.", metavar="FILE"
+    )
+    vocabulary: Text = option(
+        default=None, help="Keep only the subword tokens of this text; may be repeated.", metavar="FILE"
+    )
+    labels: Labels = option(
+        default=(), needs=("recover",), metavar="DIR", help="Text for --recover, from 'compress label'."
+    )
+    training: Training | None = option(default=None, has_option=False, help="Hyperparameters of the recovery.")
+    measure: bool = option(default=True, help="Time each removal, on one thread or --threads.")
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if self.max_accuracy_drop and not is_given(self.validation):
+            yield (
+                "--max-accuracy-drop is judged on rows that the model was not fitted on; give them with "
+                "--validation FILE"
+            )
+        if self.recover and not is_given(self.validation) and not self.labels:
+            yield "--recover needs rows to select the checkpoint by; give --validation FILE, or --labels DIR"
+
+
+@validated
+class HeadStudy(Written[Path], LabelColumns, Checks, Seeded):
+    """Study the importance of a model's attention heads, without changing it.
+
+    Writes heads.json, tables, and a report: importance by criterion, the metric with one head removed, with one head
+    kept in a layer, and with more and more heads removed.
+    """
+
+    stage = "compress.pruning.head_study:head_study"
+    called = "heads"
+
+    model: Model = option(help="The model whose heads are studied.", metavar="DIR")
+    output: Output = OUTPUT
+    _: KW_ONLY
+    train: Rows = option(help="Labelled rows that score the heads.", metavar="FILE")
+    validation: Rows = option(help="Labelled rows on which their removal is measured.", metavar="FILE")
+    criteria: Names = option(
+        default=(),
+        flag="--criterion",
+        metavar="NAME",
+        help="An importance criterion; may be repeated; see 'compress list criteria'. [default: all but shapley]",
+    )
+    examples: int = option(default=1024, ge=1, help="Rows of --train that score the heads.")
+    step: float = option(default=0.1, gt=0, le=1, help="Share of heads between two points.")
+    normalise: bool = option(default=True, help="Divide scores by the norm of their layer.")
+
+    def faults(self) -> Iterator[str]:
+        if not is_given(self.validation):
+            yield "there are no rows to measure on; give labelled rows with --validation FILE"
+
+
+@validated
+class Quantize(Written[ModelDir], LabelColumns, Checks, Placing):
+    """Quantize weights to int8, accepted only if accurate and faster.
+
+    A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
+    """
+
+    stage = "compress.quantization.quantize:quantize"
+    NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {"overlap": ("validation",)}
+
+    model: Model = option(help="The model to quantize: torch, or fp32 ONNX.", metavar="DIR")
+    output: Output = OUTPUT
+    _: KW_ONLY
+    method: str | None = option(
+        default=None,
+        metavar="NAME",
+        help="See 'compress list quantizers'; 'auto' tries several on --validation and keeps the fastest that passes. "
+        "Default: the method that the model was trained for, or onnx-dynamic.",
+    )
+    options: Assignments = option(
+        default={},
+        flag="--option",
+        metavar="NAME=VALUE",
+        help="An option of the method, such as embeddings=float16; may be repeated.",
+    )
+    keep_fp32: int = option(
+        default=0,
+        ge=0,
+        metavar="N",
+        help="Leave the N encoder layers that are most sensitive, measured on --train, in fp32.",
+    )
+    max_accuracy_drop: float = option(
+        default=1.0,
+        ge=0,
+        needs=("validation",),
+        help="Points of the metric that int8 may lose before fp32 is kept.",
+    )
+    min_agreement: float = option(
+        default=0.95,
+        ge=0,
+        le=1,
+        has_option=False,
+        help="Share of rows with the prediction of the fp32 model, at least.",
+    )
+    batch_sizes: Numbers = option(
+        default=(1, 32),
+        metavar="N",
+        flag="--batch-size",
+        needs=("validation",),
+        help="Sizes that int8 is timed at on --validation: on average over them it has to be faster than fp32. "
+        "Repeated, or separated by commas.",
+    )
+    train: Rows = option(
+        default=None, metavar="FILE", help="Labelled rows to measure sensitivities, or ranges of activations, on."
+    )
+    validation: Rows = option(
+        default=None, metavar="FILE", help="Labelled rows to check int8 on; without them it is unchecked."
+    )
+
+    def faults(self) -> Iterator[str]:
+        if self.device == "cuda":
+            yield "--device cuda does not fit: what is quantized is for CPUs; use --device cpu"
+        if min(self.batch_sizes, default=0) < 1:
+            yield f"--batch-size {[*self.batch_sizes]} does not fit; give sizes from 1 on, such as 1,32"
+
+
+@validated
+class Export(Written[ModelDir]):
+    """Write a fused fp32 ONNX directory that other ONNX clients open."""
+
+    stage = "compress.exporting.export:export"
+
+    model: Model = option(help="The torch model to export.", metavar="DIR")
+    output: Output = OUTPUT
+
+
+@validated
+class Calibrate(Written[ModelDir], LabelColumns, Placing):
+    """Make probabilities right, and find when to accept them.
+
+    The temperature becomes part of the model, so that every client computes calibrated probabilities. With --accept-at,
+    'compress predict' says of each prediction whether it is accepted. Writes a page with the reliability diagram.
+    """
+
+    stage = "compress.calibration.calibrate:calibrate"
+
+    model: Model = option(help="A classifier: torch or ONNX, also int8.", metavar="DIR")
+    output: Output = OUTPUT
+    _: KW_ONLY
+    validation: Rows = option(help="Labelled rows to calibrate on, which it was not trained on.", metavar="FILE")
+    accept_at: Percent = option(
+        default=None,
+        metavar="SHARE",
+        help="Find the confidence from which predictions are right so often, such as 95%, with 95% certainty.",
+    )
+    accept_by: Literal["overall", "class"] = option(
+        default="overall",
+        needs=("accept_at",),
+        help="One threshold for all predictions, or one for each class, that holds for this class.",
+    )
+
+    def faults(self) -> Iterator[str]:
+        if self.accept_at is not None and not 0 < self.accept_at < 1:
+            yield f"--accept-at {self.accept_at:.6g} is not between 0% and 100%; give a share such as 95%"
+
+
+@validated
+class Cascade(Written[CascadeDir], LabelColumns, Checks, Placing):
+    """Join models: the fast answer what they are sure of, the accurate the rest.
+
+    Chooses the thresholds of least mean latency that keep the accuracy of the last --model. 'compress predict' and
+    'compress benchmark' take the result as they take a model.
+    """
+
+    stage = "compress.cascades.cascade:cascade"
+    NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {"overlap": ("test",)}
+
+    models: Models = option(
+        flag="--model",
+        metavar="DIR",
+        help="From fast to accurate, two or more: all ONNX, or all torch. Those that do not help are left out.",
+    )
+    output: Output = OUTPUT
+    _: KW_ONLY
+    validation: Rows = option(help="Labelled rows that choose the thresholds.", metavar="FILE")
+    test: Rows = option(default=None, help="Labelled rows that check the cascade once.", metavar="FILE")
+    max_accuracy_drop: float = option(
+        default=1.0,
+        ge=0,
+        help="Points of the metric that the cascade may lose against the last model, by the 95% interval on "
+        "--validation.",
+    )
+
+
+calibrate = function(Calibrate)
+cascade = function(Cascade)
+export = function(Export)
+head_study = function(HeadStudy)
+prune = function(Prune)
+quantize = function(Quantize)
