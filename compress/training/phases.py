@@ -471,8 +471,7 @@ def phase_signal(
         teacher.to(device)  # type: ignore[arg-type]
     if not live and not (phase.masking and "logits" in phase.needs):
         return cached_teacher
-    if teacher is None:
-        raise ValueError("a loss compares activations of two models, so the teacher is needed")
+    assert teacher is not None
     repeated = part.steps * run.training.batch_size >= 2 * len(rows)
     can_cache = live == {"first"} and not phase.masking and "teacher_logits" in rows.column_names
     cache_bytes = 2 * len(rows) * (teacher.config.num_hidden_layers + 1) * teacher.config.hidden_size

@@ -187,9 +187,7 @@ def run_in_parts(
 
 def cached_teacher(batch: Batch, cached_logits: Tensor | None) -> Outputs:
     """Return the cached logits of a label directory; the teacher itself is not needed."""
-    if cached_logits is None:
-        raise ValueError("rows without cached logits reached a loss that needs them")
-    return Outputs(cached_logits)
+    return Outputs(cast(Tensor, cached_logits))
 
 
 def cached_first_states(states: np.ndarray, batch: Batch, cached_logits: Tensor | None) -> Outputs:

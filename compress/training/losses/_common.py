@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from compress.errors import CompressError, refuse
+from compress.errors import refuse
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.models.components import input_embeddings
 from compress.models.modeling.families import stock_type
@@ -35,11 +35,13 @@ def layer_map(student_layers: int, teacher_layers: int, layers: str = "uniform")
     """
     if layers[:1].isdigit():
         numbers = [int(number) if number.strip().isdigit() else -1 for number in layers.split(",")]
-        if len(numbers) != student_layers or not all(0 <= number <= teacher_layers for number in numbers):
-            raise CompressError(
+        refuse(
+            (
+                len(numbers) != student_layers or not all(0 <= number <= teacher_layers for number in numbers),
                 f"layers = {layers!r} must be {student_layers} numbers from 0 to {teacher_layers}, a teacher's layer "
-                "for each of the student's"
+                "for each of the student's",
             )
+        )
         return list(enumerate(numbers, start=1))
     refuse(
         (
@@ -242,7 +244,6 @@ class VocabularyHead(nn.Module):
 
 def masked_tokens(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the last hidden states ``[N, D]`` of masked tokens, and the original ids ``[N]``."""
-    if batch.targets is None:
-        raise ValueError("a batch without masked tokens reached a loss that predicts them")
+    assert batch.targets is not None  # the phase masks
     chosen = batch.targets != NO_TARGET
     return outputs.hidden[-1][chosen], batch.targets[chosen]
