@@ -25,7 +25,7 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.recipes import DataSet, StudyData, StudyRecipe
-from compress.recipes.study import StudyTeacher
+from compress.recipes.study import StudyPrune, StudyTeacher
 from compress.studies.data import open_set
 from tests.support import REPOSITORY, module_from
 from tests.support.training_data import STUDY_HEAD, TINY_STUDENT, write_study_data
@@ -112,6 +112,9 @@ def test_too_much_is_refused_and_leaves_nothing(
     assert "more than --limit-mib 0.01" in capsys.readouterr().out and set(os.listdir(folder)) == before
 
 
+PRUNE = (StudyPrune(name="small", vocabulary=True),)
+
+
 def test_columns_keep_their_names_and_shared_sets_all_their_rows(script: ModuleType, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "pairs"
     folder.mkdir(parents=True)
@@ -120,7 +123,7 @@ def test_columns_keep_their_names_and_shared_sets_all_their_rows(script: ModuleT
         (folder / f"{split}.tsv").write_text("id\tone\ttwo\tscore\n" + "\n".join(lines) + "\n")
     train = DataSet("pairs", "train", 12, text_column="one", text_pair_column="two", label_column="score")
     dev, pool = replace(train, split="dev", rows=0, beyond=30), replace(train, rows=7, label_column="")
-    recipe = StudyRecipe("", "", StudyData(train, dev, (pool,), dev), StudyTeacher("minilm-l6"))
+    recipe = StudyRecipe("", "", StudyData(train, dev, (pool,), dev), StudyTeacher("minilm-l6"), prune=PRUNE)
     made = script.pack_sets(recipe, tmp_path / "data", tmp_path / "packed")
     assert list(made) == ["pairs/train.parquet", "pairs/dev.parquet"]
     assert len(list(open_set(replace(train, rows=0), tmp_path / "packed", "train"))) == 40
@@ -135,7 +138,7 @@ def test_words_with_tags_are_refused(script: ModuleType, tmp_path: Path) -> None
     for split in ("train", "dev"):
         (tmp_path / "tags" / f"{split}.jsonl").write_text(sentence * 9)
     train, dev = DataSet("tags", "train"), DataSet("tags", "dev")
-    recipe = StudyRecipe("", "", StudyData(train, dev, (), dev), StudyTeacher("minilm-l6"))
+    recipe = StudyRecipe("", "", StudyData(train, dev, (), dev), StudyTeacher("minilm-l6"), prune=PRUNE)
     with pytest.raises(CompressError, match="tags cannot be packed: its rows are words with tags"):
         script.pack_sets(recipe, tmp_path, tmp_path / "packed")
 
