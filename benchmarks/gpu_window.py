@@ -314,7 +314,7 @@ def of_one_row(recipe: StudyRecipe, row: str) -> tuple[StudyRecipe, str]:
     for number, student in enumerate(planned_students(recipe)):
         for name, seed in student.trainings:
             if name == row:
-                plans[number] = replace(plans[number], name=row, seeds=(seed,), quantize=False)
+                plans[number] = replace(plans[number], name=row, seeds=(seed,), quantize=False, keep_fp32=0)
                 return replace(recipe, students=tuple(plans)), student.name
     return replace(recipe, prune=tuple(replace(plan, quantize=False) for plan in recipe.prune)), row
 
