@@ -407,7 +407,7 @@ def run_until(end: float, command: Sequence[str], environment: dict[str, str]) -
 
 def make_row(options: argparse.Namespace) -> None:
     """Make and measure one row, and write what came of it beside the results so far."""
-    from compress.cli.options import set_up_messages
+    from compress.cli.printing import set_up_messages
     from compress.host import without_home
     from compress.inference.threads import available_cores
     from compress.requests.studying import run

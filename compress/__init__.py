@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compress.models.model_dir import Model
     from compress.models.modeling.registration import register_models
     from compress.pruning.scoring import head_importance
-    from compress.requests.benchmarking import benchmark, replay
+    from compress.requests.benchmarking import benchmark, predict, replay
     from compress.requests.compression import calibrate, cascade, export, head_study, prune, quantize
     from compress.requests.labelling import close_labels, import_labels, label, merge_labels
     from compress.requests.reporting import report
@@ -64,6 +64,7 @@ _LAZY = {
     "label": "compress.requests.labelling",
     "load": "compress.inference.predict",
     "merge_labels": "compress.requests.labelling",
+    "predict": "compress.requests.benchmarking",
     "pretrain": "compress.requests.training",
     "prune": "compress.requests.compression",
     "quantize": "compress.requests.compression",
@@ -95,6 +96,7 @@ __all__ = [
     "label",
     "load",
     "merge_labels",
+    "predict",
     "pretrain",
     "prune",
     "quantize",

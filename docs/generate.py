@@ -50,7 +50,8 @@ INTRODUCTION = """\
 # Commands
 
 `compress COMMAND --help` prints the same. `python -m compress` is `compress`. An option that takes several values is
-repeated: `--model a --model b`; any other is given once.
+repeated: `--model a --model b`; any other is given once. With `--json` a
+command prints its result as one JSON object, and everything else to standard error.
 
 ## Exit codes
 

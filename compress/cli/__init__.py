@@ -65,6 +65,7 @@ REQUESTS = {
     "pretrain": "compress.requests.training:Pretrain",
     "distill": "compress.requests.training:Distill",
     "benchmark": "compress.requests.benchmarking:Benchmark",
+    "predict": "compress.requests.benchmarking:Predict",
     "replay": "compress.requests.benchmarking:Replay",
     "report": "compress.requests.reporting:Report",
     "heads": "compress.requests.compression:HeadStudy",

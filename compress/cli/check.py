@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compress.cli import Command
-from compress.cli.options import Real, Whole, keep_inputs
+from compress.cli.options import keep_inputs
 from compress.cli.printing import say
+from compress.cli.values import Real, Whole
 from compress.errors import CompressError
 from compress.models.output_dir import append_summary, check_file, output_path, refuse_other_outputs, unwritable
 

@@ -2,12 +2,16 @@
 
 import importlib
 import inspect
+import io
 import json
 import logging
+import math
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import is_dataclass
 from typing import Any
 
 import annotated_types
@@ -15,26 +19,26 @@ import click
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from compress.cli import Command, options
-from compress.cli.printing import show, tell
-from compress.cli.values import Assignment, ColumnNames, Duration, Numbers, Percent, Real, Whole
-from compress.errors import CompressError, ExitCode, PartlyMade
-from compress.escaping.uris import without_secrets
+from compress.cli import Command, values
+from compress.cli.printing import say, set_up_messages
+from compress.cli.shown import SHOWN, of_model
+from compress.errors import CompressError, PartlyMade, refuse
 from compress.fields import declared_of, fields_of, kind_of
 from compress.progress import for_terminal
 from compress.requests import FileList, Request
 
-_KINDS: Mapping[str, Callable[[], click.ParamType[Any]]] = {
-    "duration": Duration,
-    "columns": ColumnNames,
-    "numbers": Numbers,
-    "percent": Percent,
-    "assignments": Assignment,
-    "thread-counts": lambda: Numbers(zero=True),
-    "share": click.types.StringParamType,
-    "engine": lambda: click.Choice(["local", "ray"]),
+_KINDS: Mapping[str, click.ParamType[Any]] = {
+    "assignments": values.Read(values.assignment),
+    "columns": values.Read(values.columns),
+    "duration": values.Read(values.time_in_seconds),
+    "engine": click.Choice(["local", "ray"]),
+    "numbers": values.Read(values.numbers),
+    "percent": values.Read(values.percent),
+    "share": click.STRING,
+    "thread-counts": values.Read(values.numbers_or_zero),
 }
-WIDTH_IN_A_LOG = 180
+LINES = {"Predict"}  # print a JSON line for each row anyway
+_LISTS = {"columns", "numbers", "thread-counts"}  # each word is several values
 
 
 def command_of(name: str, place: str) -> click.Command:
@@ -48,143 +52,70 @@ def command_of(name: str, place: str) -> click.Command:
     known = {name: (field, declared_of(field)) for name, field in fields_of(declared).items()}
     fields = {name: field for name, (field, about) in known.items() if about.has_option or about.argument}
 
-    def call(verbose: bool, quiet: bool, **given: Any) -> None:
-        options.set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-        values = {name: _value(fields[name], value) for name, value in given.items() if value is not None}
-        asked, show_made = declared(progress=for_terminal(quiet), **values), SHOW.get(class_name, _show_model)
-        try:
-            made = asked.run()
-        except PartlyMade as error:
-            show_made(asked, error.made)
-            raise
-        show_made(asked, made)
+    def call(verbose: bool, quiet: bool, as_json: bool = False, **given: Any) -> None:
+        set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+        taken = {name: _value(fields[name], value) for name, value in given.items() if value is not None}
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            asked, failed = declared(progress=for_terminal(quiet), **taken), None
+            try:
+                made = asked.run()
+            except PartlyMade as error:
+                made, failed = error.made, error
+        with redirect_stdout(io.StringIO()) if as_json else nullcontext():
+            found = SHOWN.get(class_name, of_model)(asked, made)
+        if as_json:
+            say(json.dumps(_plain(found), ensure_ascii=False))
+        if failed:
+            raise failed
+        click.get_current_context().exit(found.get("exit_code", 0))
 
     parameters: list[click.Parameter] = [one for name, field in fields.items() for one in _options(name, field)]
     parameters += [
         click.Option(["-v", "--verbose"], is_flag=True, help="Print more."),
         click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
     ]
+    if class_name not in LINES:
+        help = "Print the result as one JSON object, and everything else to standard error."
+        parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=help))
     return Command(name, callback=call, params=parameters, help=inspect.getdoc(declared))
 
 
-def _show_model(asked: Any, made: Any) -> None:
-    options.show_result(made)
-
-
-def _show_replay(asked: Any, made: Any) -> None:
-    from compress.cli.replay import show_replay
-
-    show_replay(made)
-
-
-def _show_results(asked: Any, lines: Any) -> None:
-    from compress.reporting.terminal import results_table
-
-    show(results_table(lines), WIDTH_IN_A_LOG)
-    tell(f"{asked.output}: {len(lines)} lines")
-
-
-def _show_calibration(asked: Any, made: Any) -> None:
-    from compress.calibration.calibrate import PAGE, calibration_verdict
-
-    options.show_result(made)
-    tell("\n".join([*calibration_verdict(made), f"Page: {made.path / PAGE}"]))
-
-
-def _show_cascade(asked: Any, made: Any) -> None:
-    from compress.cascades.cascade import PAGE, cascade_verdict
-
-    options.show_result(made)
-    tell("\n".join([*cascade_verdict(made), f"Page: {made.path / PAGE}"]))
-
-
-def _show_pruned(asked: Any, made: Any) -> None:
-    options.show_result(made)
-    tell(f"Removed: {made.manifest.notes['removed']}. Page: {made.path / 'report.html'}")
-
-
-def _show_quantized(asked: Any, made: Any) -> None:
-    options.show_result(made)
-    for note, value in made.manifest.notes.items():
-        if isinstance(value, str | int | float):
-            tell(f"  {note}: {value}")
-    for name, outcome in made.manifest.notes.get("candidates", {}).items():
-        tell(f"  {name}: {outcome if isinstance(outcome, str) else _in_words(outcome)}")
-
-
-def _in_words(outcome: Mapping[str, Any]) -> str:
-    speeds = [f"x{found['value']:.2f} at batch size {size}" for size, found in outcome["speedup"].items()]
-    quality = f"{outcome['int8']:.4g} where fp32 has {outcome['fp32']:.4g}"
-    return ", ".join([*(outcome["reasons"] or speeds), quality, f"{outcome['bytes'] / 1e6:.1f} MB"])
-
-
-def _show_search(asked: Any, made: Path) -> None:
-    from compress.reporting.search_page import verdict
-    from compress.searching.search import CONTENT_NAME
-
-    found = json.loads((made / CONTENT_NAME).read_text(encoding="utf-8"))
-    tell("\n".join(verdict(found)))
-    tell(f"Page: {made / 'report.html'}" + (f"; model: {made / 'best'}" if (made / "best").is_dir() else ""))
-    click.get_current_context().exit(ExitCode.DONE if found["met"] else ExitCode.BROKEN)
-
-
-def _show_labels(asked: Any, made: Any) -> None:
-    from compress.benchmarking.results.formatting import plural
-
-    plan = made.manifest.notes
-    part_of = "part {} of {} of ".format(*asked.shard) if "part" in plan else ""
-    tell(
-        f"{without_secrets(str(asked.output))}: {part_of}{made.described_rows} labelled on {plan['runtime']} "
-        f"({plan['device']}, {plural(plan['threads'], 'thread')}, {plan['precision']}"
-        f"{': ' if plan['reason'] else ''}{plan['reason']})"
-    )
-
-
-def _show_study(asked: Any, made: Path) -> None:
-    from compress.reporting.pages import MARKDOWN_NAME
-    from compress.requests.studying import REPORT_NAME, RESULTS_NAME
-
-    page = made / REPORT_NAME / MARKDOWN_NAME
-    tell(page.read_text(encoding="utf-8"))
-    tell(f"Report: {made / REPORT_NAME / 'report.html'}; results: {made / RESULTS_NAME}")
-
-
-def _show_imported(asked: Any, made: Any) -> None:
-    names = made.manifest.labels
-    shown = f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}"
-    tell(f"{asked.output}: {made.rows:,} rows of {len(names)} classes ({shown})")
-
-
-# What is printed of the result of a request, by its class; by default that of a model directory.
-SHOW: Mapping[str, Callable[[Any, Any], None]] = {
-    "Benchmark": _show_results,
-    "Label": _show_labels,
-    "ImportLabels": _show_imported,
-    "MergeLabels": lambda asked, made: tell(f"{asked.output}: {made.rows:,} rows of {len(asked.parts):,} parts"),
-    "CloseLabels": lambda asked, made: tell(f"{made.path}: {made.described_rows}"),
-    "Replay": _show_replay,
-    "Report": lambda asked, page: tell(str(page)),
-    "Calibrate": _show_calibration,
-    "Cascade": _show_cascade,
-    "HeadStudy": lambda asked, made: tell(f"Page: {made / 'report.html'}; figures: {made / 'heads.json'}"),
-    "Prune": _show_pruned,
-    "Quantize": _show_quantized,
-    "Search": _show_search,
-    "Run": _show_study,
-}
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; a number that is not finite is null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if is_dataclass(value):
+        return _plain(vars(value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def _value(field: FieldInfo, given: Any) -> Any:
     """Return the value of a field for what click read."""
     if isinstance(given, tuple) and kind_of(field) == "text":
         return FileList(given) if given else None
-    if kind_of(field) in {"numbers", "thread-counts", "columns"}:
+    if kind_of(field) == "lines" and "-" in given:
+        refuse((len(given) > 1, "- stands for all lines of standard input; give it alone"))
+        return _lines_of_standard_input()
+    if kind_of(field) in _LISTS:
         return tuple(item for one in given for item in one)
     if kind_of(field) == "assignments":
-        if twice := next((name for name, _ in given if [one for one, _ in given].count(name) > 1), None):
+        names = [one for one, _ in given]
+        if twice := next((one for one in names if names.count(one) > 1), None):
             raise CompressError(f"{declared_of(field).flag} {twice} is given twice; keep one")
         return dict(given)
     return given
+
+
+def _lines_of_standard_input() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise CompressError(f"line {number:,} of standard input is not UTF-8; convert it") from None
 
 
 def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
@@ -193,9 +124,8 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
     default = None if field.default is PydanticUndefined else field.default
     required = field.is_required() or declared.required
     if declared.argument:
-        yield click.Argument(
-            [name], nargs=-1 if declared.metavar.endswith("...") else 1, required=True, metavar=declared.metavar
-        )
+        count = -1 if "..." in declared.metavar else 1
+        yield click.Argument([name], nargs=count, required=required, metavar=declared.metavar)
         return
     if declared.flags:
         for flag, (value, said) in declared.flags.items():
@@ -235,7 +165,7 @@ def _inner(type_: Any) -> Any:
 
 def _click_type(type_: Any, kind: str, bounds: list[Any]) -> click.ParamType[Any]:
     if kind in _KINDS:
-        return _KINDS[kind]()
+        return _KINDS[kind]
     if typing.get_origin(type_) is typing.Literal:
         return click.Choice([*map(str, typing.get_args(type_))])
     limits: dict[str, Any] = {}
@@ -250,5 +180,5 @@ def _click_type(type_: Any, kind: str, bounds: list[Any]) -> click.ParamType[Any
             case annotated_types.Lt(lt=high):
                 limits |= {"max": high, "max_open": True}
     if type_ is int:
-        return Whole(**limits)
-    return Real(**limits) if type_ is float else click.STRING
+        return values.Whole(**limits)
+    return values.Real(**limits) if type_ is float else click.STRING

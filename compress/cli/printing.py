@@ -63,6 +63,17 @@ class MessageFormatter(logging.Formatter):
         return terminal_text(super().format(record))
 
 
+def set_up_messages(level: int) -> None:
+    """Send the messages of this package to standard error, and keep other libraries' notices off it."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(MessageFormatter("%(message)s"))
+    logger.handlers[:] = [handler]
+    logger.setLevel(level)
+    logger.propagate = False
+
+
 def open_streams() -> None:
     """Let standard output and error take any text: closed ones discard it, others escape what they cannot encode."""
     while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:  # else the next file opened would be standard output

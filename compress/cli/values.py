@@ -1,8 +1,8 @@
-"""What options take beside texts: numbers that libraries can count with, shares, parts and times."""
+"""What options take beside texts: numbers that libraries can count with, shares, times, names and assignments."""
 
 import json
-import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +14,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _LONGEST_S = 30 * 24 * 3600.0
 
 
-def _allowed(what: str, numbers: click.IntRange | click.FloatRange, parameter: click.Parameter | None) -> str:
+def _allowed(what: str, numbers: Any, parameter: click.Parameter | None) -> str:
     """Say in words what a number may be, with the default as an example: ``a number above 0, such as 0.1``."""
     low, high = f"{numbers.min:g}", f"{numbers.max:g}" if numbers.max is not None else ""
     if not high:
@@ -53,73 +53,60 @@ class Real(click.FloatRange):
         return number
 
 
-class Numbers(click.ParamType[tuple[int, ...]]):
-    """Whole numbers above 0, separated by commas; ``0`` alone where that stands for something."""
+class Read(click.ParamType[Any]):
+    """What a function reads of a word, or says is wrong with it."""
 
-    name = "numbers"
-
-    def __init__(self, zero: bool = False) -> None:
-        self.zero = zero
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        self.name, self.read = read.__name__, read
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        if isinstance(value, tuple) or (self.zero and value == "0"):
-            return value if isinstance(value, tuple) else (0,)
-        parts = [part.strip() for part in value.split(",")]
-        for part in parts:
-            if not (part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0):
-                self.fail(f"{part!r} is not a whole number above 0, such as 1 or 32", parameter, context)
-        return tuple(map(int, parts))
-
-
-class ColumnNames(click.ParamType[tuple[str, ...]]):
-    """Names separated by commas."""
-
-    name = "columns"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
-
-
-class Assignment(click.ParamType[tuple[str, Any]]):
-    """``NAME=VALUE``: numbers, true and false as such, anything else as text."""
-
-    name = "assignment"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        name, _, text = value.partition("=") if isinstance(value, str) else value
-        if not (name and "=" in str(value)):
-            self.fail(f"{value!r} is not NAME=VALUE, such as embeddings=float16", parameter, context)
-        with suppress(ValueError):
-            text = json.loads(text)
-        return name, text
-
-
-class Duration(click.ParamType[float]):
-    """A time such as ``30s``, ``15m`` or ``2h``, as seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh])", value)
-        seconds = float(found[1]) * _SECONDS[found[2]] if found else math.nan
-        if not 0 < seconds <= _LONGEST_S:
-            self.fail(f"{value!r} is no time of at most 720h; give one such as 30s, 15m or 2h", parameter, context)
-        return seconds
-
-
-class Percent(click.ParamType[float]):
-    """A share between 0 and 1, both excluded: ``95%`` or ``0.95``."""
-
-    name = "share"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        found = re.fullmatch("([0-9.]{1,20})(%?)", str(value))
         try:
-            share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
-        except ValueError:
-            share = 0.0
-        if not 0 < share < 1:
-            self.fail(f"{value!r} is no share between 0% and 100%, such as 95%", parameter, context)
-        return share
+            return self.read(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), parameter, context)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Return whole numbers above 0, separated by commas."""
+    parts = columns(text)
+    for part in parts:
+        if not (part.isascii() and part.isdigit() and len(part) < 10 and int(part) > 0):
+            raise ValueError(f"{part!r} is not a whole number above 0, such as 1 or 32")
+    return tuple(map(int, parts))
+
+
+def numbers_or_zero(text: str) -> tuple[int, ...]:
+    return (0,) if text == "0" else numbers(text)
+
+
+def columns(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas."""
+    return tuple(name.strip() for name in text.split(","))
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Return name and value of ``NAME=VALUE``: numbers, true and false as such, anything else as text."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"{text!r} is not NAME=VALUE, such as embeddings=float16")
+    with suppress(ValueError):
+        return name, json.loads(value)
+    return name, value
+
+
+def time_in_seconds(text: str) -> float:
+    """Return the seconds of a time such as ``30s``, ``15m`` or ``2h``."""
+    found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh])", text)
+    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    if not 0 < seconds <= _LONGEST_S:
+        raise ValueError(f"{text!r} is no time of at most 720h; give one such as 30s, 15m or 2h")
+    return seconds
+
+
+def percent(text: str) -> float:
+    """Return a share between 0 and 1, both excluded: ``95%`` or ``0.95``."""
+    found = re.fullmatch(r"([0-9]{0,10}\.?[0-9]{0,10})(%?)", text)
+    share = float(found[1] if found and found[1].strip(".") else 0) / (100 if found and found[2] else 1)
+    if not 0 < share < 1:
+        raise ValueError(f"{text!r} is no share between 0% and 100%, such as 95%")
+    return share

@@ -9,12 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from compress.data import Example, open_text
-from compress.data.truncation import counting
+from compress.data import Example, TextSource, open_text
+from compress.data.examples import batched
+from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.errors import CompressError, refuse, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
 from compress.evaluation.metrics import probabilities as softmax
@@ -24,9 +25,11 @@ from compress.models.cascade_dir import open_model
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import Model, Prediction
 from compress.progress import logger
+from compress.requests.benchmarking import Predict
 
 _ONE = (str, tuple, Example)
 CHECKED_ROWS = 64  # of a label check
+CHUNK_ROWS = 2048
 
 
 def acceptance_thresholds(model: Model) -> np.ndarray | None:
@@ -95,6 +98,27 @@ def _check_probabilities(model: Model) -> None:
 
 def _logits(model: Model, examples: Sequence[Example]) -> np.ndarray:
     return np.asarray(model.runner.logits(examples)) if examples else np.zeros((0, len(model.labels)), np.float32)
+
+
+def predict(request: Predict) -> Iterator[Prediction]:
+    """Yield the prediction of each text of a request, with its text, in order.
+
+    Raises:
+        CompressError: as :meth:`Classifier.predict`.
+    """
+    data = request.open_text("data", keep_empty=True)
+    rows = map(_example, request.texts) if data is None else data
+    classifier, truncation = load(cast(Any, request.model), compute=request.compute), Truncation()
+    for chunk in batched(rows, CHUNK_ROWS):
+        found = classifier.predict(chunk, probabilities=request.probabilities)
+        truncation.add_counts(classifier.max_length, len(chunk), sum("truncated" in one for one in found))
+        for example, prediction in zip(chunk, found, strict=True):
+            pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
+            yield {**prediction, "text": example.text, **pair}
+    if said := truncation.sentence(READS_NO_MORE):
+        logger.info("%s", said)
+    if isinstance(rows, TextSource):
+        logger.info("read: %s", rows.describe())  # with the rows that were skipped, which is known by now
 
 
 def _examples(texts: Any) -> list[Example]:

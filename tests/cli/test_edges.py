@@ -16,7 +16,7 @@ import pytest
 
 import compress
 from compress.cli import COMMANDS, Command, cli, execute
-from compress.cli.options import Real, Whole
+from compress.cli.values import Real, Whole
 from compress.errors import CompressError
 from compress.escaping.terminal import terminal_text
 from compress.models.model_dir import ModelDir

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from compress.cli.options import open_pool
-from compress.data import Example, open_source, read_examples
+from compress.data import Example, open_source, open_text, read_examples
 from compress.data.examples import Columns
 from compress.data.formats.objects import is_hub_name
 from compress.errors import CompressError
@@ -245,9 +244,9 @@ def test_a_table_called_txt_has_the_columns_that_are_named(tmp_path: Path) -> No
     path = tmp_path / "pool.txt"
     path.write_text("title\tbody\tlabel\n" + "".join(f"title {n}\tbody of {n}\t{n % 2}\n" for n in range(20)))
     names = {"text_column": "title", "text_pair_column": None, "label_column": "label", "format": "csv"}
-    assert next(iter(open_pool([str(path)], names, beside="train.csv"))).text == "title 0"
+    assert next(iter(open_text(str(path), beside="train.csv", **names))).text == "title 0"
     (tmp_path / "lines.txt").write_text("one text\nanother text\n")
-    assert next(iter(open_pool([str(tmp_path / "lines.txt")], names, beside="train.csv"))).text == "one text"
+    assert next(iter(open_text(str(tmp_path / "lines.txt"), beside="train.csv", **names))).text == "one text"
 
 
 @pytest.mark.parametrize(("name", "advised"), [("a.csv", False), ("a.tsv", True)])

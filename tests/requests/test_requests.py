@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
 import compress
-from compress.cli import REQUESTS, cli
+from compress.cli import REQUESTS, cli, execute
+from compress.cli.commands import LINES
 from compress.errors import CompressError
 from compress.fields import declared_of, fields_of, option_of, snake_case
 from compress.requests import Request
 from compress.requests.benchmarking import Replay
 from compress.requests.training import Distill, Finetune
-from tests.support.tiny import examples
+from tests.support.tiny import examples, torch_directory
 
 DECLARED: dict[str, type[Request[Any]]] = {
     name: getattr(importlib.import_module(place.partition(":")[0]), place.partition(":")[2])
@@ -142,3 +145,18 @@ def test_a_callback_gets_a_title_the_steps_done_and_all_steps() -> None:
     assert seen == [("Training", 0, 3), ("Training", 2, 3)]
     with pytest.raises(CompressError, match="progress = 3 must be a function of a title"):
         Finetune("encoder", train=[], validation=[], progress=3)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_each_command_prints_its_result_as_json(name: str) -> None:
+    options = {option for parameter in command_of(name).params for option in parameter.opts}
+    assert ("--json" in options) == (DECLARED[name].__name__ not in LINES)
+
+
+def test_json_is_all_that_standard_output_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", str(torch_directory("bert").path), "-o", str(tmp_path / "made"), "--json"]
+    for command in ("export", "quantize"):
+        assert execute([command, *words, "--force"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["path"] == str(tmp_path / "made") and found["size_bytes"] > 0
+        assert found["task"] == "classification" and found["stage"] == command
