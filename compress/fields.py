@@ -244,10 +244,15 @@ def is_given(value: Any) -> bool:
     )
 
 
+def is_default(value: Any, field: FieldInfo) -> bool:
+    """Tell whether a field has its default; a data frame, which compares each cell, has not."""
+    return isinstance(value, (type(field.default), int, float)) and bool(value == field.default)
+
+
 def without_effect(declared: Any) -> Iterator[str]:
     """Yield which values have no effect for want of others."""
     known = fields_of(declared)
-    changed = {name for name, field in known.items() if getattr(declared, name) != field.default}
+    changed = {name for name, field in known.items() if not is_default(getattr(declared, name), field)}
     given = {name for name in changed if is_given(getattr(declared, name))}
     data = [name for name, field in known.items() if kind_of(field) in {"text", "rows"}]
     for name in (one for one in known if one in changed):

@@ -92,7 +92,7 @@ def load_recipe(kind: Kind, name_or_path: Any) -> Any:
         (
             is_name and str(name_or_path) not in known,
             f"unknown {called} {name_or_path!r}; there is {', '.join(known)}, or give a .toml file."
-            f"{did_you_mean(name_or_path, known)}",
+            f"{did_you_mean(str(name_or_path), known)}",
         ),
         (not os.path.exists(path), f"{name_or_path} does not exist; {called} recipes here: {', '.join(known)}"),
     )

@@ -39,6 +39,7 @@ from compress.fields import (
     declared_of,
     fields_of,
     flag_of,
+    is_default,
     kind_of,
     option,
     snake_case,
@@ -166,12 +167,13 @@ class Request(Generic[Result]):
 
     def given(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """Return the fields that have an option and are not at their default, or those of some names."""
-        known = {name: (field.default, declared_of(field)) for name, field in fields_of(self).items()}
-        there = [name for name, (_, about) in known.items() if about.has_option or about.argument]
+        known = fields_of(self)
+        declared = {name: declared_of(field) for name, field in known.items()}
+        there = [name for name, about in declared.items() if about.has_option or about.argument]
         chosen = [name for name in names if name in there] if names is not None else there
         # What is taken by position comes first.
-        chosen = sorted(chosen, key=lambda name: not known[name][1].argument)
-        return {name: value for name in chosen if (value := getattr(self, name)) != known[name][0]}
+        chosen = sorted(chosen, key=lambda name: not declared[name].argument)
+        return {name: value for name in chosen if not is_default(value := getattr(self, name), known[name])}
 
     def _words(self, name: str, value: Any) -> Iterator[str]:
         """Yield the option of a field with its value; data in memory is called by its metavar."""

@@ -68,9 +68,17 @@ def _list_table(name: str, items: Sequence[Any], labelled: bool, wanted: Sequenc
         digest.update(repr(item).encode("utf-8", "backslashreplace") + b"\n")
 
     def records() -> Iterator[tuple[int, Any]]:
-        return ((n, _pair(name, item, labelled) if pairs else item) for n, item in enumerate(items, start=1))
+        return ((n, _pair(name, item, labelled) if pairs else _plain(item)) for n, item in enumerate(items, start=1))
 
     return records_table(name, "list", records, wanted, place=f"list:{digest.hexdigest()}")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists where it has tuples or arrays, as JSON would hold it."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 def _pair(name: str, item: Any, labelled: bool) -> dict[str, Any]:
