@@ -40,7 +40,8 @@ SLOW = frozenset(
     benchmarks/test_compositions benchmarks/test_distillation_speed benchmarks/test_few_rows benchmarks/test_gpu
     benchmarks/test_gpu_window benchmarks/test_importance_parity calibration/test_calibrate cascades/test_cascade
     cli/test_cli cli/test_extremes cli/test_kinds_of_teachers cli/test_label_meaning cli/test_startup
-    exporting/test_export fuzzing/test_commands gating/test_action inference/test_runtimes labelling/test_label
+    examples/test_examples exporting/test_export fuzzing/test_commands gating/test_action inference/test_runtimes
+    labelling/test_label
     labelling/test_ray models/modeling/test_pruned pruning/test_criteria pruning/test_head_study pruning/test_prune
     pruning/test_prune_errors pruning/test_prune_heads pruning/test_prune_layers pruning/test_prune_neurons
     pruning/test_prune_recovery pruning/test_prune_report pruning/test_prune_resume pruning/test_prune_targets
