@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from compress import cli, errors
-from compress.cli import COMMANDS, execute, options
-from compress.data import Example
+from compress.cli import COMMANDS, execute
+from compress.data import Example, open_text
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
@@ -271,10 +271,10 @@ def test_a_txt_is_read_as_typed_where_no_other_file_is(desk: Desk, capsys: pytes
     assert execute(desk.command("predict", data=lines, **named)) == 0
     assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == ["a good film", "a bad one"]
     for beside, read in ((None, "JSON Lines, text = review"), ("labelled.jsonl", "plain text")):
-        options.open_pool([str(lines)], {**named, "label_column": "stars"}, beside=beside)
+        open_text(str(lines), beside=beside, **named, label_column="stars")
         assert f"unlabeled: lines.txt: {read}" in capsys.readouterr().err
     with_table = [str(lines), str(desk.file("table.csv", "review,stars\nfine,1\n"))]
-    assert len([*options.open_pool(with_table, {"text_column": "review"})]) == 3
+    assert len([*open_text(*with_table, text_column="review")]) == 3
 
 
 @pytest.mark.parametrize("mistake", BAD_INPUT)
