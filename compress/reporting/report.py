@@ -34,7 +34,7 @@ from compress.reporting.svg import Picture
 from compress.reporting.tables import Costs, costs_of, parse_prices, repeats
 from compress.requests.reporting import Report
 
-_PAGES = (HTML_NAME, MARKDOWN_NAME, JSON_NAME)
+PAGES = (HTML_NAME, MARKDOWN_NAME, JSON_NAME)
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")
 _LARGEST_LOCK_SHOWN = 200_000
 
@@ -47,9 +47,9 @@ def report(request: Report) -> Path:
             a model.
     """
     target = output_path(str(request.output or ""))
-    refuse((target.is_file(), f"{target} is a file; -o names a directory for {', '.join(_PAGES)}"))
+    refuse((target.is_file(), f"{target} is a file; -o names a directory for {', '.join(PAGES)}"))
     results = Results.open(*request.results)
-    keep_apart([target / name for name in _PAGES], [*results.files, *request.curves])
+    keep_apart([target / name for name in PAGES], [*results.files, *request.curves])
     _check_files(target, request.force)
     folders = {path: [path / METRICS_NAME, path / CURVE_NAME] for path in map(Path, request.curves)}
     files = [file for path, held in folders.items() for file in list(filter(Path.is_file, held)) or [path]]
@@ -82,7 +82,7 @@ def report(request: Report) -> Path:
 
 def _check_files(target: Path, force: bool) -> None:
     refuse_other_outputs(target, "-o a directory for the report")
-    for name in _PAGES:
+    for name in PAGES:
         check_file(target / name, force=force)
 
 

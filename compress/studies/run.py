@@ -24,6 +24,7 @@ from compress.quantization.candidates import default_method, needs_training_rows
 from compress.recipes import Pruning, StudentRecipe, StudyPrune, StudyRecipe, deciding, replace_training
 from compress.recipes.student import UNPUBLISHED
 from compress.reporting.curves import CURVE_NAME
+from compress.reporting.report import PAGES
 from compress.requests.compression import Prune, Quantize
 from compress.requests.labelling import Label
 from compress.requests.reporting import report
@@ -86,8 +87,8 @@ def run(request: Run) -> Path:
             curves = [file for file in drawn if file.is_file()]
 
             def write(path: Path) -> None:
-                for page in path.glob("report.*"):
-                    page.unlink()
+                for page in PAGES:  # of an earlier run; what else lies there is somebody's own
+                    (path / page).unlink(missing_ok=True)
                 report([results], path, curves=curves, title=recipe.title)
 
             stages.make(REPORT_NAME, {"results": file_sha256(results)}, write, gathers=True)
