@@ -2,16 +2,12 @@
 
 import importlib
 import inspect
-import io
-import json
 import logging
-import math
 import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import is_dataclass
 from typing import Any
 
 import annotated_types
@@ -20,8 +16,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from compress.cli import Command, values
-from compress.cli.printing import say, set_up_messages
-from compress.cli.shown import SHOWN, of_model
+from compress.cli.printing import set_up_messages
+from compress.cli.shown import JSON_HELP, SHOWN, of_model, print_result
 from compress.errors import CompressError, PartlyMade, refuse
 from compress.fields import declared_of, fields_of, kind_of
 from compress.progress import for_terminal
@@ -61,10 +57,7 @@ def command_of(name: str, place: str) -> click.Command:
                 made = asked.run()
             except PartlyMade as error:
                 made, failed = error.made, error
-        with redirect_stdout(io.StringIO()) if as_json else nullcontext():
-            found = SHOWN.get(class_name, of_model)(asked, made)
-        if as_json:
-            say(json.dumps(_plain(found), ensure_ascii=False))
+        found = print_result(as_json, lambda: SHOWN.get(class_name, of_model)(asked, made))
         if failed:
             raise failed
         click.get_current_context().exit(found.get("exit_code", 0))
@@ -75,22 +68,8 @@ def command_of(name: str, place: str) -> click.Command:
         click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
     ]
     if class_name not in LINES:
-        help = "Print the result as one JSON object, and everything else to standard error."
-        parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=help))
+        parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=JSON_HELP))
     return Command(name, callback=call, params=parameters, help=inspect.getdoc(declared))
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; a number that is not finite is null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if is_dataclass(value):
-        return _plain(vars(value))
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def _value(field: FieldInfo, given: Any) -> Any:

@@ -4,11 +4,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import click
 
 from compress.cli import Command
 from compress.cli.printing import say
+from compress.cli.shown import JSON_HELP, print_result
 from compress.errors import CompressError, did_you_mean
 from compress.recipes.catalogue import (
     BELOW_CONTROL,
@@ -40,19 +43,35 @@ rounded to int8 or less.
 
 @click.command(cls=Command)
 @click.argument("kind", metavar="|".join(LISTED_KINDS))
-def command(kind: str) -> None:
+@click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
+def command(kind: str, as_json: bool) -> None:
     """List recipes and plug-ins."""
     if kind not in LISTED_KINDS:
         raise CompressError(
             f"there is no list of {kind!r}; there is {', '.join(LISTED_KINDS)}.{did_you_mean(kind, LISTED_KINDS)}"
         )
-    if kind != "students":
-        return _say_columns(entries(kind))
+    print_result(as_json, _students if kind == "students" else partial(_entries, kind))
+
+
+def _entries(kind: str) -> dict[str, Any]:
+    found = entries(kind)
+    _say_columns(found)
+    return {kind: [{"name": name, "summary": summary} for name, summary in found]}
+
+
+def _students() -> dict[str, Any]:
     known = students()
     _say_columns([STUDENT_HEADINGS, *map(in_short, known)])
     read_encoder = ", ".join(one.name for one in known if "--encoder" in one.command)
     say(ABOUT_STUDENTS.format(encoder=read_encoder, below=BELOW_CONTROL))
     _say_columns([(one.name, why) for one in known if (why := behind(one))])
+    figures = [dict(zip(STUDENT_HEADINGS[1:], in_short(one)[1:], strict=True)) for one in known]
+    return {
+        "students": [
+            {"name": one.name, "summary": one.description.strip(), "figures": said, "below_control": behind(one)}
+            for one, said in zip(known, figures, strict=True)
+        ]
+    }
 
 
 def _say_columns(rows: Sequence[Sequence[str]]) -> None:

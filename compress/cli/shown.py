@@ -4,8 +4,12 @@ A function a request prints its result and returns what a program wants to know 
 command's.
 """
 
+import io
 import json
+import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,29 @@ from compress.escaping.terminal import terminal_cell
 from compress.escaping.uris import without_secrets
 
 WIDTH_IN_A_LOG = 180
+JSON_HELP = "Print the result as one JSON object, and everything else to standard error."
+
+
+def print_result(as_json: bool, show: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Let a function print a result, or print as JSON what it returns."""
+    with redirect_stdout(io.StringIO()) if as_json else nullcontext():
+        found = show()
+    if as_json:
+        say(json.dumps(_plain(found), ensure_ascii=False))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; a number that is not finite is null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | frozenset):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
+    if is_dataclass(value):
+        return _plain(vars(value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def of_model(asked: Any, model: Any) -> dict[str, Any]:

@@ -191,18 +191,18 @@ def students() -> list[StudentRecipe]:
     return [load_recipe("students", name) for name in recipe_names("students")]
 
 
-def describe(name: str) -> str:
-    """Return everything that is known of a name, or of a recipe in a ``.toml`` file, in words.
+def known_as(name: str) -> dict[str, Any]:
+    """Return the recipes and plug-ins of a name by what they are, or the recipe of a ``.toml`` file.
 
     Raises:
         CompressError: nothing has that name (with a did-you-mean), or the file is no recipe.
     """
     if name.endswith(".toml") and os.path.exists(name):
-        recipe = load_recipe(_kind_of(read_toml(Path(name))), name)
-        return explain(dataclasses.replace(recipe, name=name))
+        kind = _kind_of(read_toml(Path(name)))
+        return {RECIPE_KINDS[kind].listed: dataclasses.replace(load_recipe(kind, name), name=name)}
     key = name.replace("_", "-")
-    found = [explain(load_recipe(kind, key)) for kind in RECIPE_KINDS if key in recipe_names(kind)]
-    found += [_render("plugin", plugin=plugins.find(kind, key)) for kind in plugins.KINDS if key in plugins.names(kind)]
+    found = {listed: load_recipe(kind, key) for listed, kind in _FOLDERS.items() if key in recipe_names(kind)}
+    found |= {kind: plugins.find(kind, key) for kind in plugins.KINDS if key in plugins.names(kind)}
     refuse(
         (
             not found and os.path.isfile(name),
@@ -215,13 +215,13 @@ def describe(name: str) -> str:
         what = f"{name} does not exist" if name.endswith(".toml") else f"nothing is called {name!r}"
         hint = did_you_mean(key.removesuffix(".toml"), every)
         raise CompressError(f"{what}; see 'compress list students', or give a .toml file.{hint}")
-    return "\n\n".join(found)
+    return found
 
 
-def explain(recipe: StudentRecipe | TeacherRecipe | StudyRecipe) -> str:
-    """Return a recipe in words; of a student its architecture, phases, losses, published and measured results."""
-    called = next(kind.called for kind in RECIPE_KINDS.values() if isinstance(recipe, kind.recipe))
-    return _render(called, recipe=recipe, measured=figures().get(recipe.name, ()))
+def explain(known: StudentRecipe | TeacherRecipe | StudyRecipe | plugins.Plugin) -> str:
+    """Return a plug-in or a recipe in words; of a student its architecture, phases, losses and results."""
+    called = next((kind.called for kind in RECIPE_KINDS.values() if isinstance(known, kind.recipe)), "plugin")
+    return _render(called, known=known, measured=figures().get(known.name, ()))
 
 
 def in_short(recipe: StudentRecipe) -> tuple[str, ...]:

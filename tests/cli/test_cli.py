@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from compress import cli, errors
+from compress import cli, errors, plugins
 from compress.cli import COMMANDS, execute
 from compress.data import Example, open_text
 from compress.errors import CompressError
@@ -609,6 +609,34 @@ def test_what_there_is_one_of_is_shown_as_one(desk: Desk, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "\ntask: regression, 1 label\ndata, train: a.csv, 1 row\nlabels_of: what nobody writes\n" in said
     assert "\ntemperature: 1.91899\n" in said
+
+
+@pytest.mark.parametrize("kind", ["students", "studies", "losses"])
+def test_a_list_as_json(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["list", kind, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["summary"]) for one in found[kind]] == catalogue.entries(kind)
+    if kind == "students":
+        heading = catalogue.STUDENT_HEADINGS[-1]
+        assert [one["figures"][heading] for one in found[kind]] == [
+            catalogue.in_short(one)[-1] for one in catalogue.students()
+        ]
+    assert execute(["list", "nothing", "--json"]) == 2 and capsys.readouterr().out == ""
+
+
+def test_what_is_shown_as_json(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(name: str | Path) -> Any:
+        assert execute(["show", str(name), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    cnn = shown("cnn")
+    assert sorted(cnn) == ["architectures", "name", "students"] and cnn["students"]["name"] == cnn["name"] == "cnn"
+    assert shown("kl")["losses"]["needs"] == sorted(plugins.find("losses", "kl").needs)
+    path = desk.damaged(lambda path: finish(path, Manifest(stage="finetune", labels=("bad", "good"))))
+    model = shown(path)
+    assert (model["path"], model["stage"], model["labels"]) == (str(path), "finetune", ["bad", "good"])
+    (desk.folder / "study.json").write_text("{}")
+    assert shown(desk.folder) == {"path": str(desk.folder), "stages": {}}
 
 
 @pytest.mark.parametrize("kind", ["students", "teachers", "benchmarks"])
