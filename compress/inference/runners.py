@@ -116,11 +116,16 @@ class LoadedModel:
             length: make every row exactly so many tokens.
             width: pad to so many tokens at least.
         """
+        return self._padded(self._tokens(examples, length), examples, width)
+
+    def _tokens(self, examples: Sequence[Example], length: int | None = None) -> list[TokenArrays]:
         if length is None:
             tokens = encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)
         else:
             tokens = _encode_fixed(self.tokenizer, examples, length)
-        rows = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
+        return [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
+
+    def _padded(self, rows: Sequence[TokenArrays], examples: Sequence[Example], width: int = 0) -> TokenArrays:
         padding_id = int(self.tokenizer.pad_token_id or 0)
         arrays = widen(pad(rows, padding_id), width, padding_id)
         if "words" in arrays:
@@ -292,7 +297,8 @@ def time_in_turns(
     clock = time.thread_time if threads == 1 and is_precise else time.perf_counter
     generator = random.Random(0)
     rows, reference = examples[:ROWS], next(iter(models))
-    ordered = by_length(models[reference].lengths(rows), generator)
+    tokens = {name: model._tokens(rows) for name, model in models.items()}
+    ordered = by_length([len(row["input_ids"]) for row in tokens[reference]], generator)
     samples: dict[str, list[list[float]]] = {name: [] for name in models}
     started = time.perf_counter()
     for number in range(MOST_ROUNDS + 1):
@@ -300,7 +306,7 @@ def time_in_turns(
         for batch in draw_batches(ordered, batch_size, generator):
             for name in generator.sample(list(models), len(models)):
                 model = models[name]
-                arrays = model.prepare([rows[row] for row in batch])
+                arrays = model._padded([tokens[name][row] for row in batch], [rows[row] for row in batch])
                 model.function(arrays)  # brings it back into the caches
                 before = clock()
                 model.function(arrays)
