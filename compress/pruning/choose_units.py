@@ -17,11 +17,12 @@ from compress.inference.speedup_intervals import Interval
 from compress.models.batch import Batch
 from compress.models.modeling.families import head_size_of, layers_of
 from compress.models.prunable_units import Part, has_heads, has_units, units_of
-from compress.progress import Progress, logger
+from compress.progress import logger
 from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.scoring import Measure, Values
 from compress.recipes import Pruning
 from compress.recipes.pruning import MOST, units_to_remove
+from compress.requests.compression import Prune
 from compress.surgery.remove import members, removable_layers, remove_hidden, remove_layers
 from compress.surgery.unit_masks import Masks, mask_lowest, masked, normalised, unmasked
 
@@ -142,11 +143,13 @@ def _hidden_positions(model: PreTrainedModel, config: Pruning) -> int:
     """Return the multiple of a head's width that is nearest to the amount."""
     size, width = head_size_of(model.config), int(model.config.hidden_size)
     asked = units_to_remove("--hidden", config.hidden, [width], "hidden dimensions", keep=size)
-    if 2 * asked < size:
-        raise CompressError(
+    refuse(
+        (
+            2 * asked < size,
             f"--hidden {config.hidden} of {width} hidden dimensions would remove none: they go in widths of a head, "
-            f"multiples of {size}; ask for {-(-size // 2)} or more"
+            f"multiples of {size}; ask for {-(-size // 2)} or more",
         )
+    )
     return min(math.floor(asked / size + 0.5) * size, width - size)
 
 
@@ -159,7 +162,6 @@ class PathStep:
 
     @property
     def removed(self) -> dict[Part, int]:
-        """How many heads and neurons are masked."""
         return {part: int(sum((row == 0).sum() for row in rows)) for part, rows in self.masks.items()}
 
 
@@ -229,12 +231,9 @@ def choose_units(
     evaluation: MaskedEvaluation,
     batches: Sequence[Batch],
     amounts: Mapping[Part, int],
-    config: Pruning,
+    config: Prune,
     speedup_of: Callable[[Masks], Interval],
-    *,
-    seed: int,
     values: Values,
-    progress: Progress,
 ) -> dict[str, Any]:
     """Follow the removal path until the target is met; return masks, first scores and evaluated points as JSON values.
 
@@ -261,11 +260,11 @@ def choose_units(
 
     def score(masks: Masks) -> dict[Part, Tensor]:
         return {
-            part: score_units(model, batches, masks, part, config.criterion, seed=seed, values=values)
+            part: score_units(model, batches, masks, part, config.criterion, seed=config.seed, values=values)
             for part in amounts
         }
 
-    with progress("Removing heads and neurons", sum(amounts.values())) as advance:
+    with config.progress("Removing heads and neurons", sum(amounts.values())) as advance:
         for step in removal_path(model, amounts, config, score):
             advance(sum(step.removed.values()) - (sum(steps[-1].removed.values()) if steps else 0))
             steps.append(step)

@@ -10,8 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformers import PretrainedConfig
-
 from compress import plugins
 from compress.data import Example, content_sha256
 from compress.errors import CompressError, refuse
@@ -29,7 +27,7 @@ from compress.models.model_dir import ModelDir
 from compress.models.modeling.families import head_size_of
 from compress.models.output_dir import WORK_FOLDER, Stage, empty
 from compress.models.prunable_units import Part, units_of
-from compress.progress import Progress, each, logger
+from compress.progress import each, logger
 from compress.pruning.choose_units import PruningPlan, choose_units, plan_pruning, plan_units
 from compress.pruning.evaluation import PrunedState, PruningRows, reloadable, split_rows
 from compress.pruning.scoring import Values, choose_removed_layers, hidden_importance
@@ -73,10 +71,11 @@ def prune(request: Prune) -> ModelDir:
         phases.check_batch_sizes(training)
     compute = replace(request.compute, device=resolve_device(request.device))
     rows = split_rows(source, data, examples=request.examples, seed=compute.seed, labels=labels)
-    whole, tokenizer = source.load(plain=True), source.tokenizer
+    evaluated, selection = rows.evaluation, rows.selection(source.task)
+    whole = source.load(plain=True)
     plan = plan_pruning(whole, request, vocabulary=corpus is not None)
     if corpus is not None:
-        check_tokenizer(tokenizer)
+        check_tokenizer(source.tokenizer)
     with (
         using_threads(compute.threads),
         request.begin(
@@ -88,29 +87,27 @@ def prune(request: Prune) -> ModelDir:
             vocabulary=corpus and content_sha256(corpus),
             labels=labels,
             training=training,
-            metric=rows.evaluation.metric.name,
+            metric=evaluated.metric.name,
             threads=compute.threads if request.speedup else 0,
         ) as stage,
     ):
-        evaluated = rows.evaluation
-        runtimes = ("torch", "onnxruntime") if has_exporter(source) else ("torch",)
-        timer = StepTimer(evaluated.gold.examples, runtimes, compute.threads or 1)
-        recovery = Recovery(source, rows, rows.selection(source.task), request, training, compute, request.progress)
         try:
-            state = PrunedState(whole.to(compute.device), tokenizer, evaluated, stage.scratch / "cuts")  # type: ignore[arg-type]
-            decisions = execute_plan(plan, state, recovery, timer, corpus, stage.scratch)
+            whole.to(compute.device)  # type: ignore[arg-type]
+            state = PrunedState(whole, source.tokenizer, evaluated, stage.scratch / "cuts")
+            run = PruningRun(request, source, rows, selection, training, compute, state, stage)
+            decisions = run.remove(plan, corpus)
         except CompressError:
             empty(stage.working)  # the next request under this name will be another one
             raise
         state.model = reloadable(state.model)
-        notes = {"recovery": recovery.recover(state, stage.working).noted} if request.recover else {}
+        notes = {"recovery": run.recover().noted} if request.recover else {}
         speeds: list[Speed] = []
         if request.measure:
             shapes = {name: path for name, path in state.checkpoints.items() if name != "recovery"}
-            with request.progress("Timing", len(runtimes)) as advance:
-                for runtime in each(runtimes, advance):
-                    speeds += timer.speeds(shapes, runtime, TIMED_BATCH_SIZES)
-        notes |= write_pruning_report(source, request, state, decisions, speeds, stage)
+            with request.progress("Timing", len(run.runtimes)) as advance:
+                for runtime in each(run.runtimes, advance):
+                    speeds += run.speeds(shapes, runtime, TIMED_BATCH_SIZES)
+        notes |= run.report(decisions, speeds)
         read = (
             *source.manifest.data,
             *rows.described,
@@ -122,24 +119,9 @@ def prune(request: Prune) -> ModelDir:
             "split": evaluated.split,
             "rows": len(evaluated.gold.examples),
         }
-        asked = {name: getattr(request, name) for name in fields_of(Pruning)}
-        recipe = {**asked, "training": asdict(training)}
+        recipe = {**{name: getattr(request, name) for name in fields_of(Pruning)}, "training": asdict(training)}
         stage.write_model(state.model, state.tokenizer, recipe=recipe, data=read, metrics=(metric,), notes=notes)
     return ModelDir.open(stage.output)
-
-
-@dataclass(frozen=True)
-class StepTimer:
-    """Rows to read, and the runtimes to time in; the last one decides about a speed-up."""
-
-    rows: Sequence[Example]
-    runtimes: Sequence[str]
-    threads: int
-
-    def speeds(self, steps: Mapping[str, Path], runtime: str, batch_sizes: Sequence[int]) -> list[Speed]:
-        """Return the speeds of model directories by name; the first is what others are compared with."""
-        places = {name: directory_for(runtime, path) for name, path in steps.items()}
-        return time_side_by_side(places, self.rows, runtime=runtime, threads=self.threads, batch_sizes=batch_sizes)
 
 
 def directory_for(runtime: str, directory: Path) -> Path:
@@ -152,79 +134,7 @@ def directory_for(runtime: str, directory: Path) -> Path:
     return target
 
 
-def execute_plan(
-    plan: PruningPlan,
-    state: PrunedState,
-    recovery: "Recovery",
-    timer: StepTimer,
-    corpus: Iterable[Example] | None,
-    folder: Path,
-) -> dict[str, Any]:
-    """Remove everything from a model in place, evaluate each step, and return the decisions.
-
-    Args:
-        recovery: holds the scoring rows, and trains the model while the cubic schedule masks heads and neurons.
-        corpus: text whose subword tokens are kept; None keeps all.
-        folder: keeps each decision, so that a resumed run does not score again.
-    """
-    config, progress, found = recovery.config, recovery.progress, dict[str, Any]()
-    if corpus is not None:
-        found["vocabulary"] = state.remove_vocabulary(corpus)
-    batches = recovery.rows.batches(state.tokenizer, recovery.compute.device)
-    if plan.layers:
-        with progress("Removing layers", plan.layers) as advance:
-            found["layers"] = cached_json(
-                folder / "layers.json",
-                lambda: choose_removed_layers(state.model, batches, plan.layers, advance),
-            )
-        state.remove_layers([step["layer"] for step in found["layers"]])
-    units = plan_units(state.model, config) if plan.layers and plan.units else plan.units
-    for part, count in units.items():
-        present = sum(layer.count for layer in units_of(state.model, part))
-        rounded = part == "neurons" and config.multiple > 1
-        most = "up to " if config.has_target else "about " if rounded else ""
-        stay = f"multiples of {config.multiple} stay in each layer" if rounded else f"{present - count:,} stay"
-        logger.info("removing %s%s of %s %s, %s", most, f"{count:,}", f"{present:,}", part, stay)
-
-    shutil.rmtree(folder / "candidates", ignore_errors=True)  # of a run that was stopped
-
-    def speedup_of(masks: Masks) -> Interval:
-        smaller = state.save_without(masks, folder / "candidates" / mask_key(masks))
-        places = {"whole": state.checkpoints["nothing"], "candidate": smaller}
-        timed = timer.speeds(places, timer.runtimes[-1], (config.speedup_batch_size,))[-1]
-        return Interval(timed.speedup, timed.low, timed.high)
-
-    if config.schedule == "cubic":
-        state.remove_units(recovery.mask_gradually(state, units, folder / MASKING_FOLDER))
-    elif units:
-        decision = cached_json(
-            folder / "units.json",
-            lambda: choose_units(
-                state.evaluation("path"),
-                batches,
-                units,
-                config,
-                speedup_of,
-                seed=recovery.compute.seed,
-                values=Values(folder / "values"),
-                progress=progress,
-            ),
-        )
-        masks = masks_from_json(decision.pop("masks"))
-        found |= decision
-        state.remove_units(masks)
-    if plan.hidden:
-        with progress("Scoring hidden width", len(batches)) as advance:
-            scored = cached_json(
-                folder / "hidden.json",
-                lambda: hidden_importance(state.model, each(batches, advance)).argsort(stable=True).tolist(),
-            )
-        state.remove_hidden(sorted(scored[: plan.hidden]))
-    return found
-
-
 def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir]) -> None:
-    """Raise an error for labels of another model."""
     known = {source.sha256, *(str(parent["sha256"]) for parent in source.manifest.parents)}
     refuse(
         *(
@@ -238,144 +148,180 @@ def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir]) -> None:
     )
 
 
-def recovery_losses(recovery: str, config: PretrainedConfig, layers: str) -> tuple[Choice, ...]:
-    """Return the losses of ``--recovery``: of logits, and of hidden states by a layer map or of token relations."""
-    if recovery == "hidden":
-        return (Choice("logit-mse"), Choice("hidden-mse", options={"layers": layers}))
-    if recovery == "relations":
-        # As many relation heads as a head is wide divide any number of heads that a layer has left.
-        return (Choice("logit-mse"), Choice("relations", options={"relation_heads": head_size_of(config)}))
-    return (Choice("logit-mse"),)
-
-
 def recovery_training(training: Training, epochs: float) -> Training:
     """Return the training of so many passes over the rows; below one, few rows get that share of its least steps."""
     return replace(training.part(min(1.0, epochs)), epochs=epochs, max_steps=training.max_steps)
 
 
 @dataclass(frozen=True)
-class Recovery:
-    """Distillation of the unpruned model ``source`` into the pruned one, on the rows of a pruning stage.
+class PruningRun:
+    """A pruning at work: removals from ``state`` in place, each decision kept in the stage's scratch folder.
 
-    ``selection`` are the rows that select the checkpoint.
+    The recovery distils the unpruned model ``source`` into the pruned one; rows of ``selection`` select the checkpoint.
     """
 
+    request: Prune
     source: ModelDir
     rows: PruningRows
     selection: Selection | None
-    config: Pruning
     training: Training
     compute: Compute
-    progress: Progress
+    state: PrunedState
+    stage: Stage
 
-    @cached_property
-    def training_data(self) -> TrainingData:
-        """The text of the pool and of train with the logits of the unpruned model, which may have to be computed."""
-        pool, train = self.rows.pool, self.rows.train
-        own = [labels for labels in pool.labels if labels.teacher_sha256 == self.source.sha256] if pool else []
-        logits = teacher_logits(self.source, train.examples, compute=self.compute, labels=own, progress=self.progress)
-        kept = pool if pool is None or self.rows.validation.examples else pool.part(held=False)
-        return TrainingData(kept.labelled if kept else None, replace(train, logits=logits))
+    def remove(self, plan: PruningPlan, corpus: Iterable[Example] | None) -> dict[str, Any]:
+        """Remove everything, evaluate each step, and return the decisions.
 
-    def mask_gradually(self, state: PrunedState, units: Mapping[Part, int], folder: Path) -> Masks:
-        """Train a model while the cubic schedule masks heads and neurons, and return the masks.
-
-        ``folder`` keeps the outcome for a run that is resumed.
+        Args:
+            corpus: text whose subword tokens are kept; None keeps all.
         """
-        outcome = phases.load_finished(folder, state.model)
+        request, state, folder = self.request, self.state, self.stage.scratch
+        progress, found = request.progress, dict[str, Any]()
+        if corpus is not None:
+            found["vocabulary"] = state.remove_vocabulary(corpus)
+        batches = self.rows.batches(state.tokenizer, self.compute.device)
+        if plan.layers:
+            with progress("Removing layers", plan.layers) as advance:
+                found["layers"] = cached_json(
+                    folder / "layers.json",
+                    lambda: choose_removed_layers(state.model, batches, plan.layers, advance),
+                )
+            state.remove_layers([step["layer"] for step in found["layers"]])
+        units = plan_units(state.model, request) if plan.layers and plan.units else plan.units
+        for part, count in units.items():
+            present = sum(layer.count for layer in units_of(state.model, part))
+            rounded = part == "neurons" and request.multiple > 1
+            most = "up to " if request.has_target else "about " if rounded else ""
+            stay = f"multiples of {request.multiple} stay in each layer" if rounded else f"{present - count:,} stay"
+            logger.info("removing %s%s of %s %s, %s", most, f"{count:,}", f"{present:,}", part, stay)
+        shutil.rmtree(folder / "candidates", ignore_errors=True)  # of a run that was stopped
+        if request.schedule == "cubic":
+            state.remove_units(self._mask_gradually(units))
+        elif units:
+            evaluation, values = state.evaluation("path"), Values(folder / "values")
+            decision = cached_json(
+                folder / "units.json",
+                lambda: choose_units(evaluation, batches, units, request, self._speedup_of, values),
+            )
+            masks = masks_from_json(decision.pop("masks"))
+            found |= decision
+            state.remove_units(masks)
+        if plan.hidden:
+            with progress("Scoring hidden width", len(batches)) as advance:
+                scored = cached_json(
+                    folder / "hidden.json",
+                    lambda: hidden_importance(state.model, each(batches, advance)).argsort(stable=True).tolist(),
+                )
+            state.remove_hidden(sorted(scored[: plan.hidden]))
+        return found
+
+    @property
+    def runtimes(self) -> Sequence[str]:
+        """Where the model is timed; the last one decides about a speed-up."""
+        return ("torch", "onnxruntime") if has_exporter(self.source) else ("torch",)
+
+    def speeds(self, steps: Mapping[str, Path], runtime: str, batch_sizes: Sequence[int]) -> list[Speed]:
+        """Return the speeds of model directories by name; the first is what others are compared with."""
+        places = {name: directory_for(runtime, path) for name, path in steps.items()}
+        rows, threads = self.rows.evaluation.gold.examples, self.compute.threads or 1
+        return time_side_by_side(places, rows, runtime=runtime, threads=threads, batch_sizes=batch_sizes)
+
+    def _speedup_of(self, masks: Masks) -> Interval:
+        smaller = self.state.save_without(masks, self.stage.scratch / "candidates" / mask_key(masks))
+        places = {"whole": self.state.checkpoints["nothing"], "candidate": smaller}
+        timed = self.speeds(places, self.runtimes[-1], (self.request.speedup_batch_size,))[-1]
+        return Interval(timed.speedup, timed.low, timed.high)
+
+    def _mask_gradually(self, units: Mapping[Part, int]) -> Masks:
+        """Train the model while the cubic schedule masks heads and neurons, and return the masks."""
+        folder, model = self.stage.scratch / MASKING_FOLDER, self.state.model
+        outcome = phases.load_finished(folder, model)
         if outcome is None:
             (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
-            options = {
-                "keep_heads": self.config.keep_heads,
-                "multiple": self.config.multiple,
-                "normalise": self.config.normalise,
-                "until": MASKED_BY,
-                "heads": units.get("heads", 0),
-                "neurons": units.get("neurons", 0),
-            }
+            options = {name: getattr(self.request, name) for name in ("keep_heads", "multiple", "normalise")}
+            options |= {"until": MASKED_BY, "heads": units.get("heads", 0), "neurons": units.get("neurons", 0)}
             training = replace(self._part_of_training(MASKING_SHARE), schedule="constant")
-            modifier = Choice("gradual-pruning", options=options)
-            outcome = self._distil(state, folder, training, self.compute, modifier=modifier, title="Masking")
-            phases.save_finished(folder, state.model, outcome)
-        state.trained = True
+            run = TrainingRun(folder, training, self.source.task, self.compute, self.request.progress, "Masking")
+            outcome = self._distil(run, modifier=Choice("gradual-pruning", options=options))
+            phases.save_finished(folder, model, outcome)
+        self.state.trained = True
         assert outcome.masked is not None
-        return masks_at(state.model, outcome.masked)
+        return masks_at(model, outcome.masked)
 
-    def recover(self, state: PrunedState, working: Path) -> Outcome:
+    def recover(self) -> Outcome:
         """Train the pruned model for the rest of the epochs, select its best checkpoint, and record it."""
-        share, compute = 1.0, self.compute
-        if self.config.schedule == "cubic":  # another order of rows than while masking
+        working, share, compute = self.stage.working, 1.0, self.compute
+        if is_cubic := self.request.schedule == "cubic":  # another order of rows than while masking
             share, compute = 1 - MASKING_SHARE, replace(compute, seed=compute.seed + phases.SEEDS_APART)
-        outcome = self._distil(state, working, self._part_of_training(share), compute, selection=self.selection)
-        if self.config.schedule == "cubic":
-            join_logs({"masking": working / WORK_FOLDER / MASKING_FOLDER, "recovery": working}, working)
-        state.trained = True
-        state.record("recovery", 0, 0)
+        training, progress = self._part_of_training(share), self.request.progress
+        run = TrainingRun(working, training, self.source.task, compute, progress, "Recovering")
+        outcome = self._distil(run, selection=self.selection)
+        if is_cubic:
+            join_logs({"masking": self.stage.scratch / MASKING_FOLDER, "recovery": working}, working)
+        self.state.trained = True
+        self.state.record("recovery", 0, 0)
         return outcome
 
     def _part_of_training(self, share: float) -> Training:
-        return recovery_training(self.training, self.config.recover).part(share)
+        return recovery_training(self.training, self.request.recover).part(share)
 
     def _distil(
-        self,
-        state: PrunedState,
-        working: Path,
-        training: Training,
-        compute: Compute,
-        *,
-        selection: Selection | None = None,
-        modifier: Choice | None = None,
-        title: str = "Recovering",
+        self, run: TrainingRun, *, selection: Selection | None = None, modifier: Choice | None = None
     ) -> Outcome:
-        phase = Phase(recovery_losses(self.config.recovery, state.model.config, state.layer_map), modifier=modifier)
+        """Distil the unpruned model by its logits, and by hidden states or relations of tokens as the request says."""
+        state, losses = self.state, [Choice("logit-mse")]
+        if self.request.recovery == "hidden":
+            losses.append(Choice("hidden-mse", options={"layers": state.layer_map}))
+        elif self.request.recovery == "relations":
+            # As many relation heads as a head is wide divide any number of heads that a layer has left.
+            losses.append(Choice("relations", options={"relation_heads": head_size_of(state.model.config)}))
+        phase = Phase(tuple(losses), modifier=modifier)
         live = phase.needs & {"hidden", "attention"}
         teacher = ModelDir.open(state.teacher, verify=False).load() if live else None
-        (outcome,) = phases.fit(
-            state.model,
-            state.tokenizer,
-            replace(self.training_data, selection=selection),
-            TrainingRun(working, training, self.source.task, compute, self.progress, title),
-            phases=(phase,),
-            teachers={"task": teacher},
-        )
+        data = replace(self._training_data, selection=selection)
+        (outcome,) = phases.fit(state.model, state.tokenizer, data, run, phases=(phase,), teachers={"task": teacher})
         return outcome
 
+    @cached_property
+    def _training_data(self) -> TrainingData:
+        """The text of the pool and of train with the logits of the unpruned model, which may have to be computed."""
+        pool, train, progress = self.rows.pool, self.rows.train, self.request.progress
+        own = [labels for labels in pool.labels if labels.teacher_sha256 == self.source.sha256] if pool else []
+        logits = teacher_logits(self.source, train.examples, compute=self.compute, labels=own, progress=progress)
+        kept = pool if pool is None or self.rows.validation.examples else pool.part(held=False)
+        return TrainingData(kept.labelled if kept else None, replace(train, logits=logits))
 
-def write_pruning_report(
-    source: ModelDir,
-    config: Pruning,
-    state: PrunedState,
-    decisions: Mapping[str, Any],
-    speeds: Sequence[Speed],
-    stage: Stage,
-) -> dict[str, Any]:
-    """Write the page, tables and pictures of a pruned model, and return the notes of its manifest."""
-    curve, last = list(decisions.get("curve", ())), state.steps[-1]
-    if curve and last["removal"] == "recovery":
-        chosen = next(point for point in curve if point["chosen"])
-        recovered = {key: last[key] for key in ("value", "points", "low", "high")}
-        curve.append({**chosen, **recovered, "recovered": True})
-    content = {
-        "name": stage.manifest.name,
-        "model": source.name,
-        "model_sha256": source.sha256,
-        "metric": state.rows.metric.name,
-        "split": state.rows.split,
-        "rows": len(state.rows.gold.examples),
-        "schedule": config.schedule,
-        "criterion": "gradual-pruning" if config.schedule == "cubic" else config.criterion,
-        "cuts": state.steps,
-        "speeds": [asdict(speed) for speed in speeds],
-        **({"max_accuracy_drop": config.max_accuracy_drop} if config.max_accuracy_drop else {}),
-        **decisions,
-        "curve": curve,
-    }
-    write_study(content, pruning_page, stage.working / PRUNING_REPORT_NAME)
-    if curve:
-        points = [[*curve[0]], *([point[key] for key in curve[0]] for point in curve)]
-        write_atomically(stage.working / CURVE_NAME, as_csv(points))
-    # A target may remove no heads or no neurons.
-    shapes = [
-        {key: step[key] for key in ("removal", "config")} for step in state.steps if step["removed"] or not step["of"]
-    ]
-    return {"removed": removed(content["cuts"]), "shapes": shapes}
+    def report(self, decisions: Mapping[str, Any], speeds: Sequence[Speed]) -> dict[str, Any]:
+        """Write the page, tables and pictures of the pruned model, and return the notes of its manifest."""
+        request, state, working = self.request, self.state, self.stage.working
+        curve, last = list(decisions.get("curve", ())), state.steps[-1]
+        if curve and last["removal"] == "recovery":
+            chosen = next(point for point in curve if point["chosen"])
+            recovered = {key: last[key] for key in ("value", "points", "low", "high")}
+            curve.append({**chosen, **recovered, "recovered": True})
+        content = {
+            "name": self.stage.manifest.name,
+            "model": self.source.name,
+            "model_sha256": self.source.sha256,
+            "metric": state.rows.metric.name,
+            "split": state.rows.split,
+            "rows": len(state.rows.gold.examples),
+            "schedule": request.schedule,
+            "criterion": "gradual-pruning" if request.schedule == "cubic" else request.criterion,
+            "cuts": state.steps,
+            "speeds": [asdict(speed) for speed in speeds],
+            **({"max_accuracy_drop": request.max_accuracy_drop} if request.max_accuracy_drop else {}),
+            **decisions,
+            "curve": curve,
+        }
+        write_study(content, pruning_page, working / PRUNING_REPORT_NAME)
+        if curve:
+            points = [[*curve[0]], *([point[key] for key in curve[0]] for point in curve)]
+            write_atomically(working / CURVE_NAME, as_csv(points))
+        # A target may remove no heads or no neurons.
+        shapes = [
+            {key: step[key] for key in ("removal", "config")}
+            for step in state.steps
+            if step["removed"] or not step["of"]
+        ]
+        return {"removed": removed(content["cuts"]), "shapes": shapes}

@@ -15,20 +15,30 @@ in its manifest:
 Without validation rows the int8 model is marked unchecked. Packed weights save bytes and no time: they are kept
 whatever the result of the check, which the manifest states.
 
-``auto`` makes several int8 graphs, and keeps the one of those that pass whose mean speed-up is the largest.
+``auto`` makes a graph for each set of options that quantizers name as their ``CANDIDATES``, and keeps the one of those
+that pass whose mean speed-up is the largest. Training rows give ranges of activations, and tell which layers are
+sensitive.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx
+import torch
+from onnx import TensorProto
+from torch import Tensor, nn
 
-from compress.data import Example, check_roles
-from compress.errors import CompressError
+from compress import plugins
+from compress.data import Example, LabelledData, check_roles
+from compress.data.tokenization import encode, maximum_length, pad
+from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Metric, agreement, score
 from compress.exporting.export import write_onnx
+from compress.files import faults_of
 from compress.inference.batching import open_runtime, runtime_for
 from compress.inference.predict import check_label_meaning
 from compress.inference.runners import LoadedModel, time_in_turns
@@ -36,28 +46,95 @@ from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import default_threads
 from compress.models.fitted_rows import check_unseen
 from compress.models.graph_files import copy_graph, graph_file, graph_with_data
+from compress.models.integer_rounding import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.models.loading import copy_client_files, read_config
+from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
 from compress.progress import Advance
-from compress.quantization.candidates import (
-    AUTO,
-    Check,
-    Quantizing,
-    candidates_for,
-    layers_in_fp32,
-    make,
-    needs_training_rows,
+from compress.quantization.fake_layers import FakeLayers, quantized_modules
+from compress.quantization.hessian_sensitivity import (
+    PART_ROWS,
+    PARTS,
+    answers_of,
+    layer_sensitivities,
+    most_sensitive,
 )
 from compress.requests.compression import Quantize
 
+AUTO = "auto"
 LIMITS = ("method", "options", "keep_fp32", "max_accuracy_drop", "min_agreement", "batch_sizes")
+LAYERS_IN_FP32 = "layers in fp32"
+CALIBRATION_ROWS, CALIBRATION_BATCH_ROWS = 512, 32
+# Of the moving average over 16 batches: an outlier of the first one has lost 80% of its weight at the end.
+_DECAY = 0.9
 _TRAINED_FOR = {
     "packed": "trained for weights of few bits",
     "onnx-qdq": "trained with ranges of activations",
     "onnx-dynamic": "not trained for another",
 }
+
+
+@dataclass(frozen=True)
+class Check:
+    """The comparison of int8 with fp32; ``reasons`` says why int8 is refused, and is empty where it is accepted."""
+
+    metric: str
+    fp32: float
+    int8: float
+    rows: int
+    agreement: float
+    largest_logit_difference: float
+    speedups: Mapping[int, Interval] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def mean_speedup(self) -> float:
+        """The geometric mean over batch sizes; 1 where nothing was timed."""
+        return float(np.exp(np.mean([np.log(ratio.value) for ratio in self.speedups.values()] or [0.0])))
+
+    def notes(self, made: str) -> dict[str, Any]:
+        """Return what the manifest says of it, with the metric of what was ``made``: ``int8`` or ``packed``."""
+        return {
+            "fp32": self.fp32,
+            made: self.int8,
+            "agreement": self.agreement,
+            "largest_logit_difference": self.largest_logit_difference,
+            "speedup": {str(size): ratio._asdict() for size, ratio in self.speedups.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Quantizing:
+    """A quantizer with options; once made, ``directory`` has its graph, and ``check`` compares it with fp32."""
+
+    plugin: plugins.Plugin
+    options: Mapping[str, Any]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    directory: Path = Path()
+    check: Check | None = None
+
+    @property
+    def name(self) -> str:
+        """The method and its options: ``onnx-dynamic reduce_range``."""
+        options = (key if value is True else f"{key}={value}" for key, value in self.options.items())
+        return " ".join([self.plugin.name, *options])
+
+    @property
+    def packs(self) -> bool:
+        return bool(self.plugin.load().WRITES == "torch")
+
+    @property
+    def rank(self) -> float:
+        """The mean speed-up of a candidate that passes its check, else 0."""
+        return self.check.mean_speedup if self.check and not self.check.reasons else 0.0
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        assert self.check is not None
+        size = sum(file.stat().st_size for file in graph_with_data(graph_file(self.directory)))
+        return {"bytes": size, **self.check.notes("int8"), "reasons": list(self.check.reasons)}
 
 
 def quantize(request: Quantize) -> ModelDir:
@@ -71,7 +148,7 @@ def quantize(request: Quantize) -> ModelDir:
     """
     source, data = ModelDir.open(request.model), request.labelled
     candidates, refused = candidates_for(source, request, data)
-    packs, keep_fp32 = candidates[0].packs, request.keep_fp32
+    packs = candidates[0].packs
     metric = source.task.metric(data.metric, len(source.labels))
     rows = list(data.validation)
     gold = source.task.column(source.task.gold(rows, source.labels, "validation"))
@@ -89,35 +166,39 @@ def quantize(request: Quantize) -> ModelDir:
         train=train,
         validation=rows,
     ) as stage:
-        working = stage.working
+        working, progress = stage.working, request.progress
+        fp32, architecture = source.path, source.manifest.architecture
         if packs:
             save_tokenizer(source.tokenizer, working)
-            fp32, architecture = source.path, describe_architecture(source.network)
+            architecture = describe_architecture(source.network)
         else:
-            with request.progress("Exporting", None):
-                fp32, architecture = _fp32_graph(source, working)
-        with request.progress("Preparing", None):
-            in_fp32 = layers_in_fp32(source, train, keep_fp32)
+            with progress("Exporting", None):
+                if not source.is_onnx:
+                    (fp32 := working / WORK_FOLDER / "fp32").mkdir()
+                    architecture = write_onnx(source, fp32)["architecture"]
+                copy_client_files(fp32, working)
+        with progress("Preparing", None):
+            in_fp32 = layers_in_fp32(source, train, request.keep_fp32)
         made: list[Quantizing] = []
         for number, candidate in enumerate(candidates):
             target = working if packs else working / WORK_FOLDER / f"candidate-{number}"
             try:
-                with request.progress(f"Quantizing by {candidate.name}", None):
+                with progress(f"Quantizing by {candidate.name}", None):
                     one = make(source, candidate, train, fp32, target, notes=in_fp32)
             except CompressError as error:
                 refused[candidate.name] = str(error)
                 continue
             if rows:
                 judge = Judge(source, fp32, target, request.threads)
-                with request.progress("Checking int8", 2 * len(rows)) as advance:
+                with progress("Checking int8", 2 * len(rows)) as advance:
                     one = replace(one, check=judge.check(rows, gold, metric, request, advance=advance))
             else:
                 _check_opens(target, source)
             made.append(one)
-        if not made:
-            raise CompressError(next(iter(refused.values())))
+        refuse((not made, next(iter(refused.values()), "")))
         best = max(made, key=lambda one: one.rank)
-        if not needs_training_rows(source, best.plugin.name, keep_fp32, best.options):
+        method = best.plugin.name
+        if not needs_training_rows(source, method, request.keep_fp32, best.options):
             entries = [entry for entry in entries if entry["role"] != "train"]
         if not packs:
             copy_graph(graph_file(fp32 if best.check and best.check.reasons else best.directory), working)
@@ -126,18 +207,204 @@ def quantize(request: Quantize) -> ModelDir:
             sizes = " and ".join(map(str, request.batch_sizes))
             reason = "the fastest that passes" if best.rank else "the first, as none passes,"
             notes["method"] = f"{best.name}, {reason} at batch size {sizes}"
-            notes["candidates"] = {**{one.name: _outcome(one) for one in made}, **refused}
+            notes["candidates"] = {**{one.name: one.outcome for one in made}, **refused}
         elif not request.method:
-            notes["method"] = f"{best.plugin.name}, because the model was {_TRAINED_FOR[best.plugin.name]}"
+            notes["method"] = f"{method}, because the model was {_TRAINED_FOR[method]}"
+        asked = {name: getattr(request, name) for name in LIMITS}
         stage.finish(
-            architecture=architecture,
-            recipe={name: getattr(request, name) for name in LIMITS}
-            | {"method": best.plugin.name, "options": best.options},
+            architecture=architecture or {"model_type": source.config.get("model_type")},
+            recipe={**asked, "method": method, "options": best.options},
             data=(*source.manifest.data, *entries),
             seeds=source.manifest.seeds,
             **_findings(best.check, packs, notes),
         )
     return ModelDir.open(stage.output)
+
+
+def candidates_for(source: ModelDir, request: Quantize, data: LabelledData) -> tuple[list[Quantizing], dict[str, str]]:
+    """Return what to make of a model, and why ``auto`` leaves out others, by name.
+
+    Raises:
+        CompressError: an unknown method or option, or a model or rows that do not fit.
+    """
+    method, keep_fp32 = request.method or default_method(source), request.keep_fp32
+    if method == AUTO:
+        refuse(
+            (
+                not data.validation,
+                "--method auto compares on validation rows; give labelled ones with --validation FILE",
+            ),
+            (
+                request.options,
+                "--method auto chooses options; name a method to set them, see 'compress list quantizers'",
+            ),
+        )
+        known = [plugins.find("quantizers", name) for name in plugins.names("quantizers")]
+        every = [Quantizing(one, options) for one in known for options in getattr(one.load(), "CANDIDATES", ())]
+    else:
+        every = [Quantizing(plugins.find("quantizers", method, also=[AUTO]), request.options)]
+    reasons = {one.name: _misfit(source, one, keep_fp32, data.train) for one in every}
+    refused = {name: reason for name, reason in reasons.items() if reason}
+    found = [one for one in every if one.name not in refused]
+    reads = any(needs_training_rows(source, one.plugin.name, keep_fp32, one.options) for one in found)
+    refuse(
+        (not found, next(iter(refused.values()), "")),
+        (data.train and not reads, f"--train would not be read: {method} measures nothing on rows here; leave it out"),
+    )
+    return found, refused
+
+
+def default_method(source: ModelDir) -> str:
+    """Return the quantizer that a model was trained for, or ``onnx-dynamic``, which needs no training."""
+    if source.config.get(WEIGHT_BITS):
+        return "packed"
+    return "onnx-qdq" if source.config.get(ACTIVATION_RANGES) else "onnx-dynamic"
+
+
+def needs_training_rows(
+    source: ModelDir, method: str | None, keep_fp32: int = 0, options: Mapping[str, Any] | None = None
+) -> bool:
+    """Tell whether a quantization reads training rows: for sensitivities, or for ranges that are not known."""
+    plugin = plugins.find("quantizers", method or default_method(source))
+    known = "ranges" in (options or {}) or source.config.get(ACTIVATION_RANGES)
+    return keep_fp32 > 0 or ("ranges" in plugin.parameters and not known)
+
+
+def layers_in_fp32(source: ModelDir, train: Sequence[Example], count: int) -> dict[str, Any]:
+    """Return notes on the most sensitive layers, which stay in float32: their numbers and all sensitivities.
+
+    They are measured on labelled rows; for tagging on the model's own predictions.
+
+    Raises:
+        CompressError: these are all layers, labels that are not the model's, or a model that is no transformer.
+    """
+    if not count:
+        return {}
+    model, sample = source.load(), _sample(train, PARTS * PART_ROWS)
+    batches = list(_batches(source, sample, PART_ROWS))
+    if source.task.by_word:
+        answers = [answers_of(model, inputs) for inputs in batches]
+    else:
+        gold = torch.tensor(source.task.gold(sample, source.labels, "train"))
+        answers = list(gold.split(PART_ROWS))
+    found = layer_sensitivities(model, list(zip(batches, answers, strict=True)))
+    layers = len(found)
+    refuse((count >= layers, f"--keep-fp32 {count} would leave nothing to quantize: the model has {layers} layers"))
+    return {LAYERS_IN_FP32: sorted(most_sensitive(found)[:count]), "sensitivity by layer": found}
+
+
+def observed_ranges(source: ModelDir, rows: Sequence[Example]) -> dict[str, float]:
+    """Return the largest magnitude of the inputs of every linear layer: a moving average over batches of rows."""
+    model = source.load()
+    modules = quantized_modules(model)
+    layers = FakeLayers(modules, lambda _, weight: lambda found, __: found, activation_bits=8, decay=_DECAY)
+    for module in modules.values():
+        if isinstance(module, nn.Linear):
+            module.train()  # it observes; nothing else about it depends on the mode
+    with torch.no_grad():
+        for inputs in _batches(source, _sample(rows, CALIBRATION_ROWS), CALIBRATION_BATCH_ROWS):
+            model(**inputs)
+    return layers.ranges()
+
+
+def make(
+    source: ModelDir,
+    candidate: Quantizing,
+    train: Sequence[Example],
+    fp32: Path,
+    target: Path,
+    *,
+    notes: Mapping[str, Any],
+) -> Quantizing:
+    """Write a candidate's graph, or its packed weights, into a directory, and return it with that and its notes.
+
+    Args:
+        fp32: the directory of the graph to quantize.
+        notes: those of :func:`layers_in_fp32`.
+
+    Raises:
+        CompressError: the method cannot quantize this graph.
+    """
+    prepared, notes = dict(candidate.options), dict(notes)
+    if "ranges" in candidate.plugin.parameters and "ranges" not in prepared:
+        learned = source.config.get(ACTIVATION_RANGES)
+        prepared["ranges"] = learned or observed_ranges(source, train)
+        notes["ranges"] = "learned in training" if learned else "observed on training rows"
+        if not learned:
+            prepared.setdefault("per_channel", True)  # the model was not trained for one scale a matrix
+    if LAYERS_IN_FP32 in notes:
+        prepared["keep_fp32"] = notes[LAYERS_IN_FP32]
+    target.mkdir(parents=True, exist_ok=True)
+    read, written = (source.load(plain=True), target) if candidate.packs else (graph_file(fp32), target / ONNX_NAME)
+    advice = "use another --method, or give the torch directory that the graph was exported from"
+    with faults_of(source.path, candidate.name, advice, verb="quantized by", own=not source.manifest.stage):
+        candidate.plugin.function(read, written, **prepared)
+    return replace(candidate, notes=notes, directory=target)
+
+
+def _misfit(source: ModelDir, candidate: Quantizing, keep_fp32: int, train: Sequence[Example]) -> str:
+    """Return why a method cannot quantize a model with these options and rows; empty where it can."""
+    plugin, path, name = candidate.plugin, source.path, candidate.plugin.name
+    # Ranges come from training or from calibration.
+    options = {**({"ranges": {}} if "ranges" in plugin.parameters else {}), **candidate.options}
+    if faults := plugin.check(options):
+        return "; ".join(faults)
+    reads = needs_training_rows(source, name, keep_fp32, candidate.options)
+    refusals = (
+        (source.is_packed, f"{path} is packed already; give the model that it was made from"),
+        (
+            source.is_onnx and candidate.packs,
+            f"{path} is an ONNX model; {name} needs the torch directory that it is of",
+        ),
+        (
+            source.is_onnx and _has_int8_weights(graph_file(path)),
+            f"{path} is int8 already; give the model that it was made from",
+        ),
+        (
+            keep_fp32 and "keep_fp32" not in plugin.parameters,
+            f"--keep-fp32 does not fit: {name} leaves no layer out; use --method onnx-dynamic",
+        ),
+        (
+            keep_fp32 and "keep_fp32" in candidate.options,
+            "--keep-fp32 and --option keep_fp32 both say which layers stay in float32; give one of them",
+        ),
+        (
+            reads and source.is_onnx,
+            f"{path} is an ONNX model, on which neither sensitivities nor ranges are measured; give the torch "
+            "directory that it was exported from",
+        ),
+        (
+            keep_fp32 and not train,
+            "which layers are sensitive is measured on training rows; give labelled ones with --train FILE",
+        ),
+        (
+            reads and not train,
+            f"{source.name} was not trained with ranges of activations, and {name} needs some; give labelled rows to "
+            "measure them on with --train FILE, or train with --student q8bert",
+        ),
+    )
+    return next((text for applies, text in refusals if applies), "")
+
+
+def _has_int8_weights(path: Path) -> bool:
+    """Tell whether a graph computes with weights of 8 bits; float32 ones of small networks cast some zeros and ones."""
+    graph = onnx.load(str(path), load_external_data=False).graph
+    weights = {t.name for t in graph.initializer if t.data_type in {TensorProto.INT8, TensorProto.UINT8}}
+    return any(not weights.isdisjoint(node.input) for node in graph.node if node.op_type != "Cast")
+
+
+def _sample(rows: Sequence[Example], count: int) -> list[Example]:
+    return random.Random(0).sample(list(rows), min(count, len(rows)))
+
+
+def _batches(source: ModelDir, rows: Sequence[Example], size: int) -> Iterator[dict[str, Tensor]]:
+    tokenizer = source.tokenizer
+    limit = maximum_length(tokenizer, source.config)
+    for start in range(0, len(rows), size):
+        tokens = encode(tokenizer, rows[start : start + size], limit, by_word=source.task.by_word)
+        tokens.pop("words", None)
+        read = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(tokens["input_ids"]))]
+        yield {key: torch.from_numpy(ids) for key, ids in pad(read, tokenizer.pad_token_id or 0).items()}
 
 
 class Judge:
@@ -170,31 +437,33 @@ class Judge:
         ``advance`` counts the rows that either has read.
         """
         reference = self.logits("fp32", rows, advance)
-        classes = reference.shape[1]
-        fp32 = self.task.predictions(reference)
+        fp32, compared = self.task.predictions(reference), {"metric": metric, "classes": reference.shape[1]}
         check_label_meaning(fp32, gold, self.labels, "validation")
-        expected = score(fp32, gold, metric=metric, classes=classes)
+        expected = score(fp32, gold, **compared)
         try:
             logits = self.logits("int8", rows, advance)
         except CompressError:  # fp32 read the same rows, so that only the numbers can be at fault
             return Check(metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",))
         int8 = self.task.predictions(logits)
-        found = score(int8, gold, metric=metric, classes=classes)
-        same = agreement(int8, fp32)
-        reasons = []
+        found, same = score(int8, gold, **compared), agreement(int8, fp32)
         answered = np.isfinite(reference).all(axis=1)  # a word that was cut off has no logits
-        if len(np.unique(int8[answered])) == 1 < len(np.unique(fp32[answered])):
-            one = int8[answered][0]
-            shown = self.labels[one] if self.task.has_classes else one
-            reasons.append(f"it predicts {shown} for all {answered.sum():,} rows")
+        classes = [self.labels[one] if self.task.has_classes else one for one in np.unique(int8[answered])]
         drop, most = round(100 * (expected - found), 6), limits.max_accuracy_drop  # 3 of 300 rows are one point exactly
-        if drop > most:
-            reasons.append(f"{metric.name} drops by {drop:.2f} points, more than the {most:g} allowed")
-        if same < limits.min_agreement:
-            reasons.append(f"it agrees with fp32 on {same:.1%} of the rows, fewer than {limits.min_agreement:.1%}")
+        faults = (
+            (
+                len(classes) == 1 < len(np.unique(fp32[answered])),
+                f"it predicts {''.join(map(str, classes[:1]))} for all {answered.sum():,} rows",
+            ),
+            (drop > most, f"{metric.name} drops by {drop:.2f} points, more than the {most:g} allowed"),
+            (
+                same < limits.min_agreement,
+                f"it agrees with fp32 on {same:.1%} of the rows, fewer than {limits.min_agreement:.1%}",
+            ),
+        )
+        reasons = tuple(text for applies, text in faults if applies)
         speedups = {} if reasons or not self.timed else {size: self.time(rows, size) for size in limits.batch_sizes}
         difference = float(np.nanmax(np.abs(logits - reference)))
-        check = Check(metric.name, expected, found, len(rows), same, difference, speedups, tuple(reasons))
+        check = Check(metric.name, expected, found, len(rows), same, difference, speedups, reasons)
         if speedups and check.mean_speedup <= 1:
             shown = ", ".join(f"x{ratio.value:.2f} at batch size {size}" for size, ratio in speedups.items())
             return replace(check, reasons=(f"it is not faster on this host ({shown})",))
@@ -204,39 +473,25 @@ class Judge:
         return self.models[name].logits(rows, advance)
 
     def time(self, rows: Sequence[Example], batch_size: int) -> Interval:
-        """Return the speed-up of int8 over fp32, on batches of the rows' own lengths."""
         samples = time_in_turns(self.models, rows, batch_size, self.threads)
         return speedup(samples["fp32"], samples["int8"])
-
-
-def _fp32_graph(source: ModelDir, working: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the directory of the fp32 graph and the description of its architecture; copy the client's files."""
-    if source.is_onnx:
-        fp32, architecture = source.path, source.manifest.architecture
-    else:
-        fp32 = working / WORK_FOLDER / "fp32"
-        fp32.mkdir()
-        architecture = write_onnx(source, fp32)["architecture"]
-    copy_client_files(fp32, working)
-    return fp32, architecture or {"model_type": source.config.get("model_type")}
 
 
 def _check_opens(working: Path, source: ModelDir) -> None:
     """Open the written model and run it, so that a broken graph is never returned."""
     run = open_runtime(working, threads=1, config=source.config)
     ids = np.full((2, 8), 1, dtype=np.int64)
-    if not np.isfinite(run({"input_ids": ids, "attention_mask": np.ones_like(ids)})).all():
-        raise CompressError(f"what was made of {source.path} does not give finite logits; keep the fp32 model")
+    finite = np.isfinite(run({"input_ids": ids, "attention_mask": np.ones_like(ids)})).all()
+    refuse((not finite, f"what was made of {source.path} does not give finite logits; keep the fp32 model"))
 
 
 def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return notes and metrics for the manifest: which precision was kept, and why."""
     made = "packed" if packed else "int8"
     notes: dict[str, Any] = {"precision": made, "checked": check is not None, **found}
     if check is None:
         notes["warning"] = f"{made} was not checked; repeat with --validation to compare it with fp32"
         return {"notes": notes, "metrics": ()}
-    notes["check"] = _comparison(check, made)
+    notes["check"] = check.notes(made)
     value = check.int8
     if check.reasons and packed:
         notes["warning"] = f"packed, it is not as good as what it was made from: {'; '.join(check.reasons)}"
@@ -245,23 +500,3 @@ def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> di
         notes |= {"precision": "fp32", "reason": f"kept fp32, because of int8: {'; '.join(check.reasons)}"}
     metric = {"name": check.metric, "value": value, "split": "validation", "rows": check.rows}
     return {"notes": notes, "metrics": (metric,)}
-
-
-def _outcome(candidate: Quantizing) -> dict[str, Any]:
-    """Return what the manifest says of a candidate that was checked."""
-    assert candidate.check is not None
-    return {
-        "bytes": sum(file.stat().st_size for file in graph_with_data(graph_file(candidate.directory))),
-        **_comparison(candidate.check, "int8"),
-        "reasons": list(candidate.check.reasons),
-    }
-
-
-def _comparison(check: Check, made: str) -> dict[str, Any]:
-    return {
-        "fp32": check.fp32,
-        made: check.int8,
-        "agreement": check.agreement,
-        "largest_logit_difference": check.largest_logit_difference,
-        "speedup": {str(size): ratio._asdict() for size, ratio in check.speedups.items()},
-    }

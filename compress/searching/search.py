@@ -24,21 +24,24 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.manifest import MANIFEST_NAME, Manifest, is_whole
 from compress.models.model_dir import ModelDir
-from compress.models.output_dir import finish
+from compress.models.output_dir import Stage, finish
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
+from compress.recipes.catalogue import student_toml
 from compress.reporting.pages import write_page
 from compress.reporting.search_page import search_page
-from compress.requests import FileList
-from compress.requests.labelling import label
+from compress.requests import Request
+from compress.requests.compression import Cascade, Export, Prune, Quantize
+from compress.requests.labelling import Label, label
 from compress.requests.searching import Search, SearchLimits
-from compress.searching.commands import BEST, making_again
+from compress.requests.training import Distill
 from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import Joined, join
-from compress.searching.making import Trainer, ValidationRows, quiet_stages
-from compress.searching.space import ShapeSampler, import_optuna, space_for
+from compress.searching.making import Trainer, ValidationRows, pruning_of, quiet_stages
+from compress.searching.space import QUANTIZER, ShapeSampler, import_optuna, space_for
 from compress.searching.trials import RUNGS, SearchBudget, Trial, choose, closest, closest_shape, front_of
 
+BEST = "best"
 CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
 TEST_NAME, SAMPLER_NAME = "results.jsonl", "sampler.json"
 MEASURING_S = 60.0
@@ -89,7 +92,7 @@ def search(request: Search) -> Path:
         if chosen := joined.students if joined else [trial] if trial else []:
             source = joined.model.path if joined else trainer.deployed(chosen[0].shape, chosen[0].last.rung)
             deploy(source, best, None if joined else trial, content)
-            content["again"] = making_again(explored, chosen, joined, stage.working, stage.output, _typed(request))
+            content["again"] = making_again(request, explored, chosen, joined, stage)
             if rows.test:
                 test = measure(explored, best, rows.test, stage.working / TEST_NAME, request.command)
                 refuted = budget.is_refuted(test["high"], test["speedup"]["high"], test["latency_ms"]["low"])
@@ -103,18 +106,6 @@ def search(request: Search) -> Path:
         recipe = {"budget": content["budget"], **content["limits"]}
         stage.finish(kind="search", recipe=recipe, notes={"met": content["met"]})
     return stage.output
-
-
-def _typed(request: Search) -> dict[str, Any]:
-    """Return the options that the winner is made with again; data in memory is called FILE."""
-    typed = request.given(_AGAIN)
-    if overlap := typed.pop("overlap", None):
-        typed[f"{overlap}_overlap"] = True
-    named = (str, int, float, FileList)
-    return {
-        name: value if isinstance(value, named) else str(value.path) if isinstance(value, ModelDir) else "FILE"
-        for name, value in typed.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -266,3 +257,38 @@ def measure(explored: Exploration, best: Path, rows: Sequence[Example], results:
         "latency_ms": dict(zip(("value", "low", "high"), latency, strict=True)),
         "rows": len(rows),
     }
+
+
+def making_again(
+    request: Search, explored: Exploration, chosen: Sequence[Trial], joined: Joined | None, stage: Stage
+) -> str:
+    """Write the recipes of the students that were chosen, and return the commands that make ``best`` of them again."""
+    commands: list[Request[Any]] = []
+    members: list[str] = []
+
+    def add(kind: type[Request[Any]], without: Sequence[str] = (), **own: Any) -> None:
+        known = fields_of(kind).keys() - set(without)
+        commands.append(kind(**{name: one for name, one in request.given(_AGAIN).items() if name in known} | own))
+
+    for number, trial in enumerate(chosen, 1):
+        one, shape, rung = f"-{number}" if joined else "", trial.shape, trial.last.rung
+        student, model, labels = f"student{one}", f"model{one}" if joined else BEST, f"labels{one}"
+        if shape.is_pruned:
+            add(Label, ("label_column", "precision"), output=labels)
+            removed = {**pruning_of(shape, rung), "labels": (labels,), "measure": False}
+            add(Prune, model=request.teacher, output=student, **removed)
+        else:
+            name = f"{BEST}{one}.toml"
+            recipe, read = explored.trainer.recipe(shape, rung)
+            write_atomically(stage.working / name, student_toml(recipe))
+            add(Distill, student=stage.output / name, output=student, rows=read)
+        int8 = shape.precision == "int8"
+        commands.append(Quantize(student, model, method=QUANTIZER) if int8 else Export(student, model))
+        members.append(model)
+    if joined:
+        members.append("teacher-int8")  # what a cascade may lose is against the last model, also where it is left out
+        commands.append(Quantize(request.teacher, members[-1], method=QUANTIZER))
+        timed: dict[str, Any] = {"device": "cpu", "threads": explored.trainer.validation.threads}
+        drop = explored.budget.max_accuracy_drop
+        add(Cascade, ("overlap",), models=tuple(members), output=BEST, max_accuracy_drop=drop, **timed)
+    return " && ".join(one.command for one in commands)

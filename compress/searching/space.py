@@ -107,12 +107,6 @@ class Shape:
         values = (f"{name} {_shown(value)}" for name, value in self.options.items() if value != "")
         return ", ".join([f"{self.family} {self.precision}", *values])
 
-    def deploying(self, student: str, output: str) -> list[str]:
-        """Return the command that makes of the trained student what was timed, as words."""
-        if self.precision == "int8":
-            return ["compress", "quantize", "--model", student, "--method", QUANTIZER, "-o", output]
-        return ["compress", "export", "--model", student, "-o", output]
-
     def recipe(self) -> StudentRecipe:
         base: StudentRecipe = recipes.load_recipe("students", FAMILIES[self.family].recipe)
         options = {key: value for key, value in self.options.items() if key != VOCABULARY}

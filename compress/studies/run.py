@@ -20,7 +20,7 @@ from compress.models.manifest import METRICS_NAME, file_sha256
 from compress.models.model_dir import ModelDir, removals_of
 from compress.progress import logger
 from compress.pruning.prune import RECOVERY
-from compress.quantization.candidates import default_method, needs_training_rows
+from compress.quantization.quantize import default_method, needs_training_rows
 from compress.recipes import Pruning, StudentRecipe, StudyPrune, StudyRecipe, deciding, replace_training
 from compress.recipes.student import UNPUBLISHED
 from compress.reporting.curves import CURVE_NAME

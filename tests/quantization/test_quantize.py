@@ -26,8 +26,7 @@ from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import Manifest, file_sha256
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
-from compress.quantization.candidates import observed_ranges
-from compress.quantization.quantize import Judge
+from compress.quantization.quantize import Judge, observed_ranges
 from compress.requests.compression import Quantize, quantize
 from compress.tasks import find_task
 from tests.support.cpu import exact_runtime, saturates

@@ -25,8 +25,7 @@ from compress.inference.speedup_intervals import Interval
 from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import ModelDir
 from compress.models.networks.small_graph import SCALED_TABLE, ZERO_OR_ONE
-from compress.quantization.candidates import default_method, needs_training_rows, observed_ranges
-from compress.quantization.quantize import Judge
+from compress.quantization.quantize import Judge, default_method, needs_training_rows, observed_ranges
 from compress.requests.compression import export, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.cpu import exact_runtime, saturates
@@ -213,7 +212,7 @@ def test_nodes_are_named_after_modules() -> None:
 
 @pytest.mark.parametrize("method", ["onnx-dynamic", "onnx-qdq"])
 def test_the_most_sensitive_layer_stays_in_fp32(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compress.quantization.candidates.most_sensitive", lambda found: [1, 0])
+    monkeypatch.setattr("compress.quantization.quantize.most_sensitive", lambda found: [1, 0])
     source = torch_directory("bert")
     made = quantize(
         source,

@@ -25,10 +25,11 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import ModelDir
 from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
+from compress.requests import FileList
 from compress.requests.compression import cascade
+from compress.requests.searching import Search
 from compress.searching import making, space
 from compress.searching import search as search_module
-from compress.searching.commands import making_again
 from compress.searching.exploration import Exploration
 from compress.searching.joining import Joined
 from compress.searching.space import Family, Shape
@@ -235,21 +236,18 @@ def test_a_cascade_is_made_again_beside_the_teacher_it_was_chosen_against(tmp_pa
     for trial in trials:
         trial.add(TrainedRung(LAST, 9, 1.0, 1.0, 1000, score))
     trainer = SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), 0), validation=SimpleNamespace(threads=1))
-    typed = {
-        "teacher": "t",
-        "unlabeled": ("s3://key:secret@b/pool.txt",),
-        "train": "a",
-        "validation": "v",
-        "device": "cuda",
-    }
+    asked = Search(
+        "t", unlabeled=FileList(("s3://key:secret@b/pool.txt",)), train="a", validation="v", device="cuda", threads=2
+    )
+    stage: Any = SimpleNamespace(working=tmp_path, output=Path("found"))
     explored: Any = SimpleNamespace(trainer=trainer, budget=SearchBudget(max_accuracy_drop=0.0))
     joined: Any = SimpleNamespace(model=SimpleNamespace(member_names=["one", "two"]))
-    said = making_again(explored, trials, joined, tmp_path, Path("found"), typed).split(" && ")
+    said = search_module.making_again(asked, explored, trials, joined, stage).split(" && ")
     assert [command.split()[1] for command in said] == ["distill", "quantize"] * 2 + ["quantize", "cascade"]
     assert "secret" not in said[0] and "--student found/best-1.toml" in said[0]
     assert said[-1] == (
-        "compress cascade --validation v --device cpu --model model-1 --model model-2 --model teacher-int8 "
-        "--max-accuracy-drop 0 --threads 1 --output best"
+        "compress cascade --model model-1 --model model-2 --model teacher-int8 --output best --validation v "
+        "--max-accuracy-drop 0 --device cpu --threads 1"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best-1.toml", "best-2.toml"]
 
