@@ -418,7 +418,8 @@ def load_everything(inputs: Path) -> None:
         cli.get_command(click.Context(cli), name)
     for name in PRELOADED:
         importlib.import_module(name)
-    os.environ |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    # Cases are forked: threads of tokenizers would be missing in them, and waited for.
+    os.environ |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200", "TOKENIZERS_PARALLELISM": "false"}
     forked: Any = SimpleNamespace(Popen=partial(start_worker, method="fork"), PIPE=subprocess.PIPE)
     worker.subprocess = forked
     label_module.choose_runtime = torch_as_it_is
