@@ -13,7 +13,6 @@ from compress.errors import CompressError, MissingPackage
 if TYPE_CHECKING:
     from compress.benchmarking.results.files import Results
     from compress.data import LabelledData
-    from compress.gating.check import check
     from compress.inference.predict import load
     from compress.models.compute import Compute
     from compress.models.model_dir import Model
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from compress.pruning.scoring import head_importance
     from compress.requests.benchmarking import benchmark, predict, replay
     from compress.requests.compression import calibrate, cascade, export, head_study, prune, quantize
+    from compress.requests.gating import check
     from compress.requests.labelling import close_labels, import_labels, label, merge_labels
     from compress.requests.reporting import report
     from compress.requests.searching import search
@@ -53,7 +53,7 @@ _LAZY = {
     "benchmark": "compress.requests.benchmarking",
     "calibrate": "compress.requests.compression",
     "cascade": "compress.requests.compression",
-    "check": "compress.gating.check",
+    "check": "compress.requests.gating",
     "close_labels": "compress.requests.labelling",
     "distill": "compress.requests.training",
     "export": "compress.requests.compression",

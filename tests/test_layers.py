@@ -195,7 +195,7 @@ def test_imports_are_read_as_python_reads_them(source: str, importer: str, expec
         ("compress.benchmarking.benchmark", "compress.pruning.prune", False),
         ("compress.models.batch", "compress.surgery.unit_masks", False),
         ("compress.errors", "compress.progress", False),
-        ("compress.training.distill", "compress.cli.options", False),
+        ("compress.training.distill", "compress.cli.values", False),
         ("compress.training.distill", "compress", False),
     ],
 )

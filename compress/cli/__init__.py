@@ -1,4 +1,4 @@
-"""The command line: one file per command, which parses options, calls one stage and prints.
+"""The command line: parse options into a request, run it and print what it made.
 
 Nothing here imports torch, so that ``compress --help`` is quick.
 """
@@ -68,6 +68,7 @@ REQUESTS = {
     "predict": "compress.requests.benchmarking:Predict",
     "replay": "compress.requests.benchmarking:Replay",
     "report": "compress.requests.reporting:Report",
+    "check": "compress.requests.gating:Check",
     "heads": "compress.requests.compression:HeadStudy",
     "prune": "compress.requests.compression:Prune",
     "quantize": "compress.requests.compression:Quantize",

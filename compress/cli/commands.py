@@ -8,6 +8,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from typing import Any
 
 import annotated_types
@@ -22,6 +23,7 @@ from compress.errors import CompressError, PartlyMade, refuse
 from compress.fields import declared_of, fields_of, kind_of
 from compress.progress import for_terminal
 from compress.requests import FileList, Request
+from compress.requests.gating import parse_limit
 
 _KINDS: Mapping[str, click.ParamType[Any]] = {
     "assignments": values.Read(values.assignment),
@@ -33,7 +35,8 @@ _KINDS: Mapping[str, click.ParamType[Any]] = {
     "share": click.STRING,
     "thread-counts": values.Read(values.numbers_or_zero),
 }
-LINES = {"Predict"}  # print a JSON line for each row anyway
+# A script reads their results otherwise: as JSON lines, and in the file that --json FILE writes.
+OWN_JSON = {"Predict", "Check"}
 _LISTS = {"columns", "numbers", "thread-counts"}  # each word is several values
 
 
@@ -67,7 +70,7 @@ def command_of(name: str, place: str) -> click.Command:
         click.Option(["-v", "--verbose"], is_flag=True, help="Print more."),
         click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
     ]
-    if class_name not in LINES:
+    if class_name not in OWN_JSON:
         parameters.append(click.Option(["--json", "as_json"], is_flag=True, help=JSON_HELP))
     return Command(name, callback=call, params=parameters, help=inspect.getdoc(declared))
 
@@ -125,7 +128,7 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
         bounds = field.metadata
     yield click.Option(
         names,
-        type=_click_type(type_, kind, bounds),
+        type=values.Read(partial(parse_limit, name)) if kind == "limit" else _click_type(type_, kind, bounds),
         multiple=several,
         required=required,
         default=(tuple(map(str, default or ())) or None) if several else default,

@@ -7,6 +7,7 @@ command's.
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import is_dataclass
@@ -156,6 +157,25 @@ def _replayed(asked: Any, made: Any) -> dict[str, Any]:
     return {"path": asked.output, **about, **vars(found)}
 
 
+def _checked(asked: Any, verdict: Any) -> dict[str, Any]:
+    """Show a verdict; on GitHub annotate the job and add to its summary."""
+    from compress.gating.outputs import github_annotations, to_markdown, to_text
+    from compress.models.output_dir import append_summary
+
+    if verdict.judgements:
+        say(to_text(verdict))
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            for annotation in github_annotations(verdict):
+                print(annotation)  # a command of the workflow, which saying would make text
+        append_summary(to_markdown(verdict))
+    for path, gone in verdict.stored.items():
+        lost = f"; no longer in it, as these results have none of: {', '.join(gone)}" if gone else ""
+        say(f"baseline: wrote {path}{lost}")
+    if asked.update_baseline and verdict.exit_code:
+        say(f"note: {asked.update_baseline} is left as it is, because the verdict is {verdict.outcome}")
+    return {"exit_code": verdict.exit_code}
+
+
 def _figure(what: str, value: float) -> str:
     if what == "size":
         return f"{value / 1e6:,.2f} MB"
@@ -216,6 +236,7 @@ SHOWN: Mapping[str, Callable[[Any, Any], dict[str, Any]]] = {
     "Benchmark": _measured,
     "Calibrate": _calibrated,
     "Cascade": _joined,
+    "Check": _checked,
     "CloseLabels": lambda asked, made: _labels(asked, made, made.described_rows),
     "HeadStudy": _studied,
     "ImportLabels": _imported,

@@ -56,8 +56,10 @@ class Real(click.FloatRange):
 class Read(click.ParamType[Any]):
     """What a function reads of a word, or says is wrong with it."""
 
+    name = "value"
+
     def __init__(self, read: Callable[[str], Any]) -> None:
-        self.name, self.read = read.__name__, read
+        self.read = read
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         try:

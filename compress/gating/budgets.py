@@ -1,7 +1,5 @@
 """Budgets: limits on accuracy, speed, size and memory, from a TOML file or from options, and what they apply to."""
 
-import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -16,6 +14,7 @@ from compress.errors import CompressError, did_you_mean, refuse
 from compress.fields import validated
 from compress.files import read_toml
 from compress.recipes.parsing import Checked, parse, require
+from compress.requests.gating import LIMITS, OVER_SEEDS, BudgetLimits
 
 _PATTERNS = ("model", "runtime", "device", "data")
 
@@ -97,102 +96,14 @@ def _nothing(selector: Selector, name: str, values: Sequence[object], prefix: st
     )
 
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
-
-
-def size_in_bytes(text: str | int) -> int:
-    """Return a size such as ``"30MB"``, ``"1.5 GiB"`` or ``30000000`` in bytes.
-
-    Raises:
-        ValueError: it is not a size above 0.
-    """
-    match = _SIZE.fullmatch(str(text).strip())
-    unit = match and _UNITS.get(match[2].lower())
-    size = int(float(match[1]) * unit) if match and unit else 0
-    if size < 1:
-        raise ValueError(f'{text!r} is not a size above 0, such as "30MB", "512 KiB" or a number of bytes')
-    return size
-
-
-_ABOVE_ZERO = math.ulp(0.0)
-_LARGEST = math.nextafter(math.inf, 0)
-_SIZES = ("max_size", "max_memory")
-# The lowest and highest value a limit may have, and what it is.
-LIMITS: dict[str, tuple[float, float, str]] = {
-    "max_accuracy_drop": (0, 100, "a number of percentage points from 0 to 100, such as 1.0"),
-    "min_metric": (-1, 1, "a metric as a fraction, such as 0.88 for 88%"),
-    "max_calibration_error": (0, 1, "a fraction from 0 to 1, such as 0.05"),
-    "min_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
-    "min_speedup_with_tokenizer": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
-    "max_p95_ms": (_ABOVE_ZERO, _LARGEST, "a number of milliseconds above 0"),
-    "max_size": (1, _LARGEST, "a size"),
-    "max_memory": (1, _LARGEST, "a size"),
-}
-OVER_SEEDS = ("max_accuracy_drop",)
-
-
-def parse_limit(name: str, value: Any) -> float:
-    """Return a limit as a number, sizes in bytes.
-
-    Raises:
-        ValueError: it is none that the limit may have.
-    """
-    low, high, allowed = LIMITS[name]
-    if name in _SIZES:
-        return size_in_bytes(value)
-    try:
-        limit = float(value)
-    except ValueError:
-        limit = math.nan
-    if not low <= limit <= high:
-        raise ValueError(f"{limit:g} is not {allowed}" if isinstance(value, float) else f"{value!r} is not {allowed}")
-    return limit
-
-
-def _limit(value: Any, about: pydantic.ValidationInfo) -> float | None:
-    try:
-        return None if value is None else parse_limit(about.field_name or "", value)
-    except ValueError as error:
-        require(False, f"{about.field_name} = {error}")
-    return None
-
-
-Limit = Annotated[float | None, pydantic.AfterValidator(_limit)]
-Size = Annotated[str | int | None, pydantic.AfterValidator(_limit)]
-
-
 @validated
-class GateBudget(Selector):
+class GateBudget(Selector, BudgetLimits):
     """Limits on the lines that a selector finds; a limit that is not given is not checked.
 
     ``max_accuracy_drop`` is in points of the metric against the teacher, ``min_metric`` and ``max_calibration_error``
     are fractions; speed-ups are against the teacher in torch. ``max_size`` is of the weights on disk, ``max_memory`` of
     the model above what its libraries hold. ``over_seeds`` judges the mean over training seeds instead of each model.
     """
-
-    max_accuracy_drop: Limit = None
-    min_metric: Limit = None
-    max_calibration_error: Limit = None
-    min_speedup: Limit = None
-    min_speedup_with_tokenizer: Limit = None
-    max_p95_ms: Limit = None
-    max_size: Size = None
-    max_memory: Size = None
-    over_seeds: bool = False
-
-    def limits(self) -> dict[str, float]:
-        """Return the limits that are given, sizes in bytes."""
-        return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
     def faults(self) -> Iterator[str]:
         if not self.limits():

@@ -7,7 +7,7 @@ speed with those of the same host only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -122,12 +122,16 @@ class Change:
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """Every judgement, what a reader must know besides, and how models changed since older results."""
+    """Every judgement, what a reader must know besides, and how models changed since older results.
+
+    ``stored`` are the files of the baseline that was renewed, each with what is no longer in it.
+    """
 
     judgements: tuple[Judgement, ...] = ()
     notes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
     older: str = ""
+    stored: Mapping[Path, Sequence[str]] = field(default_factory=dict)
 
     @property
     def outcome(self) -> str:

@@ -77,7 +77,7 @@ _TRAINED_FOR = {
 
 
 @dataclass(frozen=True)
-class Check:
+class Acceptance:
     """The comparison of int8 with fp32; ``reasons`` says why int8 is refused, and is empty where it is accepted."""
 
     metric: str
@@ -113,7 +113,7 @@ class Quantizing:
     options: Mapping[str, Any]
     notes: Mapping[str, Any] = field(default_factory=dict)
     directory: Path = Path()
-    check: Check | None = None
+    check: Acceptance | None = None
 
     @property
     def name(self) -> str:
@@ -431,7 +431,7 @@ class Judge:
         metric: Metric,
         limits: Quantize,
         advance: Advance = lambda rows: None,
-    ) -> Check:
+    ) -> Acceptance:
         """Compare both on rows with gold labels ``[N]``; a model refused for its predictions is not timed.
 
         ``advance`` counts the rows that either has read.
@@ -443,7 +443,9 @@ class Judge:
         try:
             logits = self.logits("int8", rows, advance)
         except CompressError:  # fp32 read the same rows, so that only the numbers can be at fault
-            return Check(metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",))
+            return Acceptance(
+                metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",)
+            )
         int8 = self.task.predictions(logits)
         found, same = score(int8, gold, **compared), agreement(int8, fp32)
         answered = np.isfinite(reference).all(axis=1)  # a word that was cut off has no logits
@@ -463,7 +465,7 @@ class Judge:
         reasons = tuple(text for applies, text in faults if applies)
         speedups = {} if reasons or not self.timed else {size: self.time(rows, size) for size in limits.batch_sizes}
         difference = float(np.nanmax(np.abs(logits - reference)))
-        check = Check(metric.name, expected, found, len(rows), same, difference, speedups, reasons)
+        check = Acceptance(metric.name, expected, found, len(rows), same, difference, speedups, reasons)
         if speedups and check.mean_speedup <= 1:
             shown = ", ".join(f"x{ratio.value:.2f} at batch size {size}" for size, ratio in speedups.items())
             return replace(check, reasons=(f"it is not faster on this host ({shown})",))
@@ -485,7 +487,7 @@ def _check_opens(working: Path, source: ModelDir) -> None:
     refuse((not finite, f"what was made of {source.path} does not give finite logits; keep the fp32 model"))
 
 
-def _findings(check: Check | None, packed: bool, found: Mapping[str, Any]) -> dict[str, Any]:
+def _findings(check: Acceptance | None, packed: bool, found: Mapping[str, Any]) -> dict[str, Any]:
     made = "packed" if packed else "int8"
     notes: dict[str, Any] = {"precision": made, "checked": check is not None, **found}
     if check is None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     Tests = Sequence[Any]
 else:
     # One of them, such as what benchmark returns, is a list of it.
-    Results = Annotated[Paths, pydantic.BeforeValidator(lambda one: one if isinstance(one, list | tuple) else (one,))]
+    _several = pydantic.BeforeValidator(lambda one: one if isinstance(one, list | tuple) else (one,))
+    Results = Annotated[Paths, Holds("file"), _several]
     Tests = Annotated[tuple[Any, ...], Holds("rows"), pydantic.Strict(False)]
 
 

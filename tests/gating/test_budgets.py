@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from compress.errors import CompressError
-from compress.gating.budgets import LIMITS, GateBudget, Tolerance, read_budgets, size_in_bytes
+from compress.gating.budgets import GateBudget, Tolerance, read_budgets
+from compress.requests.gating import LIMITS, size_in_bytes
 from tests.support import REPOSITORY
 
 

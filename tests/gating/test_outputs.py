@@ -12,7 +12,9 @@ from xml.etree import ElementTree
 import pytest
 from markdown_it import MarkdownIt
 
+import compress
 from compress.cli import execute
+from compress.errors import CompressError
 from compress.gating import check as check_module
 from compress.gating.outputs import github_annotations, to_json, to_junit, to_markdown, to_text
 from tests.support.gating import Results, check, predicted, results, student
@@ -134,6 +136,29 @@ def test_a_baseline_is_made_kept_and_renewed(results: Results, tmp_path: Path, c
     allowed = ["--baseline", str(folder), "--max-baseline-slowdown", "0.9", "--model", "student"]
     assert execute(["check", slow, *allowed, "--update-baseline", str(folder)]) == 0
     assert stored.read_bytes() == Path(slow).read_bytes() != first
+
+
+def test_python_takes_limits_by_name_and_several_faults_come_at_once(results: Results, tmp_path: Path) -> None:
+    path, found = results(student()), tmp_path / "verdict.json"
+    verdict = compress.check(path, max_size="90MB", max_accuracy_drop=1, models=["student"], json_file=found)
+    assert verdict.exit_code == 0 and len(verdict.judgements) == len(json.loads(found.read_text())["judgements"]) == 2
+    stored = compress.check([path], update_baseline=tmp_path / "kept").stored
+    assert stored == {tmp_path / "kept" / "abc123.jsonl": []}
+    with pytest.raises(CompressError) as fault:
+        compress.check(path, min_speedup=0, max_size="7XB", batch_size=0)
+    assert sorted(said.split(" = ")[0] for said in str(fault.value).split("; ")) == [
+        "batch_size",
+        "max_size",
+        "min_speedup",
+    ]
+
+
+def test_a_baseline_that_cannot_be_renewed_hides_no_verdict(results: Results, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "abc123.jsonl").write_text("mine")
+    assert execute(["check", str(results(student())), *options(HOLDS), f"--update-baseline={tmp_path}/taken"]) == 2
+    said = capsys.readouterr()
+    assert said.out.startswith("holds: ") and "line 1 is not valid JSON" in said.err
 
 
 def test_the_tolerance_of_a_file_and_of_options(results: Results, tmp_path: Path) -> None:

@@ -148,8 +148,12 @@ def test_a_callback_gets_a_title_the_steps_done_and_all_steps() -> None:
 
 @pytest.mark.parametrize("name", [*DECLARED, "list", "show"])
 def test_each_command_prints_its_result_as_json(name: str) -> None:
-    options = {option for parameter in command_of(name).params for option in parameter.opts}
-    assert ("--json" in options) == (name != "predict")  # which prints JSON lines anyway
+    flags = {option for parameter in command_of(name).params for option in getattr(parameter, "opts", ())}
+    takes_a_file = {"predict": False, "check": True}  # JSON lines anyway, and the verdict of "check --json FILE"
+    assert ("--json" in flags) == takes_a_file.get(name, True)
+    if "--json" in flags:
+        (option,) = (one for one in command_of(name).params if "--json" in one.opts)
+        assert isinstance(option, click.Option) and option.is_flag == (name not in takes_a_file)
 
 
 def test_json_is_all_that_standard_output_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

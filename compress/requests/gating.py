@@ -1,0 +1,167 @@
+"""What a gate is asked for, and the limits that options and files of budgets share."""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import KW_ONLY
+from typing import Annotated, Any
+
+import pydantic
+from pydantic_core import PydanticCustomError
+
+from compress.fields import Holds, option, validated
+from compress.requests import File, Names, Request, function
+from compress.requests.reporting import Results
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+
+
+def size_in_bytes(text: str | int) -> int:
+    """Return a size such as ``"30MB"``, ``"1.5 GiB"`` or ``30000000`` in bytes.
+
+    Raises:
+        ValueError: it is not a size above 0.
+    """
+    match = _SIZE.fullmatch(str(text).strip())
+    unit = match and _UNITS.get(match[2].lower())
+    size = int(float(match[1]) * unit) if match and unit else 0
+    if size < 1:
+        raise ValueError(f'{text!r} is not a size above 0, such as "30MB", "512 KiB" or a number of bytes')
+    return size
+
+
+_ABOVE_ZERO, _LARGEST = math.ulp(0.0), math.nextafter(math.inf, 0)
+# The lowest and highest value a limit may have, and what it is.
+LIMITS: dict[str, tuple[float, float, str]] = {
+    "max_accuracy_drop": (0, 100, "a number of percentage points from 0 to 100, such as 1.0"),
+    "min_metric": (-1, 1, "a metric as a fraction, such as 0.88 for 88%"),
+    "max_calibration_error": (0, 1, "a fraction from 0 to 1, such as 0.05"),
+    "min_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
+    "min_speedup_with_tokenizer": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
+    "max_p95_ms": (_ABOVE_ZERO, _LARGEST, "a number of milliseconds above 0"),
+    "max_size": (1, _LARGEST, "a size"),
+    "max_memory": (1, _LARGEST, "a size"),
+}
+OVER_SEEDS = ("max_accuracy_drop",)
+
+
+def parse_limit(name: str, value: Any) -> float:
+    """Return a limit as a number, sizes in bytes.
+
+    Raises:
+        ValueError: it is none that the limit may have.
+    """
+    low, high, allowed = LIMITS[name]
+    if allowed == "a size":
+        return size_in_bytes(value)
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = math.nan
+    if not low <= limit <= high:
+        raise ValueError(f"{limit:g} is not {allowed}" if isinstance(value, float) else f"{value!r} is not {allowed}")
+    return limit
+
+
+def _limit(value: Any, about: pydantic.ValidationInfo) -> float | None:
+    try:
+        return None if value is None else parse_limit(about.field_name or "", value)
+    except ValueError as error:
+        raise PydanticCustomError("value", "{said}", {"said": f"{about.field_name} = {error}"}) from None
+
+
+Limit = Annotated[float | None, Holds("limit"), pydantic.AfterValidator(_limit)]
+Size = Annotated[str | int | None, Holds("limit"), pydantic.AfterValidator(_limit)]
+
+
+@validated
+class BudgetLimits:
+    """Limits on results; one that is None is not checked."""
+
+    _: KW_ONLY
+    max_accuracy_drop: Limit = option(default=None, metavar="POINTS", help="Points of the metric a model may lose.")
+    over_seeds: bool = option(default=False, help="Judge --max-accuracy-drop by the mean over training seeds.")
+    min_metric: Limit = option(default=None, metavar="SHARE", help="The metric itself, at least; 0.88 is 88%.")
+    max_calibration_error: Limit = option(default=None, metavar="SHARE", help="Expected calibration error, at most.")
+    min_speedup: Limit = option(default=None, metavar="X", help="Times faster than the teacher in torch, at least.")
+    min_speedup_with_tokenizer: Limit = option(
+        default=None, metavar="X", help="The same with tokenisation on both sides."
+    )
+    max_p95_ms: Limit = option(default=None, metavar="MS", help="95th percentile of latency, at most.")
+    max_size: Size = option(default=None, metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
+    max_memory: Size = option(default=None, metavar="SIZE", help="Memory of the model above its libraries', at most.")
+
+    def limits(self) -> dict[str, float]:
+        """Return the limits that are given, sizes in bytes."""
+        return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
+
+
+@validated
+class Check(Request[Any], BudgetLimits):
+    """Judge results against budgets. Exit code 0: they hold, 1: one is broken, 3: an interval straddles a budget."""
+
+    stage = "compress.gating.gate:gate"
+
+    results: Results = option(
+        help="Files of 'compress benchmark'.", metavar="RESULTS...", argument=True, has_option=False
+    )
+    budgets: File | None = option(
+        default=None, metavar="FILE", help="Budgets in a TOML file; limits given as options come on top."
+    )
+    _: KW_ONLY
+    models: Names = option(default=(), metavar="NAME", flag="--model", help="Judge only this one; may be repeated.")
+    runtimes: Names = option(
+        default=(), metavar="NAME", flag="--runtime", help="Judge only this runtime; may be repeated."
+    )
+    batch_size: int | None = option(default=None, ge=1, help="Of the speed; default the smallest measured.")
+    baseline: File | None = option(
+        default=None, metavar="PATH", help="Older results: a file, or a directory with a file for each host."
+    )
+    against: str | None = option(default=None, metavar="REF:PATH", help="Older results as they are at a git reference.")
+    max_baseline_drop: float | None = option(
+        default=None, ge=0, le=100, metavar="POINTS", help="Below the older results; default 1."
+    )
+    max_baseline_slowdown: float | None = option(
+        default=None, ge=0, lt=1, metavar="SHARE", help="Of the older speed-up; default 0.1."
+    )
+    update_baseline: str | os.PathLike[str] | None = option(
+        default=None,
+        metavar="DIR",
+        decides=False,
+        help="If all budgets hold, make the results this host's baseline.",
+    )
+    junit: str | os.PathLike[str] | None = option(
+        default=None, metavar="FILE", decides=False, help="Write the verdict as JUnit XML."
+    )
+    json_file: str | os.PathLike[str] | None = option(
+        default=None, metavar="FILE", flag="--json", decides=False, help="Write the verdict as JSON."
+    )
+
+    def faults(self) -> Iterator[str]:
+        limits, older = self.limits(), self.baseline or self.against
+        if (self.models or self.runtimes or self.batch_size) and not limits and not older:
+            yield (
+                "--model, --runtime and --batch-size are for limits that are options too, such as --max-accuracy-drop; "
+                "in a file of budgets they are keys of a [[budget]]"
+            )
+        if self.over_seeds and {*limits} != {*OVER_SEEDS}:
+            yield (
+                "--over-seeds is for --max-accuracy-drop alone: give that, and other limits in another command; in a "
+                "file of budgets it is a key of a [[budget]]"
+            )
+        if not older and not self.max_baseline_drop is self.max_baseline_slowdown is None:
+            yield "--max-baseline-drop and --max-baseline-slowdown need --baseline or --against"
+
+
+check = function(Check)
