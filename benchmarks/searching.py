@@ -79,7 +79,7 @@ def run(
     teacher: ModelDir, rows: SearchRows, method: str, compute: Compute, folder: Path, options: argparse.Namespace
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Spend the minutes in one of the ways, and yield what came of it and of its beginning."""
-    budget = SearchBudget(max_accuracy_drop=options.max_accuracy_drop, time_limit_s=60 * options.minutes)
+    budget = SearchBudget(max_accuracy_drop=options.max_accuracy_drop, time_limit=60 * options.minutes)
     trainer = trainer_of(teacher, folder, rows, compute, labels=options.work / "labels")
     space = space_for(teacher.config)
     sampler = ShapeSampler(folder / "sampler.json", space, compute.seed)

@@ -32,6 +32,7 @@ _KINDS: Mapping[str, click.ParamType[Any]] = {
     "engine": click.Choice(["local", "ray"]),
     "numbers": values.Read(values.numbers),
     "percent": values.Read(values.percent),
+    "seconds": values.Read(values.time_or_seconds),
     "share": click.STRING,
     "thread-counts": values.Read(values.numbers_or_zero),
 }
@@ -113,6 +114,8 @@ def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:
         for flag, (value, said) in declared.flags.items():
             yield click.Option([flag, name], flag_value=value, default=None, help=said)
         return
+    if kind == "seconds":
+        default = f"{default:g}s"
     flag = declared.flag or f"--{name.replace('_', '-')}"
     names = ["-o", flag, name] if kind == "output" else [flag, name]
     if type_ is bool:

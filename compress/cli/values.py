@@ -105,6 +105,11 @@ def time_in_seconds(text: str) -> float:
     return seconds
 
 
+def time_or_seconds(text: str) -> float:
+    """Return the seconds of a time, or of a number of them."""
+    return time_in_seconds(f"{text}s" if text[-1:].isdecimal() else text)
+
+
 def percent(text: str) -> float:
     """Return a share between 0 and 1, both excluded: ``95%`` or ``0.95``."""
     found = re.fullmatch(r"([0-9]{0,10}\.?[0-9]{0,10})(%?)", text)

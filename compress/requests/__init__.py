@@ -114,6 +114,7 @@ else:
     Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
     Columns = Annotated[tuple[str, ...], Holds("columns"), pydantic.Strict(False)]  # A,B on the command line
 Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line
+Seconds = Annotated[float, Holds("seconds")]  # a duration that may be a bare number of them
 Percent = Annotated[float | None, Holds("percent")]  # a share; 95% or 0.95 on the command line
 Numbers = Annotated[tuple[int, ...], Holds("numbers"), pydantic.Strict(False)]
 Assignments = Annotated[Mapping[str, Any], Holds("assignments")]  # NAME=VALUE on the command line
@@ -179,11 +180,12 @@ class Request(Generic[Result]):
         """Yield the option of a field with its value; data in memory is called by its metavar."""
         field = fields_of(self)[name]
         declared, flag = declared_of(field), flag_of(name, field, value)
+        number = "{:.10g}s" if kind_of(field) in {"duration", "seconds"} else "{:.6g}"
         if isinstance(value, Mapping):
             value = tuple(f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in value.items())
         for one in value if isinstance(value, tuple) else [value]:
             named = isinstance(one, int | float) or _is_path(one)
-            shown = f"{one:.6g}" if isinstance(one, float) else str(getattr(one, "path", one))
+            shown = number.format(one) if isinstance(one, float) else str(getattr(one, "path", one))
             said = text_without_secrets(shown) if named else declared.metavar
             is_flag = declared.flags or isinstance(one, bool)
             yield from [flag] if is_flag else [said] if declared.argument else [flag, said]

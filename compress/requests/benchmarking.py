@@ -8,7 +8,7 @@ import pydantic
 
 from compress.fields import Holds, is_given, option, validated
 from compress.recipes import BenchmarkSettings
-from compress.requests import File, Model, Models, Names, Numbers, Output, Paths, Request, Rows, Text, function
+from compress.requests import File, Model, Models, Names, Numbers, Output, Paths, Request, Rows, Seconds, Text, function
 from compress.requests.groups import FORCE, Checks, LabelColumns, Placing, TextColumns
 
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
@@ -107,12 +107,12 @@ class Benchmark(Request[Any], LabelColumns, Checks):
         help="Measure until the 95% interval of every model's speed-up is within this share of it, and that of "
         "baselines and controls within twice as much.",
     )
-    time_limit: float = option(
+    time_limit: Seconds = option(
         default=120.0,
         ge=1,
         le=86_400,
-        metavar="SECONDS",
-        help="Begin no further round after so long, if three are done.",
+        metavar="TIME",
+        help="Begin no further round after this time, such as 90s or 10m, if three are done; a number is seconds.",
     )
     rounds: int = option(default=100, ge=3, le=10_000, help="Most rounds.")
     device: Literal["auto", "cpu", "cuda"] = option(

@@ -81,6 +81,7 @@ class Label(Written[Any], TextColumns, Placing):
     )
     time_limit: Duration | None = option(
         default=None,
+        gt=0,
         metavar="TIME",
         decides=False,
         help="Finish after this time, such as 30m or 2h, with the rows that are labelled then; the same command goes "

@@ -34,10 +34,9 @@ class SearchLimits:
         help="At least so many times as fast as the teacher in torch, one row at a time.",
     )
     max_size_mb: float | None = option(default=None, gt=0, metavar="MB", help="Size of the weights on disk, at most.")
-    time_limit_s: Duration | None = option(
+    time_limit: Duration | None = option(
         default=None,
         gt=0,
-        flag="--time-limit",
         metavar="TIME",
         help="Timing and training end after this time, such as 30m or 2h. [default: 2h, or none with --trials]",
     )

@@ -197,7 +197,7 @@ def content_of(
         "seed": trainer.compute.seed,
         "budget": budget.asked,
         "asked": budget.describe(),
-        "limits": {"trials": budget.trials, "time_limit_s": budget.time_limit_s},
+        "limits": {"trials": budget.trials, "time_limit_s": budget.time_limit},
         "command": command,
         "seconds": round(explored.clock.spent_s, 1),
         "trials": [trial.row for trial in trials],

@@ -154,7 +154,7 @@ class SearchBudget(SearchLimits):
     @property
     def seconds(self) -> float:
         """The time limit, infinite where only trials count."""
-        return self.time_limit_s or (DEFAULT_TIME_LIMIT_S if self.trials is None else math.inf)
+        return self.time_limit or (DEFAULT_TIME_LIMIT_S if self.trials is None else math.inf)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_what_takes_several_values_and_flags_are_repeated(tmp_path: Path, capsys
         ("distill --seed=abc", "'--seed': 'abc' is not a whole number, 0 or more"),
         ("distill --rows=1.5", "'--rows': '1.5' is not a whole number, 0 or more"),
         ("benchmark --rounds=2", "'--rounds': '2' is not a whole number from 3 to 10000, such as 100"),
-        ("benchmark --time-limit=2m", "'--time-limit': '2m' is not a number from 1 to 86400, such as 120"),
+        ("benchmark --time-limit=2d", "'--time-limit': '2d' is no time of at most 720h; give one such as 30s"),
         ("benchmark --half-width=5%", "'--half-width': '5%' is not a number from 0.025 to 1, such as 0.05"),
         ("search --max-size-mb=5MB", "'--max-size-mb': '5MB' is not a number above 0"),
         ("labels import --smoothing=1", "'--smoothing': '1' is not a number from 0 to below 1"),

@@ -43,7 +43,7 @@ def text(tmp_path: Path, small_shards: None) -> Path:
 
 
 def limited(teacher: Path, text: Path, output: Path, **options: Any) -> LabelDir:
-    return label(teacher, pool(text), output, compute=ONE, options=LabelOptions(time_limit_s=SHORT, **options))
+    return label(teacher, pool(text), output, compute=ONE, options=LabelOptions(time_limit=SHORT, **options))
 
 
 def stopped(teacher: Path, text: Path, output: Path, monkeypatch: pytest.MonkeyPatch, at: int, **options: Any) -> None:

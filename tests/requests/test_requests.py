@@ -120,6 +120,17 @@ def test_the_command_makes_the_request_again() -> None:
     assert given["unlabeled"] == ("pool.txt",)
 
 
+@pytest.mark.parametrize(
+    ("name", "typed"), [("label", "90s"), ("search", "90s"), ("benchmark", "90s"), ("benchmark", "90")]
+)
+def test_a_time_limit_is_seconds_in_python_and_a_time_on_the_command_line(name: str, typed: str) -> None:
+    made = unchecked(DECLARED[name], time_limit=90.0)
+    assert isinstance(made.time_limit, float) and "--time-limit 90s" in made.command  # type: ignore[attr-defined]
+    words = [*shlex.split(made.command)[2:], "--time-limit", typed]
+    context = command_of(name).make_context(name, words, resilient_parsing=True)
+    assert context.params["time_limit"] == 90
+
+
 def test_content_decides_and_not_its_place() -> None:
     rows, others = examples(4), examples(6)
     made = Distill("teacher", "cnn", "out", train="a.csv")

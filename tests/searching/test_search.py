@@ -117,7 +117,7 @@ def data(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 def searched(teacher: Any, output: Path, rows: dict[str, Any], **options: Any) -> dict[str, Any]:
-    options = {"trials": None if "time_limit_s" in options else 3, "device": "cpu", "threads": 1, **options}
+    options = {"trials": None if "time_limit" in options else 3, "device": "cpu", "threads": 1, **options}
     made = compress.search(teacher, output, **rows, **options)
     found: dict[str, Any] = json.loads((made / "search.json").read_text())
     return found
@@ -324,7 +324,7 @@ def test_stopped_again_and_again_a_search_goes_on_and_repeats_nothing(
 
 
 def test_a_time_limit_ends_it(teacher: Path, tmp_path: Path) -> None:
-    found = searched(teacher, tmp_path / "found", data(tmp_path), time_limit_s=4.0)
+    found = searched(teacher, tmp_path / "found", data(tmp_path), time_limit=4.0)
     assert 0 < len(found["trials"]) < 12 and found["seconds"] < 30
     assert found["winner"] is not None
 

@@ -167,7 +167,7 @@ def test_what_is_asked_in_words(budget: dict[str, Any], said: str) -> None:
         ("min_speedup", 0.0, "above 0"),
         ("max_size_mb", float("nan"), "a finite number"),
         ("trials", 0, "at least 1"),
-        ("time_limit_s", -3.0, "above 0"),
+        ("time_limit", -3.0, "above 0"),
         ("max_latency_ms", float("inf"), "a finite number"),
     ],
 )
@@ -179,4 +179,4 @@ def test_what_cannot_be_asked(field: str, value: float, allowed: str) -> None:
 def test_two_hours_unless_something_else_ends_it() -> None:
     assert SearchBudget().seconds == DEFAULT_TIME_LIMIT_S
     assert SearchBudget(trials=3).seconds == float("inf")
-    assert SearchBudget(trials=3, time_limit_s=60.0).seconds == 60
+    assert SearchBudget(trials=3, time_limit=60.0).seconds == 60

@@ -21,7 +21,7 @@ class LabelOptions:
     precision: Any = "float32"
     part: tuple[int, int] | None = None
     engine: Any = "local"
-    time_limit_s: float | None = None
+    time_limit: float | None = None
 
 
 def label(
@@ -43,7 +43,7 @@ def label(
             precision=options.precision,
             shard=options.part,
             engine=options.engine,
-            time_limit=options.time_limit_s,
+            time_limit=options.time_limit,
             device=compute.device,
             threads=compute.threads,
             force=force,
