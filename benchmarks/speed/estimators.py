@@ -177,7 +177,7 @@ def until_precise(a: np.ndarray, b: np.ndarray) -> tuple[Interval, int]:
     rounds = a.shape[1]
     for number in [*sorted(one for one in CHECKED_ROUNDS if one < rounds), rounds]:
         figure = speedup(a[1, :number].tolist(), b[1, :number].tolist())
-        if figure.half_width <= BenchmarkSettings.half_width:
+        if figure.half_width <= BenchmarkSettings().half_width:
             break
     return figure, number
 

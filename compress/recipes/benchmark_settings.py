@@ -1,14 +1,15 @@
 """The settings of a benchmark, which Python, the command line, studies and lock files share; reference models."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, Strict
 
 from compress import plugins
 from compress.data.examples import Overlap
 from compress.errors import did_you_mean
-from compress.fields import validated
+from compress.fields import Holds, option, validated
 from compress.recipes.parsing import Checked
 from compress.recipes.training import LEAST_MAX_LENGTH
 
@@ -50,56 +51,105 @@ REFERENCE_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 # Upper bounds keep a lock file of somebody else from asking this machine for the impossible.
 MOST_ROWS = 200_000  # of a round, before which every batch is run to warm up
 Name = Annotated[str, Field(max_length=200)]
-Names = Annotated[tuple[Name, ...], Field(max_length=100)]
 Threads = Annotated[int, Field(ge=1, le=4096)]
-Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=100)]
+if TYPE_CHECKING:
+    Names = Sequence[str]
+    Sizes = Sequence[int]
+else:
+    Names = Annotated[tuple[Name, ...], Field(max_length=100), Strict(False)]
+    Sizes = Annotated[
+        tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=100), Holds("numbers"), Strict(False)
+    ]
 
 
 @validated
 class BenchmarkSettings(Checked):
-    """How models are measured.
+    """How models are measured."""
 
-    Args:
-        runtimes: where to run; torch models are exported where needed. Empty: each model in the runtime that opens its
-            files, and the teacher in all of these.
-        baselines: cheap classifiers fitted on gold labels of the training rows: all of the task, none, or by name.
-        competitors: other tools that run the torch models too, ``"all"`` for every one. Those that are not installed
-            are left out, and result lines say so.
-        competitor_models: names of the models that competitors run; empty: all but controls.
-        reference_models: published architectures with random weights, for scale.
-        pruning_steps: measure also the effect of each removal on pruned torch models, in their runtimes.
-        threads: threads, and cores that a process is pinned to; several make a sweep.
-        batch_sizes: 1 measures latency, larger ones throughput; reference models are measured at the smallest only.
-        lengths: numbers of tokens to measure runtimes at, beside the data's own lengths.
-        padded_teacher: measure the teacher in torch also with every row padded to ``max_length``, or 128 tokens.
-        rounds: how often every configuration is timed at most; at least 3.
-        half_width: a speed-up is measured until its interval is within this share of it, 0.05 for 5%; that of a
-            baseline, a control, random weights or the padded teacher to twice as much. At least 0.025: two processes of
-            one model differ by 0.02.
-        time_limit: seconds of measuring after which no further round begins, loading and predicting apart.
-        metric: see ``compress.tasks``; default accuracy, or Pearson for regression.
-        overlap: what becomes of training rows that are test rows; see :class:`compress.data.LabelledData`.
-        max_length: tokens a text is cut to; 0 for as many as each model can read.
-        together: how many models to hold in memory at a time, beside the teacher; 0 for all.
-    """
-
-    runtimes: Names = ()
-    baselines: bool | Names = True
-    competitors: Names = ()
-    competitor_models: Names = ()
-    reference_models: Names = ()
-    pruning_steps: bool = False
-    threads: Threads | Annotated[tuple[Threads, ...], Field(max_length=100)] = 1
-    batch_sizes: Sizes = (1, 32)
-    lengths: Sizes = ()
-    padded_teacher: bool = True
-    rounds: Annotated[int, Field(ge=3, le=10_000)] = 100
-    half_width: Annotated[float, Field(ge=0.025, le=1)] = 0.05
-    time_limit: Annotated[float, Field(ge=1, le=86_400)] = 120.0
+    _: KW_ONLY
+    baselines: bool | Names = option(
+        default=True,
+        flags={"--no-baselines": (False, "Do not measure baselines, cheap classifiers fitted on gold labels only.")},
+        help="Whether to measure baselines, cheap classifiers fitted on gold labels only, or which.",
+    )
+    competitors: Names = option(
+        default=(),
+        metavar="NAME",
+        flag="--competitor",
+        help="Run the torch models in another tool too: see 'compress list competitors'; 'all' runs every one; "
+        "repeatable.",
+    )
+    competitor_models: Names = option(
+        default=(),
+        metavar="NAME",
+        flag="--competitor-model",
+        needs=("competitors",),
+        help="A model for competitors; default all.",
+    )
+    reference_models: Names = option(
+        default=(),
+        metavar="NAME",
+        flag="--reference-model",
+        help="For scale, measure the speed of bert-base, bert-large, distilbert, albert-base or albert-xxlarge with "
+        "random weights; may be repeated.",
+    )
+    pruning_steps: bool = option(
+        default=False, help="Measure each removal of pruned torch models, for the report's waterfall."
+    )
+    # Empty: each model in the runtime that opens its files, and the teacher in all of these.
+    runtimes: Names = option(
+        default=(), metavar="NAME", flag="--runtime", help="See 'compress list runtimes'; may be repeated."
+    )
+    batch_sizes: Sizes = option(
+        default=(1, 32),
+        metavar="N",
+        flag="--batch-size",
+        help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
+    )
+    lengths: Sizes = option(
+        default=(),
+        metavar="N",
+        flag="--length",
+        help="Measure rows of exactly so many tokens too, beside the data's own lengths; several as above.",
+    )
+    max_length: int = option(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        metavar="N",
+        help="Tokens a text is cut to for models and competitors; baselines read more. 0 is as many as each can read.",
+    )
+    padded_teacher: bool = option(
+        default=True,
+        help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
+    )
+    # Two processes of one model differ by 0.02.
+    half_width: float = option(
+        default=0.05,
+        ge=0.025,
+        le=1,
+        metavar="SHARE",
+        help="Measure until the 95% interval of every model's speed-up is within this share of it, and that of "
+        "baselines and controls within twice as much.",
+    )
+    time_limit: Annotated[float, Holds("seconds")] = option(
+        default=120.0,
+        ge=1,
+        le=86_400,
+        metavar="TIME",
+        help="Begin no further round after this time, such as 90s or 10m, if three are done; a number is seconds.",
+    )
+    rounds: int = option(default=100, ge=3, le=10_000, help="Most rounds.")
+    together: int = option(
+        default=0,
+        ge=0,
+        le=10_000,
+        has_option=False,
+        help="How many models to hold in memory at a time, beside the teacher; 0 for all.",
+    )
+    threads: Threads | Annotated[tuple[Threads, ...], Field(max_length=100)] = 1  # several make a sweep
     metric: Name | None = None
     overlap: Overlap = "few"
-    max_length: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    together: Annotated[int, Field(ge=0, le=10_000)] = 0
 
     @property
     def thread_counts(self) -> tuple[int, ...]:

@@ -114,7 +114,6 @@ else:
     Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
     Columns = Annotated[tuple[str, ...], Holds("columns"), pydantic.Strict(False)]  # A,B on the command line
 Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line
-Seconds = Annotated[float, Holds("seconds")]  # a duration that may be a bare number of them
 Percent = Annotated[float | None, Holds("percent")]  # a share; 95% or 0.95 on the command line
 Numbers = Annotated[tuple[int, ...], Holds("numbers"), pydantic.Strict(False)]
 Assignments = Annotated[Mapping[str, Any], Holds("assignments")]  # NAME=VALUE on the command line

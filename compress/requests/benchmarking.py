@@ -8,7 +8,7 @@ import pydantic
 
 from compress.fields import Holds, is_given, option, validated
 from compress.recipes import BenchmarkSettings
-from compress.requests import File, Model, Models, Names, Numbers, Output, Paths, Request, Rows, Seconds, Text, function
+from compress.requests import File, Model, Models, Output, Paths, Request, Rows, Text, function
 from compress.requests.groups import FORCE, Checks, LabelColumns, Placing, TextColumns
 
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
@@ -19,7 +19,7 @@ else:
 
 
 @validated
-class Benchmark(Request[Any], LabelColumns, Checks):
+class Benchmark(Request[Any], Checks, BenchmarkSettings, LabelColumns):
     """Measure models against their teacher, in one run.
 
     Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,
@@ -44,77 +44,6 @@ class Benchmark(Request[Any], LabelColumns, Checks):
         metavar="FILE",
         help="Rows that models were trained on: check overlap with --data, and fit baselines on the labelled rows.",
     )
-    baselines: bool | Names = option(
-        default=True,
-        flags={"--no-baselines": (False, "Do not measure baselines, cheap classifiers fitted on gold labels only.")},
-        help="Whether to measure baselines, cheap classifiers fitted on gold labels only, or which.",
-    )
-    competitors: Names = option(
-        default=(),
-        metavar="NAME",
-        flag="--competitor",
-        help="Run the torch models in another tool too: see 'compress list competitors'; 'all' runs every one; "
-        "repeatable.",
-    )
-    competitor_models: Names = option(
-        default=(),
-        metavar="NAME",
-        flag="--competitor-model",
-        needs=("competitors",),
-        help="A model for competitors; default all.",
-    )
-    reference_models: Names = option(
-        default=(),
-        metavar="NAME",
-        flag="--reference-model",
-        help="For scale, measure the speed of bert-base, bert-large, distilbert, albert-base or albert-xxlarge with "
-        "random weights; may be repeated.",
-    )
-    pruning_steps: bool = option(
-        default=False, help="Measure each removal of pruned torch models, for the report's waterfall."
-    )
-    runtimes: Names = option(
-        default=(), metavar="NAME", flag="--runtime", help="See 'compress list runtimes'; may be repeated."
-    )
-    batch_sizes: Numbers = option(
-        default=(1, 32),
-        metavar="N",
-        flag="--batch-size",
-        help="1 measures latency, larger ones throughput; repeated, or separated by commas.",
-    )
-    lengths: Numbers = option(
-        default=(),
-        metavar="N",
-        flag="--length",
-        help="Measure rows of exactly so many tokens too, beside the data's own lengths; several as above.",
-    )
-    max_length: int | None = option(
-        default=None,
-        ge=0,
-        metavar="N",
-        help="Tokens a text is cut to for models and competitors; baselines read more. Default: as many as each can "
-        "read.",
-    )
-    padded_teacher: bool = option(
-        default=True,
-        help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
-    )
-    half_width: float = option(
-        default=0.05,
-        ge=0.025,
-        le=1,
-        metavar="SHARE",
-        help="Measure until the 95% interval of every model's speed-up is within this share of it, and that of "
-        "baselines and controls within twice as much.",
-    )
-    time_limit: Seconds = option(
-        default=120.0,
-        ge=1,
-        le=86_400,
-        metavar="TIME",
-        help="Begin no further round after this time, such as 90s or 10m, if three are done; a number is seconds.",
-    )
-    rounds: int = option(default=100, ge=3, le=10_000, help="Most rounds.")
     device: Literal["auto", "cpu", "cuda"] = option(
         default="cpu", help="Where to compute; auto is cuda where there is one."
     )
@@ -122,15 +51,15 @@ class Benchmark(Request[Any], LabelColumns, Checks):
         default=(1,), metavar="N", help="CPU threads of each model; several as above; 0 is one a core."
     )
     seed: int = option(default=0, ge=0, help="Seed of everything random.")
-    together: int = option(
-        default=0, ge=0, has_option=False, help="How many models to hold in memory at a time; 0 for all."
-    )
     force: bool = FORCE
+
+    def faults(self) -> Iterator[str]:
+        yield from BenchmarkSettings.faults(self)
 
     def settings(self, threads: tuple[int, ...]) -> BenchmarkSettings:
         """Return the settings for numbers of threads, of which none is 0."""
-        asked = {one.name: getattr(self, one.name) for one in fields(BenchmarkSettings)} | {"threads": threads}
-        return BenchmarkSettings(**{name: value for name, value in asked.items() if value is not None})
+        asked = {one.name: getattr(self, one.name) for one in fields(BenchmarkSettings)}
+        return BenchmarkSettings(**{**asked, "threads": threads})
 
 
 @validated

@@ -17,7 +17,7 @@ from compress.cli import REQUESTS, cli, execute
 from compress.errors import CompressError
 from compress.fields import declared_of, fields_of, option_of, snake_case
 from compress.requests import Request
-from compress.requests.benchmarking import Replay
+from compress.requests.benchmarking import Benchmark, Replay
 from compress.requests.training import Distill, Finetune
 from tests.support.tiny import examples, torch_directory
 
@@ -129,6 +129,15 @@ def test_a_time_limit_is_seconds_in_python_and_a_time_on_the_command_line(name: 
     words = [*shlex.split(made.command)[2:], "--time-limit", typed]
     context = command_of(name).make_context(name, words, resilient_parsing=True)
     assert context.params["time_limit"] == 90
+
+
+def test_settings_of_a_benchmark_are_those_of_recipes_and_checked_before_the_work() -> None:
+    made = Benchmark("teacher", ["a"], "test.csv", runtimes=["torch"], batch_sizes=[1, 8], threads=[0], time_limit=9)
+    settings = made.settings((2,))
+    assert (settings.runtimes, settings.batch_sizes, settings.threads) == (("torch",), (1, 8), (2,))
+    with pytest.raises(CompressError) as found:
+        Benchmark("teacher", ["a"], "test.csv", runtimes=["torhc"], batch_sizes=[])
+    assert str(found.value).startswith("needs one or more threads and batch_sizes; unknown runtime 'torhc'; there is ")
 
 
 def test_content_decides_and_not_its_place() -> None:
