@@ -38,7 +38,7 @@ from compress import plugins
 from compress.recipes import catalogue
 for kind in catalogue.LISTED_KINDS:
     for name, line in catalogue.entries(kind):
-        catalogue.describe(name)
+        [*map(catalogue.explain, catalogue.known_as(name).values())]
 heavy = {"torch", "transformers", "numpy", "onnx", "onnxruntime", "datasets"} & set(sys.modules)
 folders = ["compress." + folder.replace("/", ".") for folder, *_ in plugins.KINDS.values()]
 loaded = {name for name in sys.modules if name.rpartition(".")[0] in folders}
@@ -179,7 +179,7 @@ def test_a_broken_plugin_is_named_and_hides_no_others(text: str, others: list[En
         plugins.find("criteria", "wrong")
     listed = dict(catalogue.entries("criteria"))
     assert listed["wrong"].startswith("cannot be used: criterion 'wrong'") and "cannot" not in listed["gradient"]
-    assert catalogue.describe("gradient").startswith("gradient (criteria)")
+    assert catalogue.explain(catalogue.known_as("gradient")["criteria"]).startswith("gradient (criteria)")
 
 
 def test_a_package_that_cannot_be_imported_hides_no_others(others: list[EntryPoint], tmp_path: Path) -> None:
