@@ -21,7 +21,7 @@ from compress.escaping.terminal import terminal_cell
 from compress.escaping.uris import without_secrets
 
 WIDTH_IN_A_LOG = 180
-JSON_HELP = "Print the result as one JSON object, and everything else to standard error."
+JSON_HELP = "Print one JSON object, and all else to standard error."
 
 
 def print_result(as_json: bool, show: Callable[[], dict[str, Any]]) -> dict[str, Any]:
