@@ -16,9 +16,9 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from compress.errors import CompressError, MissingPackage, did_you_mean
+from compress.errors import CompressError, MissingPackage, did_you_mean, refuse
 
 
 class Kind(NamedTuple):
@@ -113,29 +113,28 @@ class Plugin:
     @property
     def function(self) -> Callable[..., Any]:
         """The plug-in's entry function; this imports the module."""
-        function: Callable[..., Any] = getattr(self.load(), KINDS[self.folder].entry)
-        return function
+        return cast(Callable[..., Any], getattr(self.load(), KINDS[self.folder].entry))
 
     def check(self, options: Mapping[str, Any]) -> list[str]:
         """Return every fault of the options as a sentence; an empty list when they are right."""
-        called = self.called
-        faults = [
-            f"{called} has no option {key!r}; it has {', '.join(self.parameters) or 'none'}."
-            + did_you_mean(key, self.parameters)
-            for key in options
-            if key not in self.parameters
+        called, known = self.called, self.parameters
+        return [
+            *(
+                f"{called} has no option {key!r}; it has {', '.join(known) or 'none'}.{did_you_mean(key, known)}"
+                for key in options
+                if key not in known
+            ),
+            *(
+                f"{called} needs {key!r} ({parameter.annotation})"
+                for key, parameter in known.items()
+                if parameter.required and key not in options
+            ),
+            *(
+                f"{called}: {key} = {options[key]!r} is not of type {parameter.annotation}"
+                for key, parameter in known.items()
+                if key in options and not fits(options[key], parameter.annotation)
+            ),
         ]
-        faults += [
-            f"{called} needs {key!r} ({parameter.annotation})"
-            for key, parameter in self.parameters.items()
-            if parameter.required and key not in options
-        ]
-        faults += [
-            f"{called}: {key} = {options[key]!r} is not of type {parameter.annotation}"
-            for key, parameter in self.parameters.items()
-            if key in options and not fits(options[key], parameter.annotation)
-        ]
-        return faults
 
 
 def names(folder: str) -> tuple[str, ...]:
@@ -174,10 +173,8 @@ def _modules(folder: str) -> dict[str, str]:
     }
     for entry in entry_points(group=f"compress.{folder}"):
         name = entry.name.replace("_", "-")
-        if name in found:
-            raise CompressError(
-                f"{entry.value} offers the {SINGULAR[folder]} {entry.name!r}, which exists already; rename it"
-            )
+        taken = f"{entry.value} offers the {SINGULAR[folder]} {entry.name!r}, which exists already; rename it"
+        refuse((name in found, taken))
         found[name] = entry.module
     return found
 
@@ -192,8 +189,14 @@ def _parse(folder: str, name: str, module: str) -> Plugin:
     except ValueError:
         raise CompressError(f"{called} is no Python module: it is no text in UTF-8") from None
     defined = _defined(tree)
-    if missing := [one for one in (kind.entry, *kind.also) if one not in defined]:
-        raise CompressError(f"{called} does not define {', '.join(missing)}; CONTRIBUTING.md says what it must")
+    missing = ", ".join(one for one in (kind.entry, *kind.also) if one not in defined)
+    refuse(
+        (missing, f"{called} does not define {missing}; CONTRIBUTING.md says what it must"),
+        (
+            isinstance(defined.get("NEEDS"), ast.ImportFrom),
+            f"{called} imports NEEDS; write it out, as the file is read without importing it",
+        ),
+    )
     for constant in (one for one in (*kind.also, *kind.optional) if one in defined):
         allowed = CONSTANTS.get(constant)
         if allowed and (wrong := sorted(_strings(defined[constant]).difference(allowed))):
@@ -213,8 +216,6 @@ def _parse(folder: str, name: str, module: str) -> Plugin:
         )
         for argument, default in pairs
     }
-    if isinstance(defined.get("NEEDS"), ast.ImportFrom):
-        raise CompressError(f"{called} imports NEEDS; write it out, as the file is read without importing it")
     needs = _strings(defined["NEEDS"]) if "NEEDS" in defined else frozenset[str]()
     return Plugin(name, folder, module, ast.get_docstring(tree) or "", parameters, needs)
 
