@@ -458,7 +458,7 @@ def test_whatever_goes_wrong_is_one_sentence(
     def fail(name: str) -> None:
         raise error from KeyError("the cause")
 
-    monkeypatch.setattr(catalogue, "describe", fail)
+    monkeypatch.setattr(catalogue, "known_as", fail)
     assert execute(["show", "x"]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.startswith(f"Error: {sentence}") and captured.err.count("\n") == 1
