@@ -86,7 +86,8 @@ class Written(Request[Result]):
         output = getattr(self, "output", None)
         if output is None:
             of = hashlib.sha256(json.dumps([name, key, data], sort_keys=True, default=str).encode()).hexdigest()
-            output = cache_place("made", name) / of[:32]
+            recipe = getattr(self, "student", None) or name
+            output = cache_place("made", name) / f"{getattr(recipe, 'name', Path(str(recipe)).stem)}-{of[:16]}"
             if output.is_dir() and not self.force:
                 raise Made(output)
         return Stage.begin(

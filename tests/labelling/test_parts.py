@@ -327,12 +327,17 @@ def test_a_thousand_parts(tmp_path: Path) -> None:
 # As users type it
 
 
-@pytest.mark.parametrize("value", ["0/4", "5/4", "x/4", "4", "1/4/2", "-1/4", "1/0", "", "1/99999999999", "１/4"])
+@pytest.mark.parametrize("value", ["0/4", "5/4", "x/4", "4", "1/4/2", "-1/4", "1/0", "1/99999999999", "１/4"])
 def test_what_is_no_part_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["label", "--teacher", "t", "--unlabeled", "u", "-o", "o", "--shard", value]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"Error: shard = {value!r} ") and said.count("\n") == 1
     assert "is not K/N with K from 1 to N, such as 1/4 to 4/4" in said
+
+
+def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["label", "--teacher", "t", "--unlabeled", "u", "-o", "o", "--shard", ""]) == 2
+    assert "'--shard': it is empty: give a value or leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("shard", [(0, 4), (5, 4), (1, 0)])
