@@ -29,7 +29,7 @@ from compress.evaluation.metrics import (
 from compress.inference.compute import Compute
 from compress.inference.predict import acceptance_thresholds
 from compress.inference.runners import load_runner
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import quiet_libraries
 from compress.requests.compression import calibrate
 
@@ -55,7 +55,7 @@ def main() -> None:
             "test_rows": len(test),
             "test_sha256": content_sha256(test),
             "model": path.name,
-            **measure(ModelDir.open(path), validation, test, options),
+            **measure(Model.open(path), validation, test, options),
             **provenance(),
         }
         replace_line(options.output, line, "set", "model")
@@ -66,7 +66,7 @@ ROLES = ("validation", "test")
 
 
 def measure(
-    model: ModelDir, validation: list[Example], test: list[Example], options: argparse.Namespace
+    model: Model, validation: list[Example], test: list[Example], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return what calibration changes on the test rows, and how often accepted predictions are right there."""
     compute = Compute("cpu", options.threads)

@@ -25,7 +25,7 @@ from compress.data import Example, ExampleSource, open_source, read_examples, ro
 from compress.evaluation.metrics import interval, paired_difference
 from compress.inference.compute import Compute
 from compress.inference.predict import load
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import for_terminal, quiet_libraries
 from compress.recipes import load_recipe
 from compress.requests.training import distill, finetune
@@ -73,17 +73,17 @@ def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
     data: dict[str, Any] = {"train": train, "validation": validation, "overlap": "drop"}
     shared: dict[str, Any] = {**data, "device": "cpu", "threads": options.threads, "progress": for_terminal()}
     text = ExampleSource(pool, "pool")
-    made: dict[tuple[str, str], ModelDir] = {}
+    made: dict[tuple[str, str], Model] = {}
     for plan in PLANS:
         recipe = planned(load_recipe("teachers", options.teacher), plan)
         folder = options.work / f"{name}-{recipe.name}-{plan}"
-        made["teacher", plan] = ModelDir.open(folder) if folder.is_dir() else finetune(recipe, folder, **shared)
+        made["teacher", plan] = Model.open(folder) if folder.is_dir() else finetune(recipe, folder, **shared)
     for plan in PLANS:
         recipe = planned(load_recipe("students", options.student), plan)
         folder = options.work / f"{name}-{recipe.name}-{plan}"
         teacher = made["teacher", "floor"]
         there = folder.is_dir()
-        student = ModelDir.open(folder) if there else distill(teacher, recipe, folder, unlabeled=text, **shared)
+        student = Model.open(folder) if there else distill(teacher, recipe, folder, unlabeled=text, **shared)
         made[recipe.name, plan] = student
     right = {key: correct(model, test) for key, model in made.items()}
     common = {"set": name, "train": len(train), "validation": len(validation), "pool": len(pool), "rows": len(test)}
@@ -106,7 +106,7 @@ def planned(recipe, plan: str):
     return recipe if plan == "floor" else replace(recipe, training=by_passes)
 
 
-def correct(model: ModelDir, test: Sequence[Example]) -> np.ndarray:
+def correct(model: Model, test: Sequence[Example]) -> np.ndarray:
     """Return for each row whether a model's label is right ``[N]``."""
     found = load(model, compute=Compute("cpu")).predict([example.text for example in test])
     return np.array([one["label"] == example.label for one, example in zip(found, test, strict=True)], dtype=int)

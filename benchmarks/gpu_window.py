@@ -204,9 +204,9 @@ def pack_teacher(teacher: Path, target: Path, rows: Sequence[Any]) -> str:
     from compress.data.tokenization import maximum_length
     from compress.inference.batching import logits_of
     from compress.inference.torch_run import TorchRun
-    from compress.models.model_dir import ModelDir
+    from compress.models.model_dir import Model
 
-    source, packed = ModelDir.open(teacher), ModelDir.open(convert(teacher, target, "float16"))
+    source, packed = Model.open(teacher), Model.open(convert(teacher, target, "float16"))
     tokenizer = source.tokenizer
     limit = maximum_length(tokenizer, source.config)
     before, after = (logits_of(rows, TorchRun(one.load()), tokenizer, max_length=limit) for one in (source, packed))
@@ -222,9 +222,9 @@ def convert(model: Path, target: Path, precision: str) -> Path:
 
     from compress.models.loading import weight_files
     from compress.models.manifest import MANIFEST_NAME, describe_files
-    from compress.models.model_dir import ModelDir
+    from compress.models.model_dir import Model
 
-    source, kind = ModelDir.open(model), getattr(torch, precision)
+    source, kind = Model.open(model), getattr(torch, precision)
     target.mkdir(parents=True)
     for file in (file for pattern in TEACHER_FILES for file in source.path.glob(pattern)):
         shutil.copyfile(file, target / file.name)

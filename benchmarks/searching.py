@@ -29,7 +29,7 @@ from compress.benchmarking.results.files import provenance, replace_line
 from compress.data import content_sha256
 from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.progress import quiet_libraries
 from compress.requests.searching import Search
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", required=True, type=Path)
     options = parser.parse_args()
     quiet_libraries()
-    teacher = ModelDir.open(options.teacher)
+    teacher = Model.open(options.teacher)
     files = {role: str(getattr(options, role)) for role in ("unlabeled", "train", "validation", "test")}
     request = Search(str(options.teacher), str(options.work / "found"), **files, overlap="drop")
     rows = check_data(teacher, request)
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def run(
-    teacher: ModelDir, rows: SearchRows, method: str, compute: Compute, folder: Path, options: argparse.Namespace
+    teacher: Model, rows: SearchRows, method: str, compute: Compute, folder: Path, options: argparse.Namespace
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Spend the minutes in one of the ways, and yield what came of it and of its beginning."""
     budget = SearchBudget(max_accuracy_drop=options.max_accuracy_drop, time_limit=60 * options.minutes)

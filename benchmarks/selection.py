@@ -39,7 +39,7 @@ from compress.evaluation.metrics import SeedSample, difference_interval
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import quiet_libraries
 from compress.recipes import load_recipe
 from compress.requests.labelling import import_labels, label
@@ -149,7 +149,7 @@ def main() -> None:
     if not labels.is_dir():
         label(options.teacher, options.pool, labels, device=compute.device, threads=compute.threads)
     opened = LabelDir.open(labels)
-    if opened.teacher_sha256 != ModelDir.open(options.teacher).sha256:
+    if opened.teacher_sha256 != Model.open(options.teacher).sha256:
         raise SystemExit(f"{labels} are of another teacher ({opened.teacher_name}); give another --work")
     pool = Pool(opened)
     test = read_examples(open_source(options.test, role="test", labelled=True))
@@ -187,7 +187,7 @@ def taught(
 ) -> np.ndarray:
     """Return for each test row whether a student is right ``[N]`` that learned from the chosen rows."""
     folder = options.work / f"{options.student}-{options.steps}-{name}-{calls}-{seed}"
-    model, compute = ModelDir.open(options.teacher), Compute("cpu", options.threads, seed)
+    model, compute = Model.open(options.teacher), Compute("cpu", options.threads, seed)
     if not folder.is_dir():
         columns = [f"logit {number}" for number in range(len(model.labels))]
         table = options.work / "chosen.jsonl"

@@ -15,7 +15,7 @@ from transformers import CONFIG_MAPPING
 
 from compress import cli, plugins
 from compress.errors import CompressError
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.registration import is_known
 from compress.recipes import Choice, StudentRecipe, catalogue
 from tests.support.training_data import BILSTM, distilled, pool_file
@@ -286,7 +286,7 @@ def test_a_model_of_an_architecture_of_another_package_opens(
     made = distilled(
         teacher, their_architecture(REGISTERS_BOTH), tmp_path / "out", unlabeled=pool_file(tmp_path / "pool.txt")
     )
-    opened: Any = ModelDir.open(made.path).load()
+    opened: Any = Model.open(made.path).load()
     assert type(opened).__name__ == "TheirForSequenceClassification" and opened.config.num_hidden_layers == 1
 
 

@@ -23,7 +23,7 @@ from compress.inference.predict import load as load_classifier
 from compress.inference.runners import LoadedModel
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.saving import save_model
 from compress.recipes import Choice, Phase, StudentRecipe, Training
 from compress.requests.compression import prune, quantize
@@ -123,7 +123,7 @@ def test_the_real_teacher_reads_sst2_as_published(
     model = shared_models / "minilm-l6-sst2"
     assert execute(["predict", "--model", str(model), "--data", str(dev), "-q"]) == 0
     answers = [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()]
-    labels = ModelDir.open(model).labels
+    labels = Model.open(model).labels
     assert len(answers) == 872
     assert (
         sum(

@@ -38,7 +38,7 @@ from compress.inference.predict import load as load_classifier
 from compress.inference.runners import LoadedModel
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.pruning.scoring import scoring_batches
 from compress.recipes import BenchmarkSettings, Choice, Phase, StudentRecipe, resolved
 from compress.reporting.tables import flips_of
@@ -347,7 +347,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def teacher(folder: Path) -> ModelDir:
+def teacher(folder: Path) -> Model:
     """An encoder fine-tuned on a treebank, which it learns."""
     path = write(folder / "encoder", classifier("bert"))
     body: Any = AutoModel.from_pretrained(path)
@@ -366,7 +366,7 @@ def teacher(folder: Path) -> ModelDir:
 
 
 @pytest.fixture(scope="module")
-def labels(folder: Path, teacher: ModelDir) -> LabelDir:
+def labels(folder: Path, teacher: Model) -> LabelDir:
     path = folder / "pool.conllu"
     path.write_text(conllu([*sentences(60, seed=5), LONG]), encoding="utf-8")
     pool = open_source(path, role="unlabeled", labelled=False)
@@ -374,16 +374,16 @@ def labels(folder: Path, teacher: ModelDir) -> LabelDir:
 
 
 @pytest.fixture(scope="module")
-def student(folder: Path, teacher: ModelDir, labels: LabelDir) -> ModelDir:
+def student(folder: Path, teacher: Model, labels: LabelDir) -> Model:
     return taught(folder, teacher, labels, MINIBERT)
 
 
 @pytest.fixture(scope="module")
-def bilstm(folder: Path, teacher: ModelDir, labels: LabelDir) -> ModelDir:
+def bilstm(folder: Path, teacher: Model, labels: LabelDir) -> Model:
     return taught(folder, teacher, labels, BILSTM)
 
 
-def taught(folder: Path, teacher: ModelDir, labels: LabelDir, recipe: StudentRecipe, **options: Any) -> ModelDir:
+def taught(folder: Path, teacher: Model, labels: LabelDir, recipe: StudentRecipe, **options: Any) -> Model:
     name = recipe.name + ("-control" if options.get("control") else "")
     return distilled(
         teacher,
@@ -399,7 +399,7 @@ def taught(folder: Path, teacher: ModelDir, labels: LabelDir, recipe: StudentRec
     )
 
 
-def accuracy(model: ModelDir, rows: Sequence[Example] = TEST) -> float:
+def accuracy(model: Model, rows: Sequence[Example] = TEST) -> float:
     answers = load_classifier(model, compute=Compute(device="cpu", threads=1)).predict(rows)
     right = [
         tag == gold
@@ -409,7 +409,7 @@ def accuracy(model: ModelDir, rows: Sequence[Example] = TEST) -> float:
     return sum(right) / len(right)
 
 
-def test_finetuning_makes_a_tagger_that_learns(teacher: ModelDir) -> None:
+def test_finetuning_makes_a_tagger_that_learns(teacher: Model) -> None:
     manifest = teacher.manifest
     assert manifest.task == teacher.task == "tagging" and teacher.labels == TAGS
     assert teacher.config["architectures"] == ["BertForTokenClassification"]
@@ -422,7 +422,7 @@ def test_finetuning_makes_a_tagger_that_learns(teacher: ModelDir) -> None:
     assert "AutoModelForTokenClassification" in (teacher.path / "README.md").read_text()
 
 
-def test_labels_are_the_logits_of_every_word(teacher: ModelDir, labels: LabelDir) -> None:
+def test_labels_are_the_logits_of_every_word(teacher: Model, labels: LabelDir) -> None:
     rows = list(labels)
     assert labels.manifest.task == "tagging" and len(rows) == 61
     assert all(logits.shape == (len(row.words), 3) for row, logits in rows)
@@ -442,7 +442,7 @@ def test_labels_can_select(labels: LabelDir) -> None:
         assert row.label == np.where(predicted < 0, -100, predicted).tolist()
 
 
-def test_students_of_both_kinds(teacher: ModelDir, student: ModelDir, bilstm: ModelDir) -> None:
+def test_students_of_both_kinds(teacher: Model, student: Model, bilstm: Model) -> None:
     for model, kind in ((student, "BertForTokenClassification"), (bilstm, "BiLSTMForTokenClassification")):
         manifest = model.manifest
         assert manifest.task == "tagging" and model.labels == TAGS
@@ -452,7 +452,7 @@ def test_students_of_both_kinds(teacher: ModelDir, student: ModelDir, bilstm: Mo
     assert accuracy(student) > 0.8  # the teacher's first layer is where it starts from
 
 
-def test_a_student_that_starts_narrow(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
+def test_a_student_that_starts_narrow(folder: Path, teacher: Model, labels: LabelDir) -> None:
     narrow = replace(
         MINIBERT,
         architecture=Choice("transformer", options={"depth": 2, "hidden_size": 16}),
@@ -463,17 +463,17 @@ def test_a_student_that_starts_narrow(folder: Path, teacher: ModelDir, labels: L
     assert model.config["hidden_size"] == 16 and set(model.labels) == set(TAGS)
 
 
-def test_the_control_learns_from_tags_alone(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
+def test_the_control_learns_from_tags_alone(folder: Path, teacher: Model, labels: LabelDir) -> None:
     control = taught(folder, teacher, labels, BILSTM, control=True)
     assert control.manifest.notes["control"] is True
 
 
-def test_a_pool_without_gold_rows(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
+def test_a_pool_without_gold_rows(folder: Path, teacher: Model, labels: LabelDir) -> None:
     made = distilled(teacher, BILSTM, folder / "unlabelled", labels=[labels], device="cpu", threads=1)
     assert made.manifest.metrics[0]["split"].startswith("held-out pool")
 
 
-def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDir, labels: LabelDir) -> None:
+def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: Model, labels: LabelDir) -> None:
     made = prune(
         teacher,
         folder / "pruned",
@@ -495,7 +495,7 @@ def test_heads_are_scored_by_sentence_and_removed(folder: Path, teacher: ModelDi
     assert type(opened).__name__ == "PrunedBertForTokenClassification"
 
 
-def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: ModelDir) -> None:
+def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: Model) -> None:
     made = head_study(
         teacher,
         folder / "heads",
@@ -512,7 +512,7 @@ def test_the_heads_of_a_tagger_are_studied_by_words(folder: Path, teacher: Model
     assert all(one["mcnemar_p"] is None for one in study["ablation"])  # words of a sentence are not independent
 
 
-def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> None:
+def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: Model) -> None:
     from compress.pruning.criteria.gradient import importance
 
     model: Any = teacher.load()
@@ -535,7 +535,7 @@ def test_the_gradient_of_a_sentence_is_that_of_its_words(teacher: ModelDir) -> N
 @pytest.mark.parametrize(("family", "make"), [*((family, pruned_tagger) for family in PRUNABLE), ("bert", tagger)])
 def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path) -> None:
     model = make(family)
-    source = ModelDir.open(write(tmp_path / "model", model, family))
+    source = Model.open(write(tmp_path / "model", model, family))
     exported = export(source, tmp_path / "onnx")
     assert exported.task == "tagging" and exported.labels == TAGS
     expected = logits_of(TEST, TorchRun(model), tokenizer(family), max_length=64, by_word=True)
@@ -547,7 +547,7 @@ def test_every_family_reloads_and_exports(family: str, make: Any, tmp_path: Path
     assert [tag for answer in answers for tag in answer["tags"]] == tags
 
 
-def test_the_bilstm_reloads_and_exports(bilstm: ModelDir, tmp_path: Path) -> None:
+def test_the_bilstm_reloads_and_exports(bilstm: Model, tmp_path: Path) -> None:
     exported = export(bilstm, tmp_path / "onnx")
     assert exported.config["architectures"] == ["BertForTokenClassification"]
     assert load_classifier(exported, compute=Compute(threads=1)).predict([*TEST, LONG]) == load_classifier(
@@ -557,7 +557,7 @@ def test_the_bilstm_reloads_and_exports(bilstm: ModelDir, tmp_path: Path) -> Non
     assert type(remote).__name__ == "BiLSTMForTokenClassification"
 
 
-def test_int8_is_checked_on_words(student: ModelDir, tmp_path: Path) -> None:
+def test_int8_is_checked_on_words(student: Model, tmp_path: Path) -> None:
     made = quantize(student, tmp_path / "int8", validation=[*VALIDATION, LONG], threads=1)
     assert made.task == "tagging"
     check = made.manifest.notes["check"]
@@ -566,7 +566,7 @@ def test_int8_is_checked_on_words(student: ModelDir, tmp_path: Path) -> None:
     assert quantize(student, tmp_path / "unchecked").manifest.notes["checked"] is False  # type: ignore[union-attr]
 
 
-def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelDir, tmp_path: Path) -> None:
+def test_words_are_measured(teacher: Model, student: Model, bilstm: Model, tmp_path: Path) -> None:
     from compress.requests.reporting import report
 
     rows = [*TEST, LONG]
@@ -603,12 +603,12 @@ def test_words_are_measured(teacher: ModelDir, student: ModelDir, bilstm: ModelD
     assert (tmp_path / "report").is_dir()
 
 
-def test_a_reference_model_tags_too(teacher: ModelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_model_tags_too(teacher: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
     monkeypatch.setattr(candidates_module, "REFERENCE_MODELS", {"distilbert": ("distilbert", shape)})
     candidates_module.build_reference_model("distilbert", tmp_path / "body", teacher)
-    runner = LoadedModel.open(ModelDir.open(tmp_path / "body"), 0, (16,))
-    runner.function = TorchRun(ModelDir.open(tmp_path / "body").load())
+    runner = LoadedModel.open(Model.open(tmp_path / "body"), 0, (16,))
+    runner.function = TorchRun(Model.open(tmp_path / "body").load())
     assert runner.run(runner.prepare(TEST[:3])).shape == (sum(len(row.words) for row in TEST[:3]), 3)
     assert runner.run(runner.prepare(TEST[:3], length=16)).shape == (3, 16, 3)  # no words: only for its speed
 
@@ -634,12 +634,12 @@ def test_students_of_other_families_do_not_tag(name: str) -> None:
         architecture(tagger(), tokenizer(), TRAIN)
 
 
-def test_a_baseline_of_another_task_is_refused(teacher: ModelDir) -> None:
+def test_a_baseline_of_another_task_is_refused(teacher: Model) -> None:
     with pytest.raises(CompressError, match="the baseline tfidf is for classification and regression, not tagging"):
         benchmark(teacher, [], TEST, BenchmarkSettings(baselines=("tfidf",), rounds=3), train=TRAIN)
 
 
-def test_a_prediction_is_a_line_of_words_and_tags(teacher: ModelDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prediction_is_a_line_of_words_and_tags(teacher: Model, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["predict", "--model", str(teacher.path), "-q", "the good film", LONG.text]) == 0
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert first["words"] == ["the", "good", "film"] and first["tags"] == ["PLAIN", "GOOD", "PLAIN"]
@@ -670,7 +670,7 @@ runtimes = ["torch"]
 """
 
 
-def test_a_study_of_several_treebanks(folder: Path, teacher: ModelDir, tmp_path: Path) -> None:
+def test_a_study_of_several_treebanks(folder: Path, teacher: Model, tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
     for number, name in enumerate(("one", "two")):
         for split, rows in (("train", TRAIN[number::2]), ("dev", TEST[number::2])):

@@ -39,7 +39,7 @@ from compress.data.overlap import check_roles
 from compress.errors import CompressError
 from compress.evaluation.metrics import ACCURACY, paired_difference
 from compress.files import write_json_lines
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import quiet_libraries
 from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.scoring import head_importance
@@ -76,7 +76,7 @@ def main() -> int:
     python = transformers_4_python(arguments.pip_options)
     if python is None:
         return 1
-    directory = ModelDir.open(arguments.model)
+    directory = Model.open(arguments.model)
     model, tokenizer = directory.load().eval(), directory.tokenizer
     root = None if arguments.data_root is None else Path(arguments.data_root)
     train, dev = rows_of(root, arguments.examples, arguments.seed, directory.labels)

@@ -25,7 +25,7 @@ from compress.data import Example, ExampleSource, grouped_split, open_source, re
 from compress.files import write_json_lines
 from compress.inference.runners import time_side_by_side
 from compress.models.manifest import MANIFEST_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import quiet_libraries
 from compress.pruning.prune import PRUNING_REPORT_NAME
 from compress.recipes import Training
@@ -139,7 +139,7 @@ def timed(teacher: Path, made: dict[str, Path], rows: Sequence[Example]) -> dict
 
 def made_by_export(model: Path, target: Path) -> Path:
     if not target.is_dir():
-        export(ModelDir.open(model), target)
+        export(Model.open(model), target)
     return target
 
 

@@ -43,7 +43,7 @@ from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_precision
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label import teacher_logits
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.prunable_units import Part, units_of
 from compress.progress import quiet_libraries
 from compress.pruning.criteria.gradient import importance
@@ -153,7 +153,7 @@ class RandomScores:
 class Study:
     """What all arms of a seed have in common: the teacher, the rows taught with its logits, the rows measured."""
 
-    teacher: ModelDir
+    teacher: Model
     taught: list[Example]
     gold: list[int]
     logits: np.ndarray
@@ -165,7 +165,7 @@ class Study:
 
     @classmethod
     def of(cls, options: argparse.Namespace, seed: int) -> Study:
-        teacher = ModelDir.open(options.teacher)
+        teacher = Model.open(options.teacher)
         work = options.work / f"{'tune' if options.tune else 'final'}-{seed}-{options.steps}"
         everything, measured = (
             read_examples(open_source(getattr(options, role), role=role, labelled=True))
@@ -231,7 +231,7 @@ class Study:
         shutil.rmtree(folder)
 
 
-def gold_of(examples: Sequence[Example], teacher: ModelDir) -> list[int]:
+def gold_of(examples: Sequence[Example], teacher: Model) -> list[int]:
     return [int(label) for label in find_task("classification").gold(examples, teacher.labels, "rows")]  # type: ignore[call-overload]
 
 

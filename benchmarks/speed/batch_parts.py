@@ -24,7 +24,7 @@ from compress.data.tokenization import encode, pad
 from compress.inference.compute import autocast, fast_float32, resolve_precision
 from compress.inference.speedup_intervals import speedup
 from compress.models.batch import Batch
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
 from compress.training.trainer import RowAdamW, clip_gradients
 from compress.training.training_data import EpochSampler
@@ -46,7 +46,7 @@ def main() -> None:
     )
     torch.set_num_threads(options.threads)
     precision = resolve_precision(options.precision, "cpu")
-    directory = ModelDir.open(options.teacher)
+    directory = Model.open(options.teacher)
     model: Any = directory.load()
     model.train()
     examples = list(open_source(options.texts, role="unlabeled", labelled=False).sample(options.rows))

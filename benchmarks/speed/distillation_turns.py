@@ -27,7 +27,7 @@ from compress.inference.batching import Run, logits_of
 from compress.inference.compute import Compute, fast_float32
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.models.batch import Batch, Outputs
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Choice, Training, needs_of
 from compress.training.teacher_signal import (
     LIVE,
@@ -90,7 +90,7 @@ class TrainingPlan:
 class Ours:
     """Our side: a student that every turn trains further, its teacher, and text that the teacher has labelled."""
 
-    model: ModelDir
+    model: Model
     teacher: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     student: PreTrainedModel
@@ -113,7 +113,7 @@ class Ours:
         Raises:
             CompressError: there is less text than that.
         """
-        model = ModelDir.open(teacher)
+        model = Model.open(teacher)
         tokenizer = model.tokenizer
         wanted = rounds * TRAINING.batch_size * (WARM_UP + steps)
         source = open_source(unlabeled, role="unlabeled", labelled=False).sample(wanted)

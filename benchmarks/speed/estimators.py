@@ -50,7 +50,7 @@ from compress.data import open_source, read_examples
 from compress.files import write_json_lines
 from compress.inference.speedup_intervals import PROCESS_SPREAD, Interval, bootstrap_interval, speedup
 from compress.inference.threads import available_cores, quietest_first
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import BenchmarkSettings
 
 ROWS = 10
@@ -391,7 +391,7 @@ def start(options: Any, scratch: Path, texts: Sequence[Any], stack: ExitStack) -
     core = quietest_first(available_cores())[:1]
     runs: dict[str, list[WorkerRun]] = {}
     for copy in COPIES:
-        model = ModelDir.open(getattr(options, copy.model))
+        model = Model.open(getattr(options, copy.model))
         runtime = "onnxruntime" if model.is_onnx else "torch"
         for number in range(copy.processes):
             worker = Worker(f"{copy.name} {number}", threads=1, scratch=scratch)

@@ -41,7 +41,7 @@ from compress.host import describe_host, library_versions, typed_command, withou
 from compress.inference.compute import Compute
 from compress.inference.threads import available_cores
 from compress.inference.torch_run import TorchRun, open_torch
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import quiet_libraries
 from compress.recipes import BenchmarkSettings
 
@@ -149,7 +149,7 @@ def check_model(
     path: Path, rows: Sequence[Example], sizes: Sequence[int], options: Any, clock: Clock, scratch: Path
 ) -> list[Check]:
     """Run a model in every runtime on the first rows and hold it against float32 on the processor."""
-    model = ModelDir.open(path)
+    model = Model.open(path)
     if model.is_onnx:
         raise CompressError(f"{path} is an ONNX model; give the torch directory that it was exported from")
     tokenizer = model.tokenizer
@@ -192,7 +192,7 @@ def check_model(
 
 def _check(
     check: Check,
-    model: ModelDir,
+    model: Model,
     batches: list[dict[str, np.ndarray]],
     expected: np.ndarray,
     timed: dict[int, dict[str, np.ndarray]],
@@ -227,7 +227,7 @@ def _check(
     check.compiled_again = _programs() - programs
 
 
-def _directory(model: ModelDir, module: Any, device: str, scratch: Path) -> Path:
+def _directory(model: Model, module: Any, device: str, scratch: Path) -> Path:
     """Return what a runtime opens: the model, or its export, made only where the runtime can use it."""
     if module.OPENS == "torch":
         return model.path

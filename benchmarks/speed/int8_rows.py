@@ -35,7 +35,7 @@ from compress.inference.batching import Run, open_runtime
 from compress.inference.runners import LoadedModel, time_in_turns
 from compress.inference.speedup_intervals import percentile, speedup
 from compress.models.manifest import ONNX_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.networks.small_graph import SMALL_PRODUCT
 
 WAYS = ("float32", "batch", "rows")
@@ -48,14 +48,14 @@ def main() -> None:
     lines = []
     for directory in arguments.model:
         with tempfile.TemporaryDirectory() as folder:
-            model = ModelDir.open(directory)
+            model = Model.open(directory)
             known = {"study": "int8-rows", "model": model.name, "data": arguments.name, "rows": len(texts)}
             found = compared(model, write_graphs(model, Path(folder)), texts)
             lines += [{**known, **fields, "threads": 1, **provenance()} for fields in found]
     write_json_lines(arguments.output, lines)
 
 
-def write_graphs(model: ModelDir, folder: Path) -> dict[str, Path]:
+def write_graphs(model: Model, folder: Path) -> dict[str, Path]:
     """Write the float32 graph of a model and both int8 graphs that are made of it; return their directories."""
     places = {way: folder / way for way in WAYS}
     for place in places.values():
@@ -86,7 +86,7 @@ def quantize_by_batch(source: Path, target: Path) -> None:
         )
 
 
-def compared(model: ModelDir, places: dict[str, Path], texts: list[Example]) -> list[dict[str, Any]]:
+def compared(model: Model, places: dict[str, Path], texts: list[Example]) -> list[dict[str, Any]]:
     """Return for each graph what depends on the batch, what differs from float32, and how fast it is."""
     tokenizer = model.tokenizer
     padding_id = tokenizer.pad_token_id or 0

@@ -31,7 +31,7 @@ from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import speedup, throughput
 from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.labelling.label_dir import read_shard, write_shard
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import default
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
@@ -42,7 +42,7 @@ Candidate = Callable[[list[Example]], Callable[[], object]]
 
 def main() -> None:
     arguments = read_options(__doc__, None, teacher=str, unlabeled=str, rows=2048, rounds=5, seed=0)
-    model = ModelDir.open(arguments.teacher)
+    model = Model.open(arguments.teacher)
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     source = source.sample(arguments.rows * arguments.rounds)
     pool = list(source)
@@ -99,7 +99,7 @@ def main() -> None:
         write_json_lines(Path(arguments.output), lines)
 
 
-def _contenders(model: ModelDir, scratch: Path) -> tuple[dict[str, Candidate], dict[str, float]]:
+def _contenders(model: Model, scratch: Path) -> tuple[dict[str, Candidate], dict[str, float]]:
     """Return what labels rows, by name, and how many seconds each took to start."""
     from transformers import pipeline
 

@@ -27,7 +27,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from compress.benchmarking.results.files import provenance, replace_line
 from compress.files import write_atomically
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 STUDENT = """
 description = "so many steps"
@@ -68,7 +68,7 @@ def main() -> None:
         labelling = json.loads(known.read_text(encoding="utf-8"))
         given = ["--teacher", teacher, "--student", student, "--labels", labels, "--validation", options.validation]
         distilling = measured([*command, "distill", *given, "-o", made, "--force"])
-        training_s = float(ModelDir.open(made).manifest.notes["seconds"])
+        training_s = float(Model.open(made).manifest.notes["seconds"])
         line = {
             "study": "large-pools",
             "rows": rows,

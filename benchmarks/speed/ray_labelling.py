@@ -31,7 +31,7 @@ from compress.data import ExampleSource, TextSource, open_source
 from compress.files import write_json_lines
 from compress.labelling.label import Engine, Job, Labelled, Shard
 from compress.labelling.label_dir import SHARD_ROWS
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import Advance
 from compress.requests.compression import export
 from compress.requests.labelling import label
@@ -52,7 +52,7 @@ def main() -> None:
     loads: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        teacher = export(ModelDir.open(arguments.teacher), folder / "teacher").path
+        teacher = export(Model.open(arguments.teacher), folder / "teacher").path
         source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
         for rows in LENGTHS:
             texts = (f"{example.text}\n" for example in itertools.islice(source, rows))

@@ -28,7 +28,7 @@ from compress.data import Example, open_source
 from compress.data.tokenization import encode, pad
 from compress.files import write_json_lines
 from compress.inference.speedup_intervals import speedup
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.training.trainer import RowAdamW, clip_gradients, sparse_gradients
 
 STUDENTS = ("cnn", "ngram")
@@ -81,7 +81,7 @@ def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> l
     torch.manual_seed(seed)
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     texts = list(itertools.islice(source, CORPUS_ROWS))
-    directory = ModelDir.open(arguments.teacher)
+    directory = Model.open(arguments.teacher)
     tokenizer, teacher = directory.tokenizer, directory.load()
     recipe = recipes.load_recipe("students", student)
     build = plugins.find("architectures", recipe.architecture.name).function

@@ -31,7 +31,7 @@ from compress.files import write_json_lines
 from compress.inference.batching import open_runtime
 from compress.inference.runners import LoadedModel
 from compress.inference.speedup_intervals import speedup
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 WAYS, PRECISIONS = ("all positions", "tokens"), ("float32", "int8")
 
@@ -42,8 +42,8 @@ def main() -> None:
     lines = []
     for directory, batch_size in itertools.product(arguments.model, arguments.batch_size):
         with tempfile.TemporaryDirectory() as folder:
-            graphs = write_graphs(ModelDir.open(directory), Path(folder))
-            runner = LoadedModel.open(ModelDir.open(directory), 0, ())
+            graphs = write_graphs(Model.open(directory), Path(folder))
+            runner = LoadedModel.open(Model.open(directory), 0, ())
             starts = range(0, len(texts) - batch_size + 1, batch_size)
             batches = [runner.prepare(texts[start : start + batch_size]) for start in starts]
             samples: dict[tuple[str, str], list[list[float]]] = {key: [] for key in graphs}
@@ -64,7 +64,7 @@ def main() -> None:
             ratio = speedup(every, tokens)
             line = {
                 "study": "token-rows",
-                "model": ModelDir.open(directory).name,
+                "model": Model.open(directory).name,
                 "precision": precision,
                 "batch_size": batch_size,
                 "padding_share": round(float(padding), 4),
@@ -86,7 +86,7 @@ def main() -> None:
     write_json_lines(arguments.output, lines)
 
 
-def write_graphs(model: ModelDir, folder: Path) -> dict[tuple[str, str], Any]:
+def write_graphs(model: Model, folder: Path) -> dict[tuple[str, str], Any]:
     """Return functions of token arrays by how the graph treats positions and by its precision."""
     quantize = plugins.find("quantizers", "onnx-dynamic").function
     found = {}

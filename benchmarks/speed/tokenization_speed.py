@@ -28,7 +28,7 @@ from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.files import write_json_lines
 from compress.inference.speedup_intervals import speedup
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 OURS = "compress"
 Way = Callable[[Example], object]
@@ -36,7 +36,7 @@ Way = Callable[[Example], object]
 
 def main() -> None:
     arguments = read_options(__doc__, None, model=str, unlabeled=str, rows=500, rounds=20, before=20_000, seed=0)
-    model = ModelDir.open(arguments.model)
+    model = Model.open(arguments.model)
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     pool = list(source.sample(arguments.before + arguments.rows * arguments.rounds))
     random.Random(arguments.seed).shuffle(pool)
@@ -87,7 +87,7 @@ def main() -> None:
         write_json_lines(Path(arguments.output), lines)
 
 
-def _ways(model: ModelDir) -> dict[str, Way]:
+def _ways(model: Model) -> dict[str, Way]:
     """Return what makes int64 arrays ``[1, T]`` of a text, by name; each has a tokenizer of its own."""
     limit = maximum_length(model.tokenizer, model.config)
     ours, stock, plain = (copy.deepcopy(model.tokenizer) for _ in range(3))

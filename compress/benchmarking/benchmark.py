@@ -18,8 +18,8 @@ from typing import Any, Self
 import numpy as np
 
 from compress.benchmarking.candidates import (
+    AnyModel,
     Entry,
-    Model,
     build_pruning_steps,
     build_reference_models,
     competitor_models,
@@ -63,7 +63,7 @@ from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_label_meaning
 from compress.inference.threads import core_count, free_cores
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen, tell_seen
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
@@ -175,12 +175,12 @@ def labelled_rows(parts: Sequence[Any], columns: Mapping[str, Any]) -> tuple[lis
 
 
 def benchmark(
-    teacher: Model,
-    models: Sequence[Model],
+    teacher: AnyModel,
+    models: Sequence[AnyModel],
     data: Any,
     settings: BenchmarkSettings = BenchmarkSettings(),
     *,
-    controls: Sequence[Model] = (),
+    controls: Sequence[AnyModel] = (),
     train: Any = None,
     output: BenchmarkOutput | str | Path | None = None,
     compute: Compute = Compute("cpu"),
@@ -342,15 +342,15 @@ def _measure(
             )
 
 
-def _to_onnx(model: ModelDir, scratch: Path) -> ModelDir:
+def _to_onnx(model: Model, scratch: Path) -> Model:
     """Export a model once, whatever the number of runtimes that need it."""
     from compress.requests.compression import export
 
     target = scratch / f"onnx-{model.sha256[:16]}"
-    return ModelDir.open(target, verify=False) if target.is_dir() else export(model, target)
+    return Model.open(target, verify=False) if target.is_dir() else export(model, target)
 
 
-def _read_rows(data: Any, name: str, role: str, teacher: ModelDir) -> Rows:
+def _read_rows(data: Any, name: str, role: str, teacher: Model) -> Rows:
     source = open_rows(data, role=role)
     examples, name = read_examples(source), name or source.name
     refuse((len(examples) < 2, f"{name} has {len(examples)} rows; a comparison needs two or more"))
@@ -358,7 +358,7 @@ def _read_rows(data: Any, name: str, role: str, teacher: ModelDir) -> Rows:
     return Rows(name, content_sha256(examples), examples, gold)
 
 
-def _read_fitted(train: Any, rows: Rows, overlap: Overlap, models: Sequence[ModelDir]) -> Rows | None:
+def _read_fitted(train: Any, rows: Rows, overlap: Overlap, models: Sequence[Model]) -> Rows | None:
     """Read the rows that baselines and competitors are fitted on, without test rows; say which of these models saw."""
     if train is None:
         return None

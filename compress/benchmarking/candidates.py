@@ -27,13 +27,13 @@ from compress.errors import CompressError, Unavailable, did_you_mean, first_line
 from compress.host import without_home
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import VOCABULARIES, Manifest, describe_files, file_sha256
-from compress.models.model_dir import REMOVALS, ModelDir, parent_entry, removal_shapes, removals_of
+from compress.models.model_dir import REMOVALS, Model, parent_entry, removal_shapes, removals_of
 from compress.progress import logger
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.student import control_key
 from compress.tasks import everything
 
-Model = ModelDir | str | Path
+AnyModel = Model | str | Path
 
 DERIVED_STAGES = ("export", "quantize", "calibrate")
 POSITIONS = 512  # of a reference model, at least
@@ -49,7 +49,7 @@ class Candidate:
     prune took, in turn; ``step_of`` names the pruned model that a pruning step became.
     """
 
-    model: ModelDir
+    model: Model
     name: str
     kind: str
     control_of: str = ""
@@ -70,11 +70,11 @@ class Entry:
 
     candidate: Candidate
     runtime: str
-    directory: ModelDir
+    directory: Model
     plugin: str
     device: str
     folder: str = "runtimes"
-    source: ModelDir | None = None
+    source: Model | None = None
     python: Path | None = None
 
     @property
@@ -90,13 +90,13 @@ class Entry:
         return self.kind == "teacher" and self.runtime == REFERENCE_RUNTIME
 
 
-def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[Model]) -> list[Candidate]:
+def open_candidates(teacher: AnyModel, models: Sequence[AnyModel], controls: Sequence[AnyModel]) -> list[Candidate]:
     """Open the teacher, the models and the controls, in this order, each under a name of its own.
 
     Raises:
         CompressError: the teacher is not a torch directory, labels differ from the teacher's, or a model comes twice.
     """
-    first = ModelDir.open(teacher)
+    first = Model.open(teacher)
     refuse(
         (
             first.is_onnx,
@@ -134,7 +134,7 @@ def open_candidates(teacher: Model, models: Sequence[Model], controls: Sequence[
 def new_candidate(name: str, kind: str, candidates: Sequence[Candidate], scratch: Path) -> Candidate:
     """Return a candidate in a folder that does not exist yet, under a name that no model of the benchmark has."""
     free = f"{name} ({kind})" if any(c.name == name for c in candidates) else name
-    return Candidate(ModelDir(scratch / f"{kind}-{name}"), free, kind)
+    return Candidate(Model(scratch / f"{kind}-{name}"), free, kind)
 
 
 def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
@@ -148,12 +148,12 @@ def same_labels(one: Sequence[str], other: Sequence[str]) -> bool:
     return list(one) == list(other) or list(one) in numbered or list(other) in numbered
 
 
-def training_seed(model: ModelDir) -> int | None:
+def training_seed(model: Model) -> int | None:
     """Return the seed that a model was trained with, where its manifest says so; derived models keep it."""
     return model.manifest.seeds.get("seed")
 
 
-def vocabulary_sha256(model: ModelDir) -> str:
+def vocabulary_sha256(model: Model) -> str:
     """Return a fingerprint of a directory's tokenizer files; empty where it has none."""
     files = {name: file_sha256(model.path / name) for name in VOCABULARIES if (model.path / name).is_file()}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() if files else ""
@@ -170,7 +170,7 @@ def precision_of(entry: Entry) -> str | None:
 def plan_entries(
     candidates: Sequence[Candidate],
     runtimes: Sequence[str],
-    to_onnx: Callable[[ModelDir], ModelDir],
+    to_onnx: Callable[[Model], Model],
     device: str = "cpu",
 ) -> list[Entry]:
     """Give every candidate its runtimes; a torch model goes through ``to_onnx`` where a runtime opens ONNX only.
@@ -211,7 +211,7 @@ def plan_entries(
     return own + entries
 
 
-def _recipe(model: ModelDir) -> str:
+def _recipe(model: Model) -> str:
     manifest = model.manifest
     return "" if manifest.stage in DERIVED_STAGES else str(manifest.recipe.get("name") or manifest.stage)
 
@@ -354,7 +354,7 @@ def plan_competitors(
             continue
         isolated = python if getattr(module, "ENVIRONMENT", "") else None
         for number, candidate in enumerate(models):
-            place = ModelDir(scratch / f"competitor-{name}-{number}")
+            place = Model(scratch / f"competitor-{name}-{number}")
             entries.append(Entry(candidate, name, place, name, device, "competitors", candidate.model, isolated))
     return entries, left_out
 
@@ -381,7 +381,7 @@ def build_reference_models(names: Sequence[str], candidates: Sequence[Candidate]
     return found
 
 
-def build_reference_model(name: str, directory: Path, teacher: ModelDir) -> None:
+def build_reference_model(name: str, directory: Path, teacher: Model) -> None:
     """Write a reference model with the tokenizer and labels of a teacher; the same weights every time."""
     from compress.models.saving import save_model
 
@@ -467,7 +467,7 @@ def build_pruning_steps(steps: Sequence[PruningStep], scratch: Path) -> list[Can
         found.append(
             replace(
                 step.of,
-                model=ModelDir(directory, manifest),
+                model=Model(directory, manifest),
                 name=step.name,
                 kind="pruning-step",
                 recipe="",
@@ -479,7 +479,7 @@ def build_pruning_steps(steps: Sequence[PruningStep], scratch: Path) -> list[Can
     return found
 
 
-def _random_model(config: Mapping[str, Any], labels_from: ModelDir, seed: int) -> Any:
+def _random_model(config: Mapping[str, Any], labels_from: Model, seed: int) -> Any:
     """Return a classifier of the shape of a config, with the task and labels of another model."""
     import torch
     from transformers import AutoConfig

@@ -31,7 +31,7 @@ from compress.inference.speedup_intervals import (
 )
 from compress.models.cascade_dir import CascadeDir
 from compress.models.manifest import METRICS_NAME, VOCABULARIES, Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.training_log import read_training, series
 from compress.progress import Progress, logger
 from compress.tasks import Task
@@ -123,7 +123,7 @@ def quantizer_of(manifest: Manifest) -> str:
     return "float32" if manifest.notes.get("precision") == "fp32" else str(manifest.recipe["method"])
 
 
-def training_fields(model: ModelDir) -> Fields:
+def training_fields(model: Model) -> Fields:
     """Return for how many steps of how many rows a model was trained, on what and how it went, where that is known."""
     manifest = model.manifest
     steps = manifest.notes.get("steps")
@@ -155,7 +155,7 @@ SHAPE = {
 }
 
 
-def shape_of(model: ModelDir) -> Fields:
+def shape_of(model: Model) -> Fields:
     """Return a model's type, layers, hidden width and vocabulary as its config says; nothing of what it does not."""
     if not (model.path / "config.json").is_file():  # a baseline
         return {}

@@ -32,7 +32,7 @@ from compress.inference.batching import run_by_length
 from compress.inference.speedup_intervals import is_stable
 from compress.inference.threads import pin
 from compress.models.manifest import MANIFEST_NAME, Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 WARM_UP_SECONDS, WARM_UP_RUNS = 2.0, 10
 TOKENIZER_WARM_UP_MS, MODEL_WARM_UP_MS, EARLIER_BATCHES = 1.0, 4.0, 32
@@ -66,7 +66,7 @@ class RequestHandler:
         target, place, train = Path(directory), Path(model), Path(rows) / TRAIN_NAME
         target.mkdir(parents=True)
         # The parent has checked it, and the environment of a competitor may lack what checking needs.
-        source = ModelDir(place, Manifest.read(place / MANIFEST_NAME))
+        source = Model(place, Manifest.read(place / MANIFEST_NAME))
         examples, labels = (read_texts(train), np.load(train.with_name(GOLD_NAME))) if train.is_file() else ([], None)
         module = plugins.find(folder, plugin).load()
         import_required(module)
@@ -217,7 +217,7 @@ class RequestHandler:
         from compress.inference.runners import widen
         from compress.models.components import count_flops
 
-        model = ModelDir.open(directory, verify=False).load()
+        model = Model.open(directory, verify=False).load()
 
         @cache
         def count(lengths: tuple[int, ...], width: int) -> float | None:

@@ -43,7 +43,7 @@ from compress.inference.predict import check_label_meaning
 from compress.inference.runners import load_runner
 from compress.models.fitted_rows import check_unseen
 from compress.models.loading import copy_client_files
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import logger
 from compress.reporting.calibration_page import calibration_page
 from compress.reporting.pages import write_study
@@ -55,14 +55,14 @@ COMPARED_ROWS, TOLERANCE = 64, 1e-4  # of what was written with what it should g
 FEWEST_ROWS = 20
 
 
-def calibrate(request: Calibrate) -> ModelDir:
+def calibrate(request: Calibrate) -> Model:
     """Write a model with calibrated probabilities, and figures and a page about them in its folder ``calibration``.
 
     Raises:
         CompressError: no classifier, a model of packed weights, too few rows, or no confidence that is certainly right
             as often as asked.
     """
-    source, validation = ModelDir.open(request.model), request.read("validation")
+    source, validation = Model.open(request.model), request.read("validation")
     acceptance = request.accept_at and {"right": request.accept_at, "by": request.accept_by}
     refuse(
         (bool(source.task.no_calibration), f"{source.path} is made for {source.task}; {source.task.no_calibration}"),
@@ -147,14 +147,14 @@ def calibrate(request: Calibrate) -> ModelDir:
             rescale_torch(network, chosen.scaling)
             stage.write_model(network, source.tokenizer, **described)
         some = rows[:COMPARED_ROWS]
-        written = load_runner(ModelDir.open(stage.working), request.compute).logits(some)
+        written = load_runner(Model.open(stage.working), request.compute).logits(some)
         expected = chosen.scaling.apply(logits[: len(some)])
         if np.abs(expected - written).max() > TOLERANCE * max(1.0, np.abs(expected).max()):
             raise RuntimeError("the model written to disk does not give the calibrated logits")
-    return ModelDir.open(stage.output)
+    return Model.open(stage.output)
 
 
-def calibration_verdict(model: ModelDir) -> Sequence[str]:
+def calibration_verdict(model: Model) -> Sequence[str]:
     """Return what was done to the probabilities of a calibrated model and what is accepted, a sentence each."""
     return calibration_page(read_json_table(model.path / FOLDER / CALIBRATION_NAME)).verdict
 

@@ -29,7 +29,7 @@ from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import default_threads
 from compress.models.cascade_dir import CASCADE_NAME, KIND, MEMBERS, CascadeDir, check_members, open_model
 from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.reporting.calibration_page import cascade_page
 from compress.reporting.pages import write_study
 from compress.requests.compression import Cascade
@@ -179,7 +179,7 @@ def cascade(request: Cascade) -> CascadeDir:
         CompressError: models that do not fit each other, or no cascade that is within the budget and faster than the
             last model.
     """
-    members = [ModelDir.open(model) for model in request.models]
+    members = [Model.open(model) for model in request.models]
     check_members(members)
     last, read = members[-1], {role: request.read(role) for role in ("validation", "test")}
     twice = len({member.sha256 for member in members}) < len(members)
@@ -296,7 +296,7 @@ def _none_within(tried: Sequence[CascadePlan], results: MemberResults, max_drop:
     )
 
 
-def _of_all(members: Sequence[ModelDir]) -> list[dict[str, Any]]:
+def _of_all(members: Sequence[Model]) -> list[dict[str, Any]]:
     """Return the data of all members, each once, so that no benchmark reports on their training rows."""
     found = {json.dumps(entry, sort_keys=True): dict(entry) for member in members for entry in member.manifest.data}
     return list(found.values())

@@ -18,7 +18,7 @@ from compress.inference.batching import open_runtime
 from compress.models.components import example_inputs
 from compress.models.loading import CROSS_ENCODER, load_config
 from compress.models.manifest import ONNX_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.families import PREFIX, PRUNABLE, PRUNED_FIELDS, stock_type
 from compress.models.networks import NAMES
 from compress.models.networks.small import SmallConfig
@@ -35,7 +35,7 @@ class NoGraph(CompressError):
     """A model has no ONNX graph; it can be run in torch."""
 
 
-def exporter_for(model: ModelDir) -> plugins.Plugin:
+def exporter_for(model: Model) -> plugins.Plugin:
     """Return the exporter of a model. Reads only ``config.json``.
 
     Raises:
@@ -56,28 +56,28 @@ def exporter_for(model: ModelDir) -> plugins.Plugin:
     )
 
 
-def has_exporter(model: ModelDir) -> bool:
+def has_exporter(model: Model) -> bool:
     with suppress(NoGraph):
         return bool(exporter_for(model))
     return False
 
 
-def export(request: Export) -> ModelDir:
+def export(request: Export) -> Model:
     """Write a model's fused fp32 ONNX graph with a stock config, so that other ONNX clients open the directory.
 
     Raises:
         NoGraph: there is no exporter for the model.
         CompressError: the model is ONNX already, or the graph's logits differ from the model's by more than 1e-4.
     """
-    source = ModelDir.open(request.model)
+    source = Model.open(request.model)
     refuse((source.is_onnx, f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it"))
     with request.begin({"model": source}, keep=False) as stage:
         origin = {"name": f"{source.name}-onnx", "data": source.manifest.data, "seeds": source.manifest.seeds}
         stage.finish(**origin, **write_onnx(source, stage.working))
-    return ModelDir.open(stage.output)
+    return Model.open(stage.output)
 
 
-def write_onnx(source: ModelDir, working: Path) -> dict[str, dict[str, Any]]:
+def write_onnx(source: Model, working: Path) -> dict[str, dict[str, Any]]:
     """Write graph, stock config and tokenizer into a directory, compare logits, and return what a manifest says."""
     plugin = exporter_for(source)
     model, tokenizer = source.load(), source.tokenizer

@@ -29,7 +29,7 @@ from compress.inference.batching import Run, TokenArrays, logits_of, open_runtim
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
 from compress.models.cascade_dir import CascadeDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import Advance
 
 # The number of a member, and those of the n rows that it reads -> logits [n, C].
@@ -76,10 +76,10 @@ class LoadedModel:
     parameters: int = 0
     tokenizer_inside: bool = False
     by_word: bool = False
-    model: Any = None  # a ModelDir
+    model: Any = None  # a Model
 
     @classmethod
-    def open(cls, model: ModelDir, max_length: int = 0, lengths: Sequence[int] = ()) -> Self:
+    def open(cls, model: Model, max_length: int = 0, lengths: Sequence[int] = ()) -> Self:
         """Load the tokenizer of a model directory.
 
         Args:
@@ -95,7 +95,7 @@ class LoadedModel:
         refuse((asked > longest, f"--length {asked} is more than the {longest} tokens that it can read"))
         return cls(tokenizer, min(max_length or longest, longest), by_word=model.task.by_word, model=model)
 
-    def start(self, open_one: Callable[[ModelDir], Run]) -> None:
+    def start(self, open_one: Callable[[Model], Run]) -> None:
         self.function = open_one(self.model)
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
@@ -165,7 +165,7 @@ class CascadeRunner:
     parameters: int = 0
     tokenizer_inside: bool = False
 
-    def start(self, open_one: Callable[[ModelDir], Run]) -> None:
+    def start(self, open_one: Callable[[Model], Run]) -> None:
         for member in self.members:
             member.start(open_one)
 
@@ -201,7 +201,7 @@ class CascadeRunner:
         return logits
 
 
-def open_runner(model: ModelDir, max_length: int = 0, lengths: Sequence[int] = ()) -> LoadedModel | CascadeRunner:
+def open_runner(model: Model, max_length: int = 0, lengths: Sequence[int] = ()) -> LoadedModel | CascadeRunner:
     """Return what reads the texts of a model or a cascade, and runs it once it is started."""
     if not isinstance(model, CascadeDir):
         return LoadedModel.open(model, max_length, lengths)
@@ -209,7 +209,7 @@ def open_runner(model: ModelDir, max_length: int = 0, lengths: Sequence[int] = (
     return CascadeRunner(members, model.thresholds, np.zeros(len(members), np.int64))
 
 
-def load_runner(model: ModelDir, compute: Compute = Compute()) -> LoadedModel | CascadeRunner:
+def load_runner(model: Model, compute: Compute = Compute()) -> LoadedModel | CascadeRunner:
     """Load a model or a cascade to predict; on ``auto`` an ONNX one runs on the CPU, and needs no PyTorch."""
     device = resolve_device(compute.device, for_onnx=model.is_onnx)
     loaded = open_runner(model)
@@ -355,7 +355,7 @@ def time_side_by_side(
     """
     import torch
 
-    models = {name: LoadedModel.open(ModelDir.open(path, verify=False)) for name, path in directories.items()}
+    models = {name: LoadedModel.open(Model.open(path, verify=False)) for name, path in directories.items()}
     before = torch.get_num_threads()
     try:
         for model in models.values():

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.inference.batching import TokenArrays
 from compress.inference.compute import set_up_gpu
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling import input_names
 
 
@@ -68,5 +68,5 @@ def open_torch(directory: Path, *, threads: int, device: str, precision: str = "
         )
     torch.set_num_threads(threads)
     set_up_gpu()
-    model: Any = ModelDir.open(directory, verify=False).load()
+    model: Any = Model.open(directory, verify=False).load()
     return model.to(device=device, dtype=getattr(torch, precision))  # type: ignore[no-any-return]

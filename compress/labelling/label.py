@@ -39,7 +39,7 @@ from compress.labelling.label_dir import (
 from compress.labelling.parts import DRAFT_NAME, close_shards, take_up
 from compress.labelling.remote_labels import keep_copy, open_target, upload, work_place
 from compress.models.manifest import MANIFEST_NAME, Manifest, cached_json, is_whole, keep
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import PREPARED
 from compress.progress import Advance, Progress, logger, silent
 from compress.requests.compression import export
@@ -73,7 +73,7 @@ class Job:
     """What an engine needs to run the teacher. What serves the work alone, such as an export, lies in ``scratch``."""
 
     plan: Plan
-    model: ModelDir
+    model: Model
     tokenizer: PreTrainedTokenizerFast
     scratch: Path
 
@@ -134,7 +134,7 @@ def label(request: Label) -> LabelDir:
             "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16",
         )
     )
-    model, progress = ModelDir.open(request.teacher), request.progress
+    model, progress = Model.open(request.teacher), request.progress
     unlabeled = cast(TextSource, request.open_text(rows=request.rows))
     uri = str(request.output) if is_uri(str(request.output)) else ""
     local = replace(request, output=work_place(uri)) if uri else request
@@ -232,7 +232,7 @@ def label(request: Label) -> LabelDir:
 
 
 def teacher_logits(
-    model: ModelDir,
+    model: Model,
     examples: Sequence[Example],
     *,
     labels: Sequence[LabelDir] = (),
@@ -276,7 +276,7 @@ def teacher_logits(
     return model.task.stacked([known[row] for row in rows])
 
 
-def choose_runtime(model: ModelDir, device: str, *, elsewhere: bool = False) -> tuple[str, str]:
+def choose_runtime(model: Model, device: str, *, elsewhere: bool = False) -> tuple[str, str]:
     """Return ``(runtime, device)`` by a fixed rule, so that a resumed run computes what the first one did.
 
     torch on a GPU; on a CPU ONNX Runtime with fused attention where the model exports, else torch. A GPU that was asked
@@ -291,7 +291,7 @@ def choose_runtime(model: ModelDir, device: str, *, elsewhere: bool = False) -> 
 
 
 def plan_for(
-    model: ModelDir,
+    model: Model,
     tokenizer: PreTrainedTokenizerFast,
     compute: Compute = Compute(),
     *,
@@ -312,7 +312,7 @@ def plan_for(
 
 
 def _faster_plan(
-    plan: Plan, model: ModelDir, tokenizer: PreTrainedTokenizerFast, rows: Sequence[Example], scratch: Path
+    plan: Plan, model: Model, tokenizer: PreTrainedTokenizerFast, rows: Sequence[Example], scratch: Path
 ) -> Plan:
     """Return the plan in bfloat16 where that is faster here and close enough, else as it is; with the reason."""
     if model.is_onnx:
@@ -331,14 +331,14 @@ def _faster_plan(
     return replace(half if better else plan, reason=reason)
 
 
-def start_runtime(plan: Plan, model: ModelDir, scratch: Path) -> Run:
+def start_runtime(plan: Plan, model: Model, scratch: Path) -> Run:
     """Load the model into the plan's runtime; an export that this needs lies in ``scratch`` and is reused."""
     options: dict[str, Any] = {"precision": plan.precision} if plan.runtime == "torch" else {}
     directory = runtime_directory(plan, model, scratch)
     return open_runtime(directory, plan.runtime, threads=plan.threads, device=plan.device, **options)
 
 
-def runtime_directory(plan: Plan, model: ModelDir, scratch: Path) -> Path:
+def runtime_directory(plan: Plan, model: Model, scratch: Path) -> Path:
     """Return the directory that the plan's runtime opens: the model's own, or an export in ``scratch``."""
     if plan.runtime != "onnxruntime" or model.is_onnx:
         return model.path

@@ -36,7 +36,7 @@ from compress.escaping.uris import is_uri, local_path, without_secrets
 from compress.files import ALWAYS_BYTES, LARGEST_RATIO, faults_of, read_json_table, regular_file, write_atomically
 from compress.labelling.remote_labels import local_copy
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import logger
 from compress.tasks import Task, everything, find_task
 
@@ -355,7 +355,7 @@ class LabelDir:
         known = self.teacher_sha256 or str(self.manifest.notes.get("values_sha256"))
         return {"name": self.teacher_name, "sha256": known}
 
-    def for_model(self, model: ModelDir) -> Self:
+    def for_model(self, model: Model) -> Self:
         """Return these labels with the logits in the order of a model's classes, which must have the same names."""
         ours, theirs = model.labels, self.manifest.labels
         refuse(

@@ -25,7 +25,7 @@ from compress.inference.batching import Run
 from compress.inference.threads import available_cores, free_cores
 from compress.labelling.label import Engine, Job, Labelled, Plan, Shard, runtime_directory, start_runtime
 from compress.models.manifest import MANIFEST_NAME, named_files
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import Advance, logger
 
 UNDER_WAY = 2  # shards a worker: the next one is there when one is done
@@ -78,7 +78,7 @@ class RayEngine(Engine):
             )
             count = self.workers or room
             logger.info("Ray: %d workers, each with %s", count, each)
-            model = ModelDir.open(runtime_directory(job.plan, job.model, job.scratch), verify=False)
+            model = Model.open(runtime_directory(job.plan, job.model, job.scratch), verify=False)
             teacher = ray.put(pack_directory(model.path)) if self.elsewhere else str(model.path.resolve())
             kept = {"max_restarts": -1, "max_task_retries": LOSSES}
             worker = ray.remote(num_cpus=threads, num_gpus=gpus, **kept)(LabelWorker)
@@ -144,7 +144,7 @@ class LabelWorker:
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.plan.threads))  # of tokenizers
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "teacher"
-            model = ModelDir.open(
+            model = Model.open(
                 self.teacher if isinstance(self.teacher, str) else unpack_directory(self.teacher, folder)
             )
             refuse(

@@ -14,7 +14,7 @@ from compress.errors import CompressError, refuse
 from compress.files import read_json_table
 from compress.models.loading import check_files
 from compress.models.manifest import MANIFEST_NAME, Manifest, verify_files
-from compress.models.model_dir import ModelDir, cascade_refusal
+from compress.models.model_dir import Model, cascade_refusal
 
 KIND = "cascade"
 CASCADE_NAME, MEMBERS = "cascade.json", "members"
@@ -22,14 +22,14 @@ MOST_MEMBERS = 5
 
 
 @dataclass(frozen=True)
-class CascadeDir(ModelDir):
+class CascadeDir(Model):
     """A cascade as the models that it is compared with see it; made by :func:`open_model`."""
 
     @cached_property
-    def members(self) -> tuple[ModelDir, ...]:
+    def members(self) -> tuple[Model, ...]:
         """The models in the order in which they are asked; their hashes are those of this manifest."""
         places = [self.path / MEMBERS / str(number + 1) for number in range(len(self.member_names))]
-        return tuple(ModelDir.open(place, verify=False) for place in places)
+        return tuple(Model.open(place, verify=False) for place in places)
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -91,17 +91,17 @@ class CascadeDir(ModelDir):
         self.load()
 
 
-def open_model(path: ModelDir | str | Path, *, classifier: bool = True, verify: bool = True) -> ModelDir:
+def open_model(path: Model | str | Path, *, classifier: bool = True, verify: bool = True) -> Model:
     """Open a model directory or a cascade; ``verify`` compares every file with its hash.
 
     Raises:
         CompressError: it is neither, or damaged, or the members of a cascade do not fit each other.
     """
-    if isinstance(path, ModelDir):
+    if isinstance(path, Model):
         return path
     directory = Path(path)
     if not (directory / CASCADE_NAME).is_file():
-        return ModelDir.open(path, classifier=classifier, verify=verify)
+        return Model.open(path, classifier=classifier, verify=verify)
     check_files(directory)
     cascade = CascadeDir(directory, Manifest.read(directory / MANIFEST_NAME))
     if verify:
@@ -110,7 +110,7 @@ def open_model(path: ModelDir | str | Path, *, classifier: bool = True, verify: 
     return cascade
 
 
-def check_members(members: Sequence[ModelDir]) -> None:
+def check_members(members: Sequence[Model]) -> None:
     """Refuse models that make no cascade: too few or many, of other labels, no classifiers, or torch beside ONNX."""
     if not 1 < len(members) <= MOST_MEMBERS:
         raise CompressError(f"a cascade has 2 to {MOST_MEMBERS} members, not {len(members)}; repeat --model")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from compress.data import Example, among, content_sha256, row_key, row_keys
 from compress.data.examples import without_label
 from compress.errors import CompressError, some_of
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import logger
 
 FITTING_ROLES = ("train", "unlabeled")
@@ -17,7 +17,7 @@ TRAINING_ROLES = (*FITTING_ROLES, "validation")  # with those that chose a check
 
 
 def check_unseen(
-    models: Iterable[ModelDir],
+    models: Iterable[Model],
     rows: Sequence[Example],
     role: str = "validation",
     seen: Collection[str] = FITTING_ROLES,
@@ -38,7 +38,7 @@ def check_unseen(
 
 
 def tell_seen(
-    models: Sequence[ModelDir], rows: Sequence[Example], given: Mapping[str, Sequence[Example]], role: str = "test"
+    models: Sequence[Model], rows: Sequence[Example], given: Mapping[str, Sequence[Example]], role: str = "test"
 ) -> None:
     """Say which rows are also in other sets that are given here, where a model was fitted on these or chosen by them.
 
@@ -57,7 +57,7 @@ def tell_seen(
             )
 
 
-def _role_of(rows: Sequence[Example], model: ModelDir, roles: Collection[str]) -> str | None:
+def _role_of(rows: Sequence[Example], model: Model, roles: Collection[str]) -> str | None:
     """Return in which of these roles a model has seen exactly these rows, as they were given or as they were used."""
     # A pool is fingerprinted without labels.
     fingerprints = [content_sha256(rows), content_sha256(map(without_label, rows))]

@@ -464,9 +464,6 @@ class Model:
         return f"<table>{''.join(rows)}</table>"
 
 
-ModelDir = Model
-
-
 def _above(module: str, name: str) -> Any:
     """Return a function of a layer above, which this one may not import: what a model does in Python is done there."""
     return getattr(importlib.import_module(module), name)
@@ -477,7 +474,7 @@ def _sigmoid_of_logits(model: Any, inputs: Any, outputs: Any) -> Any:
     return outputs
 
 
-def parent_entry(role: str, model: ModelDir) -> dict[str, Any]:
+def parent_entry(role: str, model: Model) -> dict[str, Any]:
     """Return what a manifest records of the model that another was made from."""
     return {"role": role, "name": model.name, "sha256": model.sha256}
 
@@ -549,7 +546,7 @@ REMOVALS: Mapping[str, str] = {
 }
 
 
-def removals_of(model: ModelDir) -> tuple[str, ...]:
+def removals_of(model: Model) -> tuple[str, ...]:
     """Return what compress prune removed from a model, in turn; nothing where its manifest does not say.
 
     Raises:
@@ -558,7 +555,7 @@ def removals_of(model: ModelDir) -> tuple[str, ...]:
     return tuple(removal for removal, _ in removal_shapes(model))
 
 
-def removal_shapes(model: ModelDir) -> list[tuple[str, Mapping[str, Any]]]:
+def removal_shapes(model: Model) -> list[tuple[str, Mapping[str, Any]]]:
     """Return each removal with the config of what it left; the last one's is that of the model."""
     shapes = model.manifest.notes.get("shapes", [])
     if not isinstance(shapes, list) or not all(map(_is_shape, shapes)):

@@ -6,7 +6,7 @@ A stage opens its inputs, checks the request, does its work in ``stage.working``
                      force=force) as stage:
         student, tokenizer = ...  # what serves the resumption alone lies in stage.scratch
         stage.write_model(student, tokenizer, recipe=recipe, metrics=metrics, notes=notes)
-    return ModelDir.open(output)
+    return Model.open(output)
 
 A stage whose result is no torch model writes its own files and ends with ``stage.finish(...)`` instead.
 
@@ -40,7 +40,7 @@ from compress.files import printable_name, write_atomically
 from compress.host import describe_host, library_versions
 from compress.models.loading import load_network
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, ONNX_NAME, PACKED_NAME, Manifest, describe_files
-from compress.models.model_dir import ModelDir, parent_entry
+from compress.models.model_dir import Model, parent_entry
 from compress.models.modeling import ENCODERS, auto_class
 from compress.progress import logger
 
@@ -85,7 +85,7 @@ class Stage:
         name: str,
         output: str | Path,
         *,
-        parents: Mapping[str, ModelDir | None],
+        parents: Mapping[str, Model | None],
         settings: Mapping[str, Any],
         data: Sequence[Mapping[str, Any]] | None = None,
         seed: int | None = None,

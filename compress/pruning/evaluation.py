@@ -23,7 +23,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
 from compress.models.components import count_flops
 from compress.models.manifest import cached_json
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import to_pruned
 from compress.models.prunable_units import Part, has_units, kept_layers
@@ -84,7 +84,7 @@ class PruningRows:
 
 
 def split_rows(
-    model: ModelDir, data: LabelledData, *, examples: int, seed: int, labels: Sequence[LabelDir] = ()
+    model: Model, data: LabelledData, *, examples: int, seed: int, labels: Sequence[LabelDir] = ()
 ) -> PruningRows:
     """Check labelled rows against a model and each other, and draw the rows that score.
 

@@ -21,7 +21,7 @@ from compress.inference.compute import resolve_device
 from compress.inference.threads import using_threads
 from compress.models.batch import Batch
 from compress.models.manifest import cached_json
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.prunable_units import Part, heads_per_layer, units_of
 from compress.progress import Advance, each
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
@@ -44,7 +44,7 @@ def head_study(request: HeadStudy) -> Path:
     Raises:
         CompressError: for anything about the request that the user can correct.
     """
-    source, data, criteria = ModelDir.open(request.model), request.labelled, request.criteria or CRITERIA
+    source, data, criteria = Model.open(request.model), request.labelled, request.criteria or CRITERIA
     for name in criteria:
         plugins.find("criteria", name)
     pruning = Pruning(examples=request.examples, step=request.step, normalise=request.normalise)

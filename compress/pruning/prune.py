@@ -23,7 +23,7 @@ from compress.inference.threads import using_threads
 from compress.labelling.label import teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
 from compress.models.manifest import cached_json, is_whole
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.families import head_size_of
 from compress.models.output_dir import WORK_FOLDER, Stage, empty
 from compress.models.prunable_units import Part, units_of
@@ -52,7 +52,7 @@ MASKING_SHARE, MASKED_BY = 0.6, 0.9
 MASKING_FOLDER = "masking"
 
 
-def prune(request: Prune) -> ModelDir:
+def prune(request: Prune) -> Model:
     """Remove structure from a model and return the smaller one.
 
     ``report.html`` in its directory, and ``pruning.json`` with the same figures, state after each removal the number
@@ -62,7 +62,7 @@ def prune(request: Prune) -> ModelDir:
     Raises:
         CompressError: for anything about the request that the user can correct.
     """
-    source, data = ModelDir.open(request.model), request.labelled
+    source, data = Model.open(request.model), request.labelled
     corpus, training = request.open_text("vocabulary"), request.training or RECOVERY
     plugins.find("criteria", request.criterion)
     labels = open_labels(request.labels)
@@ -121,7 +121,7 @@ def prune(request: Prune) -> ModelDir:
         }
         recipe = {**{name: getattr(request, name) for name in fields_of(Pruning)}, "training": asdict(training)}
         stage.write_model(state.model, state.tokenizer, recipe=recipe, data=read, metrics=(metric,), notes=notes)
-    return ModelDir.open(stage.output)
+    return Model.open(stage.output)
 
 
 def directory_for(runtime: str, directory: Path) -> Path:
@@ -130,11 +130,11 @@ def directory_for(runtime: str, directory: Path) -> Path:
         return directory
     target = directory.with_name(f"{directory.name}-onnx")
     if not is_whole(target):
-        export(ModelDir.open(directory, verify=False), target)
+        export(Model.open(directory, verify=False), target)
     return target
 
 
-def check_labels(source: ModelDir, label_dirs: Sequence[LabelDir]) -> None:
+def check_labels(source: Model, label_dirs: Sequence[LabelDir]) -> None:
     known = {source.sha256, *(str(parent["sha256"]) for parent in source.manifest.parents)}
     refuse(
         *(
@@ -161,7 +161,7 @@ class PruningRun:
     """
 
     request: Prune
-    source: ModelDir
+    source: Model
     rows: PruningRows
     selection: Selection | None
     training: Training
@@ -277,7 +277,7 @@ class PruningRun:
             losses.append(Choice("relations", options={"relation_heads": head_size_of(state.model.config)}))
         phase = Phase(tuple(losses), modifier=modifier)
         live = phase.needs & {"hidden", "attention"}
-        teacher = ModelDir.open(state.teacher, verify=False).load() if live else None
+        teacher = Model.open(state.teacher, verify=False).load() if live else None
         data = replace(self._training_data, selection=selection)
         (outcome,) = phases.fit(state.model, state.tokenizer, data, run, phases=(phase,), teachers={"task": teacher})
         return outcome

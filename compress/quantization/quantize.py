@@ -49,7 +49,7 @@ from compress.models.graph_files import copy_graph, graph_file, graph_with_data
 from compress.models.integer_rounding import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.models.loading import copy_client_files, read_config
 from compress.models.manifest import ONNX_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
 from compress.progress import Advance
@@ -137,7 +137,7 @@ class Quantizing:
         return {"bytes": size, **self.check.notes("int8"), "reasons": list(self.check.reasons)}
 
 
-def quantize(request: Quantize) -> ModelDir:
+def quantize(request: Quantize) -> Model:
     """Write an int8 ONNX directory, or an fp32 one when int8 fails its check. ``manifest.notes`` says which and why.
 
     A torch directory is exported first. Rows of ``train`` measure sensitivities, or ranges that the model was not
@@ -146,7 +146,7 @@ def quantize(request: Quantize) -> ModelDir:
     Raises:
         CompressError: quantized already, an unknown method or option, or a model or rows that do not fit.
     """
-    source, data = ModelDir.open(request.model), request.labelled
+    source, data = Model.open(request.model), request.labelled
     candidates, refused = candidates_for(source, request, data)
     packs = candidates[0].packs
     metric = source.task.metric(data.metric, len(source.labels))
@@ -218,10 +218,10 @@ def quantize(request: Quantize) -> ModelDir:
             seeds=source.manifest.seeds,
             **_findings(best.check, packs, notes),
         )
-    return ModelDir.open(stage.output)
+    return Model.open(stage.output)
 
 
-def candidates_for(source: ModelDir, request: Quantize, data: LabelledData) -> tuple[list[Quantizing], dict[str, str]]:
+def candidates_for(source: Model, request: Quantize, data: LabelledData) -> tuple[list[Quantizing], dict[str, str]]:
     """Return what to make of a model, and why ``auto`` leaves out others, by name.
 
     Raises:
@@ -254,7 +254,7 @@ def candidates_for(source: ModelDir, request: Quantize, data: LabelledData) -> t
     return found, refused
 
 
-def default_method(source: ModelDir) -> str:
+def default_method(source: Model) -> str:
     """Return the quantizer that a model was trained for, or ``onnx-dynamic``, which needs no training."""
     if source.config.get(WEIGHT_BITS):
         return "packed"
@@ -262,7 +262,7 @@ def default_method(source: ModelDir) -> str:
 
 
 def needs_training_rows(
-    source: ModelDir, method: str | None, keep_fp32: int = 0, options: Mapping[str, Any] | None = None
+    source: Model, method: str | None, keep_fp32: int = 0, options: Mapping[str, Any] | None = None
 ) -> bool:
     """Tell whether a quantization reads training rows: for sensitivities, or for ranges that are not known."""
     plugin = plugins.find("quantizers", method or default_method(source))
@@ -270,7 +270,7 @@ def needs_training_rows(
     return keep_fp32 > 0 or ("ranges" in plugin.parameters and not known)
 
 
-def layers_in_fp32(source: ModelDir, train: Sequence[Example], count: int) -> dict[str, Any]:
+def layers_in_fp32(source: Model, train: Sequence[Example], count: int) -> dict[str, Any]:
     """Return notes on the most sensitive layers, which stay in float32: their numbers and all sensitivities.
 
     They are measured on labelled rows; for tagging on the model's own predictions.
@@ -293,7 +293,7 @@ def layers_in_fp32(source: ModelDir, train: Sequence[Example], count: int) -> di
     return {LAYERS_IN_FP32: sorted(most_sensitive(found)[:count]), "sensitivity by layer": found}
 
 
-def observed_ranges(source: ModelDir, rows: Sequence[Example]) -> dict[str, float]:
+def observed_ranges(source: Model, rows: Sequence[Example]) -> dict[str, float]:
     """Return the largest magnitude of the inputs of every linear layer: a moving average over batches of rows."""
     model = source.load()
     modules = quantized_modules(model)
@@ -308,7 +308,7 @@ def observed_ranges(source: ModelDir, rows: Sequence[Example]) -> dict[str, floa
 
 
 def make(
-    source: ModelDir,
+    source: Model,
     candidate: Quantizing,
     train: Sequence[Example],
     fp32: Path,
@@ -342,7 +342,7 @@ def make(
     return replace(candidate, notes=notes, directory=target)
 
 
-def _misfit(source: ModelDir, candidate: Quantizing, keep_fp32: int, train: Sequence[Example]) -> str:
+def _misfit(source: Model, candidate: Quantizing, keep_fp32: int, train: Sequence[Example]) -> str:
     """Return why a method cannot quantize a model with these options and rows; empty where it can."""
     plugin, path, name = candidate.plugin, source.path, candidate.plugin.name
     # Ranges come from training or from calibration.
@@ -397,7 +397,7 @@ def _sample(rows: Sequence[Example], count: int) -> list[Example]:
     return random.Random(0).sample(list(rows), min(count, len(rows)))
 
 
-def _batches(source: ModelDir, rows: Sequence[Example], size: int) -> Iterator[dict[str, Tensor]]:
+def _batches(source: Model, rows: Sequence[Example], size: int) -> Iterator[dict[str, Tensor]]:
     tokenizer = source.tokenizer
     limit = maximum_length(tokenizer, source.config)
     for start in range(0, len(rows), size):
@@ -413,7 +413,7 @@ class Judge:
     Speed counts for ONNX graphs only: packed weights are unpacked before they run in ``torch``.
     """
 
-    def __init__(self, source: ModelDir, fp32: Path, int8: Path, threads: int) -> None:
+    def __init__(self, source: Model, fp32: Path, int8: Path, threads: int) -> None:
         runtime, model = runtime_for(int8), LoadedModel.open(source)
         self.threads = threads or default_threads()  # the same for both, whatever else begins to run
         config = read_config(fp32)  # of the graph: a cross-encoder's activation is in it, and not in this config
@@ -479,7 +479,7 @@ class Judge:
         return speedup(samples["fp32"], samples["int8"])
 
 
-def _check_opens(working: Path, source: ModelDir) -> None:
+def _check_opens(working: Path, source: Model) -> None:
     """Open the written model and run it, so that a broken graph is never returned."""
     run = open_runtime(working, threads=1, config=source.config)
     ids = np.full((2, 8), 1, dtype=np.int64)

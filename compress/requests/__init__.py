@@ -4,12 +4,12 @@ From the class follow the command (:mod:`compress.cli.commands`), the Python fun
 unfinished work is resumed, and the command that makes a result again::
 
     @validated
-    class Distill(Request["ModelDir"], Written, Checks, TextColumns, Trained):
+    class Distill(Request["Model"], Written, Checks, TextColumns, Trained):
         '''Train a student to match its teacher.'''
 
         stage = "compress.training.distill:distill"
 
-        teacher: Model = option(help="The teacher: a directory or hub name.", metavar="DIR")
+        teacher: AnyModel = option(help="The teacher: a directory or hub name.", metavar="DIR")
         student: Recipe = option(help="A name from 'compress list students', or a .toml file.", metavar="RECIPE")
         output: Output = OUTPUT
         _: KW_ONLY
@@ -17,7 +17,7 @@ unfinished work is resumed, and the command that makes a result again::
 
     distill = function(Distill)
 
-The stage takes the request: ``def distill(request: Distill) -> ModelDir``. Importing this package imports no torch.
+The stage takes the request: ``def distill(request: Distill) -> Model``. Importing this package imports no torch.
 """
 
 import importlib
@@ -48,7 +48,7 @@ from compress.fields import (
 )
 from compress.host import without_home
 from compress.models.cascade_dir import CascadeDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import Progress, calling, silent
 from compress.recipes import deciding
 
@@ -66,7 +66,7 @@ def _accept(accepted: Callable[[Any], bool], allowed: str) -> pydantic.BeforeVal
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike | ModelDir | CascadeDir)
+    return isinstance(value, str | os.PathLike | Model | CascadeDir)
 
 
 def _progress_of(value: Any) -> Any:
@@ -82,7 +82,7 @@ class FileList(tuple[str, ...]):
 # What a field holds. For type checkers what Python may give, at run time what is checked: data is checked where it is
 # opened, which says more.
 if TYPE_CHECKING:
-    Model = ModelDir | str | os.PathLike[str]
+    AnyModel = Model | str | os.PathLike[str]
     Recipe = Any
     Text = Any  # see compress.data.open_text
     Rows = Any
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     Columns = tuple[str, ...]
     Models = Sequence[Any]
 else:
-    Model = Annotated[
+    AnyModel = Annotated[
         Any, Holds("model"), _accept(_is_path, "a model; give a directory, a hub name or an opened model")
     ]
     Recipe = Annotated[
@@ -109,7 +109,7 @@ else:
     Output = Annotated[Any, Holds("output"), _accept(_is_path, "a path; give that of a directory to write")]
     Labels = Annotated[tuple[Any, ...], Holds("labels"), pydantic.Strict(False)]
     Shown = Annotated[Progress, pydantic.BeforeValidator(_progress_of)]
-    Models = Annotated[tuple[Model, ...], Holds("model"), pydantic.Strict(False)]
+    Models = Annotated[tuple[AnyModel, ...], Holds("model"), pydantic.Strict(False)]
     Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
     Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
     Columns = Annotated[tuple[str, ...], Holds("columns"), pydantic.Strict(False)]  # A,B on the command line
@@ -206,7 +206,7 @@ class Request(Generic[Result]):
 def _key_of(value: Any) -> Any:
     if isinstance(value, TextSource):
         return sorted(map(str, value.identity))
-    if isinstance(value, ModelDir):
+    if isinstance(value, Model):
         return value.sha256
     if hasattr(value, "manifest"):  # of labels
         return value.manifest.files

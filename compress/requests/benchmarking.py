@@ -8,7 +8,7 @@ import pydantic
 
 from compress.fields import Holds, is_given, option, validated
 from compress.recipes import BenchmarkSettings
-from compress.requests import File, Model, Models, Output, Paths, Request, Rows, Text, function
+from compress.requests import AnyModel, File, Models, Output, Paths, Request, Rows, Text, function
 from compress.requests.groups import FORCE, Checks, LabelColumns, Placing, TextColumns
 
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
@@ -29,7 +29,7 @@ class Benchmark(Request[Any], Checks, BenchmarkSettings, LabelColumns):
     stage = "compress.benchmarking.benchmark:run_benchmark"
     NEEDS = {"overlap": ("train",), "metric": ()}
 
-    teacher: Model = option(help="The teacher, the reference of every comparison.", metavar="DIR")
+    teacher: AnyModel = option(help="The teacher, the reference of every comparison.", metavar="DIR")
     models: Models = option(help="A model; repeat for more.", metavar="DIR", flag="--model", required=True)
     data: Rows = option(help="Labelled rows that no model has seen.", metavar="FILE")
     output: Output = option(
@@ -102,7 +102,7 @@ class Predict(Request[Iterator[dict[str, Any]]], TextColumns, Placing):
 
     stage = "compress.inference.predict:predict"
 
-    model: Model = option(help="Any model directory, torch or ONNX.", metavar="DIR")
+    model: AnyModel = option(help="Any model directory, torch or ONNX.", metavar="DIR")
     texts: Lines = option(default=(), metavar="[TEXT]... | -", argument=True, has_option=False, help="Texts.")
     _: KW_ONLY
     data: Rows = option(default=None, metavar="FILE", help="Texts to classify, instead of TEXT.")

@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 
 from compress.fields import is_given, option, validated
 from compress.models.cascade_dir import CascadeDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Pruning, Training
 from compress.requests import (
     OUTPUT,
+    AnyModel,
     Assignments,
     Labels,
-    Model,
     Models,
     Names,
     Numbers,
@@ -27,7 +27,7 @@ from compress.requests.groups import Checks, LabelColumns, Placing, Seeded, Trai
 
 
 @validated
-class Prune(Pruning, Written[ModelDir], LabelColumns, Checks, Trained):
+class Prune(Pruning, Written[Model], LabelColumns, Checks, Trained):
     """Remove layers, heads, neurons, hidden width and vocabulary, then recover accuracy.
 
     Amounts are what is removed. A report in the new directory lists speed-up and accuracy after each removal, with the
@@ -37,7 +37,7 @@ class Prune(Pruning, Written[ModelDir], LabelColumns, Checks, Trained):
     stage = "compress.pruning.prune:prune"
     NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {"overlap": ("validation",), "metric": ()}
 
-    model: Model = option(help="The model to prune.", metavar="DIR")
+    model: AnyModel = option(help="The model to prune.", metavar="DIR")
     output: Output = OUTPUT
     _: KW_ONLY
     train: Rows = option(help="Labelled rows for scoring and for recovery.", metavar="FILE")
@@ -75,7 +75,7 @@ class HeadStudy(Written[Path], LabelColumns, Checks, Seeded):
     stage = "compress.pruning.head_study:head_study"
     called = "heads"
 
-    model: Model = option(help="The model whose heads are studied.", metavar="DIR")
+    model: AnyModel = option(help="The model whose heads are studied.", metavar="DIR")
     output: Output = OUTPUT
     _: KW_ONLY
     train: Rows = option(help="Labelled rows that score the heads.", metavar="FILE")
@@ -96,7 +96,7 @@ class HeadStudy(Written[Path], LabelColumns, Checks, Seeded):
 
 
 @validated
-class Quantize(Written[ModelDir], LabelColumns, Checks, Placing):
+class Quantize(Written[Model], LabelColumns, Checks, Placing):
     """Quantize weights to int8, accepted only if accurate and faster.
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
@@ -105,7 +105,7 @@ class Quantize(Written[ModelDir], LabelColumns, Checks, Placing):
     stage = "compress.quantization.quantize:quantize"
     NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {"overlap": ("validation",)}
 
-    model: Model = option(help="The model to quantize: torch, or fp32 ONNX.", metavar="DIR")
+    model: AnyModel = option(help="The model to quantize: torch, or fp32 ONNX.", metavar="DIR")
     output: Output = OUTPUT
     _: KW_ONLY
     method: str | None = option(
@@ -162,17 +162,17 @@ class Quantize(Written[ModelDir], LabelColumns, Checks, Placing):
 
 
 @validated
-class Export(Written[ModelDir]):
+class Export(Written[Model]):
     """Write a fused fp32 ONNX directory that other ONNX clients open."""
 
     stage = "compress.exporting.export:export"
 
-    model: Model = option(help="The torch model to export.", metavar="DIR")
+    model: AnyModel = option(help="The torch model to export.", metavar="DIR")
     output: Output = OUTPUT
 
 
 @validated
-class Calibrate(Written[ModelDir], LabelColumns, Placing):
+class Calibrate(Written[Model], LabelColumns, Placing):
     """Make probabilities right, and find when to accept them.
 
     The temperature becomes part of the model, so that every client computes calibrated probabilities. With --accept-at,
@@ -181,7 +181,7 @@ class Calibrate(Written[ModelDir], LabelColumns, Placing):
 
     stage = "compress.calibration.calibrate:calibrate"
 
-    model: Model = option(help="A classifier: torch or ONNX, also int8.", metavar="DIR")
+    model: AnyModel = option(help="A classifier: torch or ONNX, also int8.", metavar="DIR")
     output: Output = OUTPUT
     _: KW_ONLY
     validation: Rows = option(help="Labelled rows to calibrate on, which it was not trained on.", metavar="FILE")

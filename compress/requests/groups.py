@@ -16,7 +16,7 @@ from compress.escaping.uris import is_uri, local_path
 from compress.fields import fields_of, is_given, kind_of, option, validated
 from compress.files.remote import cache_place
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import Stage, check_free, ended_early, keep_apart, places_of
 from compress.recipes.training import LEAST_MAX_LENGTH
 from compress.requests import FileList, Request, Result, command_name
@@ -64,7 +64,7 @@ class Written(Request[Result]):
 
     def begin(
         self,
-        parents: Mapping[str, ModelDir | None],
+        parents: Mapping[str, Model | None],
         *,
         data: Sequence[Mapping[str, Any]] | None = None,
         keep: bool = True,
@@ -118,7 +118,7 @@ class Written(Request[Result]):
 
     def open_made(self, path: Path) -> Result:
         """Open a result that the cache has."""
-        return cast(Result, ModelDir.open(path, classifier=False))
+        return cast(Result, Model.open(path, classifier=False))
 
 
 def named_inputs(request: Request[Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from compress.errors import CompressError
 from compress.escaping.uris import is_uri, without_secrets
 from compress.fields import Holds, option, validated
 from compress.recipes.training import LEAST_MAX_LENGTH
-from compress.requests import OUTPUT, Columns, Duration, Labels, Model, Output, Request, Text, function
+from compress.requests import OUTPUT, AnyModel, Columns, Duration, Labels, Output, Request, Text, function
 from compress.requests.groups import Placing, PlainColumns, TextColumns, Written, named_inputs
 
 MOST_PARTS = 10**9
@@ -38,7 +38,7 @@ class Label(Written[Any], TextColumns, Placing):
 
     stage = "compress.labelling.label:label"
 
-    teacher: Model = option(help="The teacher: a directory or hub name.", metavar="DIR")
+    teacher: AnyModel = option(help="The teacher: a directory or hub name.", metavar="DIR")
     unlabeled: Text = option(
         help="Text to label: a file, a pattern, a folder of Parquet files or the URI of one; may be repeated.",
         metavar="FILE",

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Any
 
 from compress.fields import option, validated
-from compress.requests import OUTPUT, Duration, Model, Output, Rows, Text, function
+from compress.requests import OUTPUT, AnyModel, Duration, Output, Rows, Text, function
 from compress.requests.groups import Checks, LabelColumns, Searching, Written
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Search(Written["Path"], LabelColumns, SearchLimits, Checks, Searching):
 
     stage = "compress.searching.search:search"
 
-    teacher: Model = option(help="The teacher: a directory or hub name.", metavar="DIR")
+    teacher: AnyModel = option(help="The teacher: a directory or hub name.", metavar="DIR")
     output: Output = OUTPUT
     _: KW_ONLY
     unlabeled: Text = option(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from compress.fields import option, validated
 from compress.models.compute import PRECISIONS, TRACKERS
-from compress.requests import File, Model, Names, Output, Recipe, Request, function
+from compress.requests import AnyModel, File, Names, Output, Recipe, Request, function
 from compress.requests.groups import FORCE, PRECISION, REPORT_TO, Placing
 
 RESULTS_NAME = "results.jsonl"
@@ -32,7 +32,7 @@ class Run(Request[Path], Placing):
     _: KW_ONLY
     data_root: File | None = option(default=None, metavar="DIR", help="Folder of the data sets. [env: COMPRESS_DATA]")
     model_root: File | None = option(default=None, metavar="DIR", help="Folder of the teachers. [env: COMPRESS_MODELS]")
-    teacher: Model | None = option(
+    teacher: AnyModel | None = option(
         default=None, metavar="DIR", help="A fine-tuned teacher to use instead of the study's."
     )
     budget: str = option(default="", metavar="NAME", help="One of the study's budgets; default its first.")

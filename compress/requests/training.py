@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 import pydantic
 
 from compress.fields import is_given, option, validated
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Training as Hyperparameters
-from compress.requests import OUTPUT, Labels, Model, Output, Recipe, Rows, Text, function
+from compress.requests import OUTPUT, AnyModel, Labels, Output, Recipe, Rows, Text, function
 from compress.requests.groups import MAX_LENGTH, Checks, LabelColumns, TextColumns, Trained, Written
 
 
 @validated
-class Finetune(Written[ModelDir], LabelColumns, Checks, Trained):
+class Finetune(Written[Model], LabelColumns, Checks, Trained):
     """Fine-tune a teacher from a pretrained encoder and labelled text.
 
     Labelled words give a token classifier (a tagger), other labels a classifier of whole texts.
@@ -32,7 +32,7 @@ class Finetune(Written[ModelDir], LabelColumns, Checks, Trained):
 
 
 @validated
-class Pretrain(Written[ModelDir], TextColumns, Trained):
+class Pretrain(Written[Model], TextColumns, Trained):
     """Pre-train a student on unlabelled text, once for many tasks.
 
     Runs the task-independent phases of the student's recipe: masked language modelling, or general distillation from
@@ -64,7 +64,7 @@ class Pretrain(Written[ModelDir], TextColumns, Trained):
 
 
 @validated
-class Distill(Written[ModelDir], LabelColumns, Checks, Trained):
+class Distill(Written[Model], LabelColumns, Checks, Trained):
     """Train a student to match its teacher.
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
@@ -74,7 +74,7 @@ class Distill(Written[ModelDir], LabelColumns, Checks, Trained):
 
     stage = "compress.training.distill:distill"
 
-    teacher: Model = option(help="The teacher: a directory or hub name.", metavar="DIR")
+    teacher: AnyModel = option(help="The teacher: a directory or hub name.", metavar="DIR")
     student: Recipe = option(help="A name from 'compress list students', or a .toml file.", metavar="RECIPE")
     output: Output = OUTPUT
     _: KW_ONLY
@@ -106,7 +106,7 @@ class Distill(Written[ModelDir], LabelColumns, Checks, Trained):
         metavar="DIR|RECIPE",
         help="The pretrained encoder of the teacher, for students that learn from it.",
     )
-    start: Model | None = option(default=None, metavar="DIR", help="Start from this output of 'compress pretrain'.")
+    start: AnyModel | None = option(default=None, metavar="DIR", help="Start from this output of 'compress pretrain'.")
     control: bool = option(default=False, help="Train the control instead: same student and plan, gold labels only.")
     max_length: int | None = MAX_LENGTH
 

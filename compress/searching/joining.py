@@ -16,7 +16,7 @@ from compress.cascades.cascade import cascade, choice_of
 from compress.errors import CompressError
 from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
 from compress.models.manifest import is_whole
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import logger
 from compress.quantization.quantize import quantize
 from compress.requests.compression import Cascade, Quantize
@@ -119,6 +119,6 @@ def _joined(explored: Exploration, students: Sequence[Trial], place: Path) -> Jo
     return Joined(made, members, timing, validation.judge(validation.predicted(made.path)))
 
 
-def _named(directory: Path, name: str) -> ModelDir:
-    model = ModelDir.open(directory, verify=False)
+def _named(directory: Path, name: str) -> Model:
+    model = Model.open(directory, verify=False)
     return replace(model, manifest=replace(model.manifest, name=name))

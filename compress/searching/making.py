@@ -33,7 +33,7 @@ from compress.inference.threads import core_count
 from compress.labelling.label_dir import LabelDir
 from compress.models.cascade_dir import open_model
 from compress.models.manifest import ONNX_NAME, is_whole, keep, kept
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import places_of
 from compress.models.saving import save_model
 from compress.models.training_log import read_training
@@ -59,7 +59,7 @@ FAULT = "fault"  # in the record of a training that failed
 class ValidationRows:
     """The rows that candidates are judged on, and what the teacher predicts for them."""
 
-    teacher: ModelDir
+    teacher: Model
     examples: Sequence[Example]
     metric: Metric
     threads: int
@@ -130,7 +130,7 @@ class Trainer:
             be of other lengths, on which speed-ups depend.
     """
 
-    teacher: ModelDir
+    teacher: Model
     folder: Path
     labels: tuple[LabelDir, ...]
     train_rows: Sequence[Example]
@@ -160,14 +160,14 @@ class Trainer:
         torch_form, directories = work / "torch", {str(precision): work / precision for precision in PRECISIONS}
         self._build(shape, torch_form)
         directories["fp32"].mkdir()
-        write_onnx(ModelDir.open(torch_form), directories["fp32"])
+        write_onnx(Model.open(torch_form), directories["fp32"])
         shutil.copytree(directories["fp32"], directories["int8"], ignore=shutil.ignore_patterns(f"{ONNX_NAME}*"))
         plugins.find("quantizers", QUANTIZER).function(directories["fp32"] / ONNX_NAME, directories["int8"] / ONNX_NAME)
         examples, threads = self.validation.examples, self.validation.threads
         rows = random.Random(self.compute.seed).sample(examples, len(examples))
         places = {"teacher": self.teacher.path, **directories}
         teacher, *speeds = time_side_by_side(places, rows, runtime="", threads=threads, batch_sizes=(1,))
-        sizes = {name: ModelDir.open(path, verify=False).size_bytes for name, path in directories.items()}
+        sizes = {name: Model.open(path, verify=False).size_bytes for name, path in directories.items()}
         return {
             one.name: ShapeTiming(one.latency_ms, one.speedup, one.low, one.high, sizes[one.name], teacher.latency_ms)
             for one in speeds
@@ -276,13 +276,13 @@ class Trainer:
                 else:
                     export(student, deployed)
         score = self.validation.judge(self.validation.predicted(deployed))
-        notes = ModelDir.open(student, verify=False).manifest.notes
+        notes = Model.open(student, verify=False).manifest.notes
         notes = notes.get("recovery") or notes
         # The notes have the seconds of the last start alone.
         speeds = [line["rows_per_second"] for line in read_training(student).lines if line.get("rows_per_second")]
         at_speed = notes["steps"] * self.training(shape, rung)[0].batch_size / median(speeds) if speeds else 0.0
         training = round(max(notes["seconds"], at_speed), 1)
-        seconds, size = round(time.monotonic() - begun, 1), ModelDir.open(deployed, verify=False).size_bytes
+        seconds, size = round(time.monotonic() - begun, 1), Model.open(deployed, verify=False).size_bytes
         return TrainedRung(rung, notes["steps"], max(seconds, training), training, size, score)
 
     def _train(self, shape: Shape, rung: int, directory: Path) -> None:

@@ -23,7 +23,7 @@ from compress.inference.predict import check_gold
 from compress.labelling.label_dir import LabelDir
 from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.manifest import MANIFEST_NAME, Manifest, is_whole
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import Stage, finish
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
@@ -64,7 +64,7 @@ def search(request: Search) -> Path:
     """
     import_optuna()
     budget = SearchBudget(**{name: getattr(request, name) for name in fields_of(SearchLimits)})
-    model = ModelDir.open(request.teacher)
+    model = Model.open(request.teacher)
     rows = check_data(model, request)
     compute = replace(request.compute, device=resolve_device(request.device))
     roles = ("unlabeled", "train", "validation", "test")
@@ -121,7 +121,7 @@ class SearchRows:
     described: list[dict[str, Any]]
 
 
-def check_data(model: ModelDir, request: Search) -> SearchRows:
+def check_data(model: Model, request: Search) -> SearchRows:
     """Check everything about the request that can be known before the work.
 
     Raises:
@@ -166,7 +166,7 @@ def check_data(model: ModelDir, request: Search) -> SearchRows:
 
 
 def trainer_of(
-    model: ModelDir, folder: Path, rows: SearchRows, compute: Compute, progress: Progress = silent, *, labels: Path
+    model: Model, folder: Path, rows: SearchRows, compute: Compute, progress: Progress = silent, *, labels: Path
 ) -> Trainer:
     """Return what times and trains shapes in ``folder``; ``labels`` gets those of pool and gold rows, where missing."""
     folder.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from compress.fields import fields_of
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import METRICS_NAME, file_sha256
-from compress.models.model_dir import ModelDir, removals_of
+from compress.models.model_dir import Model, removals_of
 from compress.progress import logger
 from compress.pruning.prune import RECOVERY
 from compress.quantization.quantize import default_method, needs_training_rows
@@ -82,7 +82,7 @@ def run(request: Run) -> Path:
             if not found:
                 raise CompressError(_failures(failed, "nothing was measured")) from causes
             models += dict.fromkeys(chain.from_iterable(found.values()))  # students share controls
-            results = study.measured(teacher, [ModelDir.open(path) for path in models], command(request, recipe, found))
+            results = study.measured(teacher, [Model.open(path) for path in models], command(request, recipe, found))
             drawn = [path / name for path in (teacher.path, *models) for name in (METRICS_NAME, CURVE_NAME)]
             curves = [file for file in drawn if file.is_file()]
 
@@ -172,7 +172,7 @@ class Study:
         """Return where and how a training computes."""
         return {**vars(replace(self.compute, seed=seed)), "progress": self.request.progress}
 
-    def teacher(self) -> tuple[ModelDir, list[Path]]:
+    def teacher(self) -> tuple[Model, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
         wanted, given = self.recipe.teacher, self.request.teacher
         if wanted.model and not given:
@@ -184,7 +184,7 @@ class Study:
                 )
             given = Path(root) / wanted.model
         if given and not (wanted.recipe and wanted.model):
-            return ModelDir.open(given), []
+            return Model.open(given), []
         base = recipes.load_recipe("teachers", wanted.recipe)
         done = self.stages.done()
         if "labels" in done and not {"teacher", "finetuned"} & set(done) and not self.stages.force:
@@ -196,17 +196,17 @@ class Study:
         training = replace_training(base.training, wanted.training, source=source)
         ask = partial(Finetune, base, training=training, **self.trained(self.recipe.seed))
         path = self.path(Part("finetuned" if wanted.model else "teacher", (), ask), self.stages)
-        return (ModelDir.open(given), [path]) if given else (ModelDir.open(path), [])
+        return (Model.open(given), [path]) if given else (Model.open(path), [])
 
-    def labels(self, teacher: ModelDir) -> Part:
+    def labels(self, teacher: Model) -> Part:
         """Return the labels of the pool and the gold rows, for all students."""
         return Part("labels", (), partial(self._label, teacher, self.text), {"unlabeled": self.text_sha256})
 
-    def _label(self, teacher: ModelDir, text: TextSource) -> Label:
+    def _label(self, teacher: Model, text: TextSource) -> Label:
         fields = {name: getattr(self.request, name) for name in ("device", "threads", "progress")}
         return Label(teacher, text, Path(), precision=self.recipe.teacher.precision, **fields)
 
-    def variants(self, teacher: ModelDir, student: StudentRecipe) -> list[Part]:
+    def variants(self, teacher: Model, student: StudentRecipe) -> list[Part]:
         """Return the labels of the variants of the pool that a student's recipe asks for, if it does."""
         augmentation, seed = student.augmentation, self.recipe.seed
         if not augmentation:
@@ -232,7 +232,7 @@ class Study:
         return [Part(f"{student.name}-variants-labels", (), ask, {"unlabeled": content}, vary)]
 
     def parts(
-        self, teacher: ModelDir, labels: LabelDir, students: Sequence[PlannedStudent]
+        self, teacher: Model, labels: LabelDir, students: Sequence[PlannedStudent]
     ) -> dict[str, list[Callable[[Stages], Path]]]:
         """Return for each student and pruned model what makes its directories, in their order."""
         controls = control_names(students)
@@ -241,7 +241,7 @@ class Study:
         return {name: [partial(self.path, part) for part in parts] for name, parts in rows.items()}
 
     def student(
-        self, teacher: ModelDir, labels: LabelDir, student: PlannedStudent, controls: Mapping[str, str]
+        self, teacher: Model, labels: LabelDir, student: PlannedStudent, controls: Mapping[str, str]
     ) -> Iterator[Part]:
         """Yield a student and its control, once for each seed, and the first one in int8.
 
@@ -268,7 +268,7 @@ class Study:
             method = plan.quantize if isinstance(plan.quantize, str) else None
             yield self.quantized(trained[0], student.name, method, plan.keep_fp32)
 
-    def pruned(self, teacher: ModelDir, labels: LabelDir, plan: StudyPrune) -> Iterator[Part]:
+    def pruned(self, teacher: Model, labels: LabelDir, plan: StudyPrune) -> Iterator[Part]:
         """Yield the teacher pruned as planned, recovered, and in int8."""
         name = pruned_name(plan)
         training = replace_training(RECOVERY, plan.training, source=f"{self.recipe.name}: prune {name}")
@@ -287,7 +287,7 @@ class Study:
         # Timed as the benchmark will time it: int8 that wins on all cores may lose on one.
         threads = self.recipe.benchmark.thread_counts[0]
 
-        def ask(model: ModelDir) -> Quantize:
+        def ask(model: Model) -> Quantize:
             return Quantize(
                 model,
                 method=method,
@@ -300,12 +300,12 @@ class Study:
             )
 
         def called(request: Quantize) -> str:
-            packs = (request.method or default_method(cast(ModelDir, request.model))) == "packed"
+            packs = (request.method or default_method(cast(Model, request.model))) == "packed"
             return f"{name}-{'packed' if packs else 'int8'}"
 
         return Part(called, (model,), ask, {"threads": threads})
 
-    def measured(self, teacher: ModelDir, models: Sequence[ModelDir], command: str) -> Path:
+    def measured(self, teacher: Model, models: Sequence[Model], command: str) -> Path:
         """Measure everything in one run and return the results file, which says the command."""
         settings = self.recipe.benchmark
         pruning_steps = settings.pruning_steps and any(len(removals_of(model)) > 1 for model in models)

@@ -28,7 +28,7 @@ from compress.data.examples import texts_of
 from compress.data.tokenization import maximum_length
 from compress.errors import refuse
 from compress.models.components import input_embeddings
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling import ENDINGS
 from compress.models.modeling.registration import is_known
 from compress.progress import Progress, silent
@@ -61,7 +61,7 @@ def build_student(
     *,
     seed: int,
     learns_vocabulary: bool = True,
-    start: ModelDir | None = None,
+    start: Model | None = None,
     progress: Progress = silent,
 ) -> BuiltStudent:
     """Return the student as its training begins.
@@ -101,7 +101,7 @@ def try_student(
     texts: Callable[[], Iterable[Example]],
     task: Task,
     *,
-    start: ModelDir | None = None,
+    start: Model | None = None,
 ) -> PreTrainedModel:
     """Return a student that was built from a few texts, once the losses of its phases were computed on them.
 

@@ -21,10 +21,10 @@ from compress.inference.predict import check_gold
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
 from compress.models.manifest import is_whole
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import logger
 from compress.recipes import Choice, Phase, StudentRecipe, load_recipe, of_phases, resolved
-from compress.requests import Model
+from compress.requests import AnyModel
 from compress.requests.labelling import Label
 from compress.requests.training import Distill
 from compress.tasks import Task, default
@@ -49,7 +49,7 @@ CONTROL_HELD_OUT_SHARE = 0.1
 POOL_FOLDER = "pool-labels"
 
 
-def distill(request: Distill) -> ModelDir:
+def distill(request: Distill) -> Model:
     """Train a student to match the teacher on unlabelled text, and return its directory.
 
     Where all labels are imported, the teacher gives tokenizer, start and hidden states, and no logits; a pretrained
@@ -174,7 +174,7 @@ def distill(request: Distill) -> ModelDir:
                 **summary(outcomes),
             },
         )
-    return ModelDir.open(stage.output)
+    return Model.open(stage.output)
 
 
 def with_selection(
@@ -200,7 +200,7 @@ def with_selection(
 
 
 @dataclass(frozen=True)
-class BareEncoder(ModelDir):
+class BareEncoder(Model):
     """A pretrained encoder in the place of a teacher, with a random head of the classes that imported labels have."""
 
     classes: tuple[str, ...] = ()
@@ -217,22 +217,22 @@ class BareEncoder(ModelDir):
         return cast(PreTrainedModel, self.with_head(self.classes, self.task).eval())
 
 
-def open_teacher(path: Model, labels: Sequence[LabelDir]) -> ModelDir:
+def open_teacher(path: AnyModel, labels: Sequence[LabelDir]) -> Model:
     """Open a teacher; where all labels are imported, a pretrained encoder will do."""
     if not labels or any(directory.teacher_sha256 for directory in labels):
-        return ModelDir.open(path)
-    opened = ModelDir.open(path, classifier=False)
+        return Model.open(path)
+    opened = Model.open(path, classifier=False)
     if opened.is_classifier:
-        return ModelDir.open(path, verify=False)
+        return Model.open(path, verify=False)
     return BareEncoder(opened.path, opened.manifest, labels[0].manifest.labels)
 
 
-def open_start(start: Model, recipe: StudentRecipe) -> tuple[ModelDir, StudentRecipe]:
+def open_start(start: AnyModel, recipe: StudentRecipe) -> tuple[Model, StudentRecipe]:
     """Open the output of ``compress pretrain``; return the recipe without the phases that have run there.
 
     The other phases keep their steps.
     """
-    opened = ModelDir.open(start, classifier=False)
+    opened = Model.open(start, classifier=False)
     pretrained = opened.manifest.stage == "pretrain"
     done = opened.manifest.recipe["phases"] if pretrained else ()
     left = [phase for phase in recipe.phases if resolved(phase) not in done]
@@ -276,7 +276,7 @@ def reads_gold_alone(phase: Phase) -> bool:
     return phase.text == "gold" or phase.needs == {"labels"}
 
 
-def check_request(model: ModelDir, recipe: StudentRecipe, request: Distill, opened: Sequence[LabelDir]) -> None:
+def check_request(model: Model, recipe: StudentRecipe, request: Distill, opened: Sequence[LabelDir]) -> None:
     control, train, student = request.control, is_given(request.train), f"the student {recipe.name!r}"
     has_pool, has_validation = is_given(request.unlabeled), is_given(request.validation)
     has_text, reads_pool = has_pool or opened, recipe.reads_pool or recipe.vocabulary
@@ -325,7 +325,7 @@ def check_request(model: ModelDir, recipe: StudentRecipe, request: Distill, open
     )
 
 
-def check_foreign_labels(model: ModelDir, phases: Sequence[Phase], labels: Sequence[LabelDir], student: str) -> None:
+def check_foreign_labels(model: Model, phases: Sequence[Phase], labels: Sequence[LabelDir], student: str) -> None:
     """Refuse phases that need logits which labels from elsewhere do not hold.
 
     Raises:

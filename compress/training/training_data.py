@@ -30,7 +30,7 @@ from compress.inference import processes
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import NO_TARGET, Batch
 from compress.models.manifest import is_whole, seal
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Augmentation
 from compress.tasks import NO_LABEL, Task
 
@@ -172,7 +172,7 @@ class AugmentedSource(TextSource):
 def augmented(
     source: TextSource,
     augmentation: Augmentation,
-    teacher: ModelDir,
+    teacher: Model,
     tokenizer: PreTrainedTokenizerFast,
     *,
     seed: int,

@@ -14,7 +14,7 @@ from compress import plugins
 from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import default, find_task
 from tests.support.tiny import BAD, GOOD, LABELS, examples, torch_directory
 
@@ -31,7 +31,7 @@ print("torch" in sys.modules or "transformers" in sys.modules)
 
 
 @pytest.fixture(scope="module")
-def teacher() -> ModelDir:
+def teacher() -> Model:
     return torch_directory("bert")
 
 
@@ -157,7 +157,7 @@ def test_tfidf_read_back_counts_as_scikit_learn_does(tmp_path: Path) -> None:
     assert runner.parameters == 2 * len(words) + 2 + len(words)
 
 
-def test_a_static_embedding_is_the_mean_of_the_teachers_pieces(tmp_path: Path, teacher: ModelDir) -> None:
+def test_a_static_embedding_is_the_mean_of_the_teachers_pieces(tmp_path: Path, teacher: Model) -> None:
     from compress.benchmarking.baselines.static_embedding import _open
 
     rows = pairs(40)

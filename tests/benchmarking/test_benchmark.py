@@ -28,7 +28,7 @@ from compress.inference import threads
 from compress.inference.compute import Compute
 from compress.inference.runners import Runner
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.recipes import BenchmarkSettings
 from tests.support.results import line as result_line
@@ -226,18 +226,18 @@ def test_a_line_says_what_was_trained_and_how(measured: tuple[Path, list[Measure
     recipe = {"training": {"batch_size": 64}, "phases": [{"training": {}}, {"training": {"learning_rate": 1e-4}}]}
     trained = with_manifest(write(tmp_path / "s", bilstm()), recipe=recipe, notes={"steps": 500})
     found = {"training_steps": 500, "training_batch_size": 64, "unlabeled_rows": None}
-    assert training_fields(ModelDir.open(trained)) == found
+    assert training_fields(Model.open(trained)) == found
     roles = (("train", 9), ("unlabeled", 70), ("unlabeled", 30))
     data = [{"role": role, "name": "rows", "rows": rows} for role, rows in roles]
     taught = with_manifest(trained, recipe=recipe, notes={"steps": 500}, data=data)
-    assert training_fields(ModelDir.open(taught))["unlabeled_rows"] == 100
+    assert training_fields(Model.open(taught))["unlabeled_rows"] == 100
     control = with_manifest(trained, recipe=recipe, notes={"steps": 500, "control": True}, data=data)
-    assert training_fields(ModelDir.open(control))["unlabeled_rows"] is None
+    assert training_fields(Model.open(control))["unlabeled_rows"] is None
     sampled = with_manifest(trained, recipe=recipe, notes={"steps": 500, "pool_rows": 20}, data=data)
-    assert training_fields(ModelDir.open(sampled))["unlabeled_rows"] == 20
+    assert training_fields(Model.open(sampled))["unlabeled_rows"] == 20
     recipe["phases"][1]["training"] = {"batch_size": 32}  # type: ignore[index]
     uneven = with_manifest(trained, recipe=recipe, notes={"steps": 500})
-    assert training_fields(ModelDir.open(uneven)) == found | {"training_batch_size": None}
+    assert training_fields(Model.open(uneven)) == found | {"training_batch_size": None}
 
 
 def test_a_line_has_the_validation_scores_of_the_phase_that_chose_the_weights(tmp_path: Path) -> None:
@@ -251,10 +251,10 @@ def test_a_line_has_the_validation_scores_of_the_phase_that_chose_the_weights(tm
     (model / METRICS_NAME).write_text("".join(json.dumps(one) + "\n" for one in lines))
     metrics = [{"name": "f1", "value": 0.75, "split": "validation", "rows": 9}]
     trained = with_manifest(model, notes={"steps": 18, "score_name": "validation"}, metrics=metrics)
-    found = training_fields(ModelDir.open(trained))
+    found = training_fields(Model.open(trained))
     assert found["validation_curve"] == [[5, 0.75], [10, 0.5]] and found["validation_metric"] == "f1"
     agreeing = with_manifest(model, notes={"steps": 18, "score_name": "held-out pool"}, metrics=metrics)
-    assert "validation_curve" not in training_fields(ModelDir.open(agreeing))
+    assert "validation_curve" not in training_fields(Model.open(agreeing))
 
 
 def test_a_control_is_known_by_its_manifest(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> Non
     one, two = made("one", "one"), made("two", "two")
     control, other = made("one-control", "one", control=True), made("wide", "wide", hidden=9)
     shutil.copytree(onnx_directory("bert").path, tmp_path / "two-int8")
-    parent = {"role": "model", "name": "two", "sha256": ModelDir.open(two).sha256}
+    parent = {"role": "model", "name": "two", "sha256": Model.open(two).sha256}
     int8 = with_manifest(tmp_path / "two-int8", stage="quantize", parents=(parent,))
     found = open_candidates(torch_directory("bert"), [one, control, two, other, int8], [])
     assert {c.name: c.control for c in found} == {
@@ -320,18 +320,18 @@ def test_students_that_are_trained_alike_have_one_control(tmp_path: Path) -> Non
 def test_a_quantizer_that_was_refused_is_not_named(stage: str, precision: str, found: str, tmp_path: Path) -> None:
     shutil.copytree(onnx_directory("bert").path, tmp_path / "q")
     made = with_manifest(tmp_path / "q", stage=stage, recipe={"method": "onnx-dynamic"}, notes={"precision": precision})
-    assert quantizer_of(ModelDir.open(made).manifest) == found
+    assert quantizer_of(Model.open(made).manifest) == found
 
 
 @pytest.mark.parametrize("control", [False, True])
 def test_what_was_made_from_a_student_bears_its_recipe(control: bool, tmp_path: Path) -> None:
     student = with_manifest(write(tmp_path / "s", bilstm()), recipe={"name": "bilstm"}, notes={"control": control})
     shutil.copytree(onnx_directory("bert").path, tmp_path / "int8")
-    parent = {"role": "model", "name": "s", "sha256": ModelDir.open(student).sha256}
+    parent = {"role": "model", "name": "s", "sha256": Model.open(student).sha256}
     int8 = with_manifest(tmp_path / "int8", stage="quantize", parents=(parent,))
     shutil.copytree(onnx_directory("bert").path, tmp_path / "again")
     (tmp_path / "again" / "notes.txt").touch()
-    parent = {"role": "model", "name": "int8", "sha256": ModelDir.open(int8).sha256}
+    parent = {"role": "model", "name": "int8", "sha256": Model.open(int8).sha256}
     again = with_manifest(tmp_path / "again", stage="calibrate", parents=(parent,))
     found = open_candidates(torch_directory("bert"), [again, int8, student], [])
     kind = "control" if control else "model"
@@ -556,7 +556,7 @@ def test_no_process_outlives_an_interrupt(
 
 
 def test_the_directory_that_is_opened_again_is_the_one_given() -> None:
-    teacher = ModelDir.open(torch_directory("bert").path)
+    teacher = Model.open(torch_directory("bert").path)
     (candidate,) = open_candidates(teacher, [teacher.path], [])
     assert candidate.kind == "teacher"
 
@@ -582,7 +582,7 @@ def test_training_rows_that_are_test_rows_are_refused_before_the_measuring_or_le
 ) -> None:
     teacher = tmp_path / "teacher"
     shutil.copytree(torch_directory("bert").path, teacher)
-    opened = ModelDir.open(teacher)
+    opened = Model.open(teacher)
     test = [Example(f"fine {number}", label=opened.labels[number % 2]) for number in range(9)]
     train = [Example("Fine 2", label=opened.labels[0]), *(replace(row, text=f"long {row.text}") for row in test)]
     labelled_file(tmp_path / "test.csv", test)
@@ -596,7 +596,7 @@ def test_training_rows_that_are_test_rows_are_refused_before_the_measuring_or_le
         assert "1 of the 10 rows of train also occur in test (there 1 of 9), the first as row 1 of train" in said
         assert "Measuring" not in said
     rows = benchmark_module._read_rows(test, "test.csv", "test", opened)
-    models = [ModelDir.open(teacher)]
+    models = [Model.open(teacher)]
     fitted = benchmark_module._read_fitted(train, rows, "drop", models)
     assert fitted is not None and fitted.examples == train[1:] and len(fitted.gold) == 9
     assert "1 of the 9 rows of test (row 3) are in the train rows that teacher was made with" in capsys.readouterr().err

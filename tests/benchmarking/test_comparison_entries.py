@@ -24,7 +24,7 @@ from compress.benchmarking.worker_main import write_rows
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
 from compress.host import typed_command, without_home
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import silent
 from compress.recipes import BenchmarkSettings
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, torch_directory, write
@@ -130,7 +130,7 @@ def test_a_reference_model_is_deterministic_and_reads_the_tokens(
     teacher = torch_directory("bert")
     for folder in ("a", "b"):
         entries_module.build_reference_model("tiny-reference-model", tmp_path / folder, teacher)
-    one, other = ModelDir.open(tmp_path / "a"), ModelDir.open(tmp_path / "b")
+    one, other = Model.open(tmp_path / "a"), Model.open(tmp_path / "b")
     assert one.sha256 == other.sha256
     assert one.labels == teacher.labels and one.task == "classification"
     assert one.config["max_position_embeddings"] == 512

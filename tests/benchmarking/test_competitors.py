@@ -23,7 +23,7 @@ from compress.data.examples import Example
 from compress.errors import Unavailable
 from compress.inference.batching import logits_of
 from compress.inference.torch_run import TorchRun
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from tests.support import REPOSITORY
 from tests.support.tiny import bilstm, classifier, examples, pruned, torch_directory, write
 
@@ -49,7 +49,7 @@ from pathlib import Path
 import numpy as np
 from compress import plugins
 from compress.benchmarking import competitors
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.errors import Unavailable
 from compress.data.examples import Example
 name, model, rows, folder = sys.argv[1:]
@@ -59,7 +59,7 @@ if name == "torchao-int8":
 
     torch.compiler.set_stance("force_eager")  # compiling takes minutes
 try:
-    competitors.build(competitor, Path(folder) / "built", ModelDir(Path(model)), [], None)
+    competitors.build(competitor, Path(folder) / "built", Model(Path(model)), [], None)
 except Unavailable as error:
     print("UNAVAILABLE", error)
     raise SystemExit
@@ -100,7 +100,7 @@ def pairs(count: int) -> list[Example]:
     return [Example(row.text, rows[-1 - i].text) for i, row in enumerate(rows)]
 
 
-def answers(name: str, model: ModelDir, batches: Sequence[list[Example]], folder: Path) -> tuple[list[np.ndarray], int]:
+def answers(name: str, model: Model, batches: Sequence[list[Example]], folder: Path) -> tuple[list[np.ndarray], int]:
     """Return what a competitor makes of each batch, and its number of parameters."""
     competitor = plugins.find("competitors", name).load()
     if getattr(competitor, "ENVIRONMENT", ""):
@@ -113,7 +113,7 @@ def answers(name: str, model: ModelDir, batches: Sequence[list[Example]], folder
 
 
 def elsewhere(
-    python: str, name: str, model: ModelDir, batches: Sequence[list[Example]], folder: Path
+    python: str, name: str, model: Model, batches: Sequence[list[Example]], folder: Path
 ) -> tuple[list[np.ndarray], int]:
     """Do the same in the environment of an isolated competitor, which finds this package and nothing else of ours."""
     (folder / "path").mkdir()
@@ -135,7 +135,7 @@ def elsewhere(
     return [stored[key] for key in stored.files], int(rest)
 
 
-def expected(model: ModelDir, rows: list[Example]) -> np.ndarray:
+def expected(model: Model, rows: list[Example]) -> np.ndarray:
     loaded = model.load()
     loaded.config._attn_implementation = "eager"
     return logits_of(rows, TorchRun(loaded), model.tokenizer, max_length=64)
@@ -149,7 +149,7 @@ def test_every_competitor_that_runs_the_model_has_a_bound() -> None:
 @pytest.mark.parametrize("name", AGREEMENT)
 def test_a_competitor_gives_the_models_own_logits(name: str, family: str, tmp_path: Path) -> None:
     skip_if_missing(name)
-    model = ModelDir.open(write(tmp_path / "model", classifier(family, labels=LABELS), family))
+    model = Model.open(write(tmp_path / "model", classifier(family, labels=LABELS), family))
     rows = examples(30)
     batches = [rows, rows[::-1], *([row] for row in rows[:3])]
     (forwards, backwards, *alone), parameters = answers(name, model, batches, tmp_path)
@@ -169,7 +169,7 @@ def test_a_competitor_gives_the_models_own_logits(name: str, family: str, tmp_pa
 @pytest.mark.parametrize("name", AGREEMENT)
 def test_a_competitor_reads_pairs_and_truncates_long_ones(name: str, tmp_path: Path) -> None:
     skip_if_missing(name)
-    model = ModelDir.open(write(tmp_path / "model", classifier("bert", labels=LABELS)))
+    model = Model.open(write(tmp_path / "model", classifier("bert", labels=LABELS)))
     rows = [*pairs(12), Example("good " * 80, "bad " * 80)]
     (found,), _ = answers(name, model, [rows], tmp_path)
     reference = expected(model, rows)
@@ -179,7 +179,7 @@ def test_a_competitor_reads_pairs_and_truncates_long_ones(name: str, tmp_path: P
 @pytest.mark.parametrize("name", AGREEMENT)
 def test_a_regression_model_gives_one_score(name: str, tmp_path: Path) -> None:
     skip_if_missing(name)
-    model = ModelDir.open(write(tmp_path / "model", classifier("distilbert", labels=("score",)), "distilbert"))
+    model = Model.open(write(tmp_path / "model", classifier("distilbert", labels=("score",)), "distilbert"))
     rows = examples(20)
     (found,), _ = answers(name, model, [rows], tmp_path)
     assert found.shape == (20, 1)
@@ -190,7 +190,7 @@ def test_a_regression_model_gives_one_score(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", AGREEMENT)
 def test_a_model_of_our_own_runs_or_the_reason_is_said(name: str, kind: str, tmp_path: Path) -> None:
     skip_if_missing(name)
-    model = ModelDir.open(write(tmp_path / "model", pruned("bert") if kind == "pruned" else bilstm()))
+    model = Model.open(write(tmp_path / "model", pruned("bert") if kind == "pruned" else bilstm()))
     if name in STOCK_ONLY or (name == "openvino-int8" and kind == "bilstm"):
         with pytest.raises(Unavailable) as error:
             answers(name, model, [examples(4)], tmp_path)
@@ -203,7 +203,7 @@ def test_a_model_of_our_own_runs_or_the_reason_is_said(name: str, kind: str, tmp
 
 def test_model2vec_learns_what_words_decide(tmp_path: Path) -> None:
     skip_if_missing("model2vec")
-    model = ModelDir.open(write(tmp_path / "model", classifier("bert")))
+    model = Model.open(write(tmp_path / "model", classifier("bert")))
     rows = examples(40)
     (found, backwards), _ = answers("model2vec", model, [rows, rows[::-1]], tmp_path)
     assert found.shape == (40, 2)
@@ -221,7 +221,7 @@ def test_model2vec_needs_an_encoder(tmp_path: Path) -> None:
     skip_if_missing("model2vec")
     build = plugins.find("competitors", "model2vec").load().build
     with pytest.raises(Unavailable, match="encoder"):
-        build(tmp_path / "b", ModelDir.open(write(tmp_path / "lstm", bilstm())), examples(6), np.arange(6) % 2)
+        build(tmp_path / "b", Model.open(write(tmp_path / "lstm", bilstm())), examples(6), np.arange(6) % 2)
 
 
 @pytest.mark.parametrize("name", COMPETITORS)

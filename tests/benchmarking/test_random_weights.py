@@ -26,7 +26,7 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir, removals_of
+from compress.models.model_dir import Model, removals_of
 from compress.pruning import prune as prune_module
 from compress.recipes import BenchmarkSettings
 from compress.reporting.speedup_breakdown import waterfalls
@@ -37,13 +37,13 @@ from tests.support.training_data import train_rows, validation_rows
 ROWS = [Example(f"{row.text} {PLAIN[index % 15]} zebra", None, row.label) for index, row in enumerate(examples(20))]
 
 
-def small(teacher: Path, output: Path, **options: Any) -> ModelDir:
+def small(teacher: Path, output: Path, **options: Any) -> Model:
     given = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "threads": 1}
     return prune(teacher, output, measure=False, **given, **options)
 
 
 @pytest.fixture(scope="module")
-def half(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
+def half(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """Word pieces, a layer of two, a head of four and half of the neurons are gone."""
     pruning = {"heads": "1", "ffn": "50%", "layers": "1", "multiple": 8, "step": 1.0}
     corpus = [Example(row.text) for row in validation_rows()[:6]]
@@ -51,7 +51,7 @@ def half(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
 
 
 @pytest.fixture(scope="module")
-def measured(teacher: Path, half: ModelDir, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+def measured(teacher: Path, half: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     output = tmp_path_factory.mktemp("results") / "r.jsonl"
     lines = benchmark(
         teacher,
@@ -124,11 +124,11 @@ def test_the_lock_repeats_it(measured: tuple[Path, list[Any]]) -> None:
     assert sum(figure.kind == "pruning-step" for figure in lock.figures) == 6
 
 
-def candidates(model: ModelDir, teacher: Path) -> list[Candidate]:
+def candidates(model: Model, teacher: Path) -> list[Candidate]:
     return open_candidates(teacher, [model], [])
 
 
-def test_a_shape_is_the_same_every_time_and_no_other_models(half: ModelDir, teacher: Path, tmp_path: Path) -> None:
+def test_a_shape_is_the_same_every_time_and_no_other_models(half: Model, teacher: Path, tmp_path: Path) -> None:
     planned = plan_pruning_steps(candidates(half, teacher))
     once, again = (build_pruning_steps(planned[2:], tmp_path / folder)[0] for folder in ("a", "b"))
     assert once.model.sha256 == again.model.sha256
@@ -148,7 +148,7 @@ def test_shapes_have_the_models_classes_and_recorded_sizes(family: str, tmp_path
     assert [one.model.parameters for one in built] == [cut["parameters"] for cut in cuts[1:3]]
     for one, cut in zip(built, cuts[1:], strict=False):
         assert one.model.manifest.architecture == cut["architecture"]
-        assert one.model.load().config.architectures == ModelDir.open(pruned.path).load().config.architectures
+        assert one.model.load().config.architectures == Model.open(pruned.path).load().config.architectures
 
 
 def test_taggers_stay_taggers(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ def test_taggers_stay_taggers(tmp_path: Path) -> None:
     config = torch_directory("bert").load().config.to_diff_dict()
     config = {key: value for key, value in config.items() if key not in {"id2label", "label2id", "problem_type"}}
     labelled = AutoConfig.for_model(**config, id2label=dict(enumerate(tags)))
-    tagger = ModelDir.open(write(tmp_path / "tagger", BertForTokenClassification(labelled)))
+    tagger = Model.open(write(tmp_path / "tagger", BertForTokenClassification(labelled)))
     candidate = Candidate(tagger, "tagger", "model")
     (built,) = build_pruning_steps([PruningStep(candidate, ("layers",), config)], tmp_path)
     assert built.model.task == "tagging" and built.model.labels == tags and built.name == "tagger: fewer layers"
 
 
-def noted(model: ModelDir, shapes: Any) -> ModelDir:
-    return ModelDir(model.path, Manifest(stage="prune", notes={"shapes": shapes}))
+def noted(model: Model, shapes: Any) -> Model:
+    return Model(model.path, Manifest(stage="prune", notes={"shapes": shapes}))
 
 
 def test_recovery_and_the_whole_are_no_removals() -> None:

@@ -36,7 +36,7 @@ from compress.cli import execute
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.inference.compute import Compute
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import BenchmarkSettings
 from tests.support.results import line
 from tests.support.tiny import bilstm, classifier, examples, write
@@ -217,7 +217,7 @@ def locked(path: Path, **changed: Any) -> LockedModel:
     fields: dict[str, Any] = {
         "name": path.name,
         "kind": "model",
-        "sha256": ModelDir.open(path).sha256,
+        "sha256": Model.open(path).sha256,
         "tokenizer_sha256": "f" * 64,
         "directory": path.name,
         "training_seed": None,

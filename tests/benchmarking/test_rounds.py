@@ -16,7 +16,7 @@ from compress.benchmarking import rounds
 from compress.benchmarking.candidates import Candidate, Entry
 from compress.benchmarking.rounds import LEAST_ROUNDS, speedup_of, take_turns
 from compress.benchmarking.worker import WorkerRun, Workload
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import silent
 from compress.recipes import BenchmarkSettings
 
@@ -49,7 +49,7 @@ class FakeWorker:
 
 
 def run_of(kind: str, worker: FakeWorker, *, threads: int = 1, device: str = "cpu") -> WorkerRun:
-    model = ModelDir(Path(kind))
+    model = Model(Path(kind))
     entry = Entry(Candidate(model, kind, kind), "torch", model, "torch", device)
     loaded = {"lengths": list(range(1, ROWS + 1)), "tokenizer_inside": False}
     return WorkerRun(entry, threads, worker, loaded)  # type: ignore[arg-type]

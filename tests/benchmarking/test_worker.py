@@ -13,7 +13,7 @@ from compress.benchmarking import worker as worker_module
 from compress.benchmarking.candidates import Candidate, Entry
 from compress.benchmarking.worker import started
 from compress.errors import CompressError
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.progress import silent
 from compress.recipes import BenchmarkSettings
 from compress.tasks import default
@@ -45,12 +45,12 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(worker_module, "Worker", FakeWorker)
     monkeypatch.setattr(worker_module, "available_cores", lambda: [0, 1])
     monkeypatch.setattr(worker_module, "quietest_first", lambda cores: list(cores))
-    monkeypatch.setattr(ModelDir, "task", default())
+    monkeypatch.setattr(Model, "task", default())
     return tmp_path
 
 
 def entries() -> list[Entry]:
-    models = [ModelDir(Path("teacher")), ModelDir(Path("student"))]
+    models = [Model(Path("teacher")), Model(Path("student"))]
     kinds = ("teacher", "model")
     return [
         Entry(Candidate(model, model.path.name, kind), "torch", model, "torch", "cpu")

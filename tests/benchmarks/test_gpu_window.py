@@ -22,7 +22,7 @@ from compress.benchmarking.results.aggregate import aggregate
 from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.recipes import DataSet, StudyData, StudyRecipe
 from compress.recipes.study import StudyPrune, StudyTeacher
@@ -94,7 +94,7 @@ def test_what_is_packed_is_read_as_before(script: ModuleType, folder: Path, caps
     assert len(list(open_set(DataSet("tiny", "unlabeled"), folder / "packed" / "data", "unlabeled"))) == 60
     teacher = folder / "packed" / "teacher" / "tiny-bert"
     assert {tensor.dtype for tensor in load_file(teacher / "model.safetensors").values()} == {torch.float16}
-    opened = ModelDir.open(teacher)
+    opened = Model.open(teacher)
     assert {parameter.dtype for parameter in opened.load().parameters()} == {torch.float32}
     assert opened.manifest.stage == "finetune"
     packed = json.loads((folder / "packed" / "packed.json").read_text())
@@ -155,7 +155,7 @@ def test_rows_add_to_the_results(script: ModuleType, folder: Path) -> None:
     assert window(script, folder, "--row", "b") == 0
     assert (folder / "out" / "results.jsonl").read_text().startswith(first)
     lines = Results.open(folder / "out" / "results.jsonl")
-    assert lines[0].size_bytes == ModelDir.open(folder / "models" / "tiny-bert").size_bytes
+    assert lines[0].size_bytes == Model.open(folder / "models" / "tiny-bert").size_bytes
     # Each row is a run of its own, with the teacher and its control.
     assert [line.model for line in lines] == ["tiny-bert", "a", "a-control", "tiny-bert", "b", "a-control"]
     assert all(line.kind != "teacher" or line.gold for line in lines)

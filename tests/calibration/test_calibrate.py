@@ -22,7 +22,7 @@ from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.fitted_rows import check_unseen
 from compress.models.manifest import ONNX_NAME, Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.requests.compression import calibrate, export, quantize
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, onnx_directory, torch_directory, write
@@ -37,7 +37,7 @@ def texts(count: int) -> list[Example]:
     return [Example(f"{GOOD[i % 8]} {PLAIN[i % 15]} {PLAIN[i * 7 % 15]} {i}") for i in range(count)]
 
 
-def rows_for(model: ModelDir, count: int = 400, seed: int = 0) -> list[Example]:
+def rows_for(model: Model, count: int = 400, seed: int = 0) -> list[Example]:
     """Return rows whose labels are drawn from the model's probabilities at another temperature."""
     rows, rng = texts(count), np.random.default_rng(seed)
     found = probabilities(model_logits(model, rows) / TEMPERATURE)
@@ -45,14 +45,14 @@ def rows_for(model: ModelDir, count: int = 400, seed: int = 0) -> list[Example]:
     return [Example(row.text, None, model.labels[label]) for row, label in zip(rows, labels, strict=True)]
 
 
-def model_logits(model: ModelDir, rows: list[Example]) -> np.ndarray:
+def model_logits(model: Model, rows: list[Example]) -> np.ndarray:
     run = open_runtime(model.path, threads=1)
     return logits_of(rows, run, model.tokenizer, max_length=64).astype(float)
 
 
 @pytest.fixture(scope="module")
-def teacher(tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
-    return ModelDir.open(write(tmp_path_factory.mktemp("confident") / "model", _confident()))
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return Model.open(write(tmp_path_factory.mktemp("confident") / "model", _confident()))
 
 
 def _confident() -> Any:
@@ -63,8 +63,8 @@ def _confident() -> Any:
 
 @pytest.fixture(scope="module", params=["torch", "onnx"])
 def calibrated(
-    request: pytest.FixtureRequest, teacher: ModelDir, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[ModelDir, ModelDir]:
+    request: pytest.FixtureRequest, teacher: Model, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Model, Model]:
     """Return a model and what calibration made of it."""
     folder = tmp_path_factory.mktemp(request.param)
     source = teacher if request.param == "torch" else export(teacher, folder / "onnx")
@@ -72,19 +72,19 @@ def calibrated(
     return source, made
 
 
-def content(made: ModelDir) -> dict[str, Any]:
+def content(made: Model) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((made.path / FOLDER / CALIBRATION_NAME).read_text())
     return found
 
 
-def test_every_client_gets_calibrated_logits(calibrated: tuple[ModelDir, ModelDir]) -> None:
+def test_every_client_gets_calibrated_logits(calibrated: tuple[Model, Model]) -> None:
     source, made = calibrated
     rows, found = texts(30), made.manifest.notes
     assert found["calibration"] == "temperature" and found["temperature"] == pytest.approx(TEMPERATURE, rel=0.25)
     assert model_logits(made, rows) == pytest.approx(model_logits(source, rows) / found["temperature"], abs=1e-4)
 
 
-def test_probabilities_are_nearer_to_the_labels(calibrated: tuple[ModelDir, ModelDir]) -> None:
+def test_probabilities_are_nearer_to_the_labels(calibrated: tuple[Model, Model]) -> None:
     found = content(calibrated[1])
     before, after = found["before"], found["after"]
     assert found["methods"][1]["change"]["high"] < 0
@@ -93,7 +93,7 @@ def test_probabilities_are_nearer_to_the_labels(calibrated: tuple[ModelDir, Mode
     assert sum(one["rows"] for one in after["bins"]) == found["rows"] == 400
 
 
-def test_predict_says_what_is_accepted(calibrated: tuple[ModelDir, ModelDir], capsys: Any) -> None:
+def test_predict_says_what_is_accepted(calibrated: tuple[Model, Model], capsys: Any) -> None:
     source, made = calibrated
     threshold = made.manifest.notes["acceptance"]["threshold"]
     rows = texts(60)
@@ -109,7 +109,7 @@ def test_predict_says_what_is_accepted(calibrated: tuple[ModelDir, ModelDir], ca
     assert set(json.loads(capsys.readouterr().out)) == {"label", "probability", "accepted", "probabilities", "text"}
 
 
-def test_accepted_predictions_are_right_as_often_as_asked(calibrated: tuple[ModelDir, ModelDir]) -> None:
+def test_accepted_predictions_are_right_as_often_as_asked(calibrated: tuple[Model, Model]) -> None:
     source, made = calibrated
     new = rows_for(source, 3000, seed=9)
     predictions = load(made, compute=CPU).predict(new)
@@ -117,7 +117,7 @@ def test_accepted_predictions_are_right_as_often_as_asked(calibrated: tuple[Mode
     assert len(accepted) > 100 and np.mean(accepted) > 0.8
 
 
-def test_the_page_and_the_terminal_say_the_same(calibrated: tuple[ModelDir, ModelDir]) -> None:
+def test_the_page_and_the_terminal_say_the_same(calibrated: tuple[Model, Model]) -> None:
     made = calibrated[1]
     page = (made.path / FOLDER / "report.md").read_text()
     told = calibration_verdict(made)
@@ -128,7 +128,7 @@ def test_the_page_and_the_terminal_say_the_same(calibrated: tuple[ModelDir, Mode
     }
 
 
-def test_the_manifest_says_what_it_was_made_of(calibrated: tuple[ModelDir, ModelDir], teacher: ModelDir) -> None:
+def test_the_manifest_says_what_it_was_made_of(calibrated: tuple[Model, Model], teacher: Model) -> None:
     source, made = calibrated
     assert made.manifest.stage == "calibrate"
     assert [(entry["role"], entry["rows"]) for entry in made.manifest.data][-1] == ("validation", 400)
@@ -138,7 +138,7 @@ def test_the_manifest_says_what_it_was_made_of(calibrated: tuple[ModelDir, Model
     assert [one.kind for one in found] == ["teacher", *["model"] * (len(found) - 1)]
 
 
-def test_graphs_made_of_calibrated_models_are_calibrated(calibrated: tuple[ModelDir, ModelDir], tmp_path: Path) -> None:
+def test_graphs_made_of_calibrated_models_are_calibrated(calibrated: tuple[Model, Model], tmp_path: Path) -> None:
     made = calibrated[1]
     if not made.is_onnx:
         graph = export(made, tmp_path / "graph")
@@ -146,7 +146,7 @@ def test_graphs_made_of_calibrated_models_are_calibrated(calibrated: tuple[Model
         assert "acceptance" not in graph.manifest.notes  # of other logits than those that were judged
 
 
-def test_each_class_has_a_threshold_of_its_own(teacher: ModelDir, tmp_path: Path) -> None:
+def test_each_class_has_a_threshold_of_its_own(teacher: Model, tmp_path: Path) -> None:
     rows = rows_for(teacher)
     made = calibrate(teacher, tmp_path / "out", validation=rows, accept_at=0.8, accept_by="class", **PLACE)
     thresholds = made.manifest.notes["acceptance"]["thresholds"]
@@ -158,7 +158,7 @@ def test_each_class_has_a_threshold_of_its_own(teacher: ModelDir, tmp_path: Path
     assert any(level and level["at_least"] >= 0.8 for level in found.values())
 
 
-def test_a_class_that_is_never_certain_is_never_accepted(teacher: ModelDir, tmp_path: Path) -> None:
+def test_a_class_that_is_never_certain_is_never_accepted(teacher: Model, tmp_path: Path) -> None:
     predicted = load(teacher, compute=CPU).predict(texts(200))
     rows = [Example(row.text, None, one["label"]) for row, one in zip(texts(200), predicted, strict=True)]
     always = max(LABELS, key=[row.label for row in rows].count)
@@ -170,7 +170,7 @@ def test_a_class_that_is_never_certain_is_never_accepted(teacher: ModelDir, tmp_
     assert "never" in (made.path / FOLDER / "report.md").read_text()
 
 
-def test_a_calibrated_model_is_left_as_it_is(tmp_path: Path, teacher: ModelDir) -> None:
+def test_a_calibrated_model_is_left_as_it_is(tmp_path: Path, teacher: Model) -> None:
     rows = texts(400)
     found = probabilities(model_logits(teacher, rows))
     # As often right as it says, but for rounding: every tenth label goes by the other.
@@ -184,7 +184,7 @@ def test_a_calibrated_model_is_left_as_it_is(tmp_path: Path, teacher: ModelDir) 
     assert "acceptance" not in made.manifest.notes
 
 
-def test_calibrating_again_refers_to_the_first(calibrated: tuple[ModelDir, ModelDir], tmp_path: Path) -> None:
+def test_calibrating_again_refers_to_the_first(calibrated: tuple[Model, Model], tmp_path: Path) -> None:
     source, made = calibrated
     again = calibrate(made, tmp_path / "again", validation=rows_for(source, seed=3), **PLACE)
     assert again.manifest.notes["temperature"] == pytest.approx(1, abs=0.3)
@@ -202,7 +202,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_impossible_requests_write_nothing(name: str, teacher: ModelDir, tmp_path: Path) -> None:
+def test_impossible_requests_write_nothing(name: str, teacher: Model, tmp_path: Path) -> None:
     given, says = FAULTS[name]
     rows = rows_for(teacher)[: given.get("rows", 400)]
     with pytest.raises(CompressError, match=says):
@@ -225,7 +225,7 @@ def test_models_without_probabilities_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["train", "unlabeled"])
-def test_rows_that_it_was_trained_on_are_refused(role: str, teacher: ModelDir, tmp_path: Path) -> None:
+def test_rows_that_it_was_trained_on_are_refused(role: str, teacher: Model, tmp_path: Path) -> None:
     rows = rows_for(teacher, 60)
     trained = shutil.copytree(teacher.path, tmp_path / "trained")
     fitted = rows if role == "train" else [Example(row.text) for row in rows]
@@ -236,7 +236,7 @@ def test_rows_that_it_was_trained_on_are_refused(role: str, teacher: ModelDir, t
         calibrate(trained, tmp_path / "out", validation=rows, **PLACE)
 
 
-def test_copies_of_rows_are_part_of_what_was_read(teacher: ModelDir, tmp_path: Path) -> None:
+def test_copies_of_rows_are_part_of_what_was_read(teacher: Model, tmp_path: Path) -> None:
     rows = rows_for(teacher)
     repeated = [*rows, rows[0]]
     made = calibrate(teacher, tmp_path / "made", validation=repeated, **PLACE)
@@ -267,7 +267,7 @@ def test_mistyped_options_are_refused(words: list[str], says: str, tmp_path: Pat
     assert says in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
-def test_manifests_with_other_thresholds_are_refused(calibrated: tuple[ModelDir, ModelDir], tmp_path: Path) -> None:
+def test_manifests_with_other_thresholds_are_refused(calibrated: tuple[Model, Model], tmp_path: Path) -> None:
     for noted in (
         {"by": "overall"},
         {"by": "class", "thresholds": {"negative": 0.5}},
@@ -295,13 +295,13 @@ def test_int8_models_are_calibrated(tmp_path: Path) -> None:
     assert Manifest.read(made.path / "compress.json").notes["precision"] == "int8"
 
 
-def test_copies_count_once(teacher: ModelDir, tmp_path: Path) -> None:
+def test_copies_count_once(teacher: Model, tmp_path: Path) -> None:
     rows = rows_for(teacher, 30)
     with pytest.raises(CompressError, match="20 labelled rows or more.* has 12 different ones"):
         calibrate(teacher, tmp_path / "out", validation=rows[:12] * 10, **PLACE)
 
 
-def test_copies_of_other_labels_count_too(teacher: ModelDir, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_copies_of_other_labels_count_too(teacher: Model, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of two annotators of whom one is always wrong, half of the labels are predicted right at most."""
     rows = rows_for(teacher, 60)
     other = dict(zip(LABELS, reversed(LABELS), strict=True))
@@ -313,7 +313,7 @@ def test_copies_of_other_labels_count_too(teacher: ModelDir, tmp_path: Path, cap
     assert "7 of 127 rows repeat a text with its label and are left out" in caplog.text
 
 
-def test_labels_of_something_else_are_refused(teacher: ModelDir, tmp_path: Path) -> None:
+def test_labels_of_something_else_are_refused(teacher: Model, tmp_path: Path) -> None:
     rows = texts(100)
     found = load(teacher, compute=CPU).predict(rows)
     other = dict(zip(LABELS, reversed(LABELS), strict=True))

@@ -25,7 +25,7 @@ from compress.inference.predict import load
 from compress.inference.runners import Speed, load_runner
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.recipes import BenchmarkSettings
 from compress.requests.compression import cascade, export, quantize
@@ -42,7 +42,7 @@ def texts(count: int, kind: str = "row") -> list[Example]:
     return [Example(f"{GOOD[i % 8]} {PLAIN[i % 15]} {PLAIN[i * 7 % 15]} {kind} {i}") for i in range(count)]
 
 
-def members(folder: Path) -> list[ModelDir]:
+def members(folder: Path) -> list[Model]:
     """Write a model and two whose logits differ a little from it, so that they are unsure where they differ."""
     made = []
     for name, noise in (("fast", 0.1), ("middle", 0.03), ("exact", 0.0)):
@@ -54,10 +54,10 @@ def members(folder: Path) -> list[ModelDir]:
         write(folder / f"{name}-torch", model)
         made.append(export(folder / f"{name}-torch", folder / name))
         finish(made[-1].path, Manifest(stage="export", name=name, labels=LABELS))
-    return [ModelDir.open(folder / name) for name in ("fast", "middle", "exact")]
+    return [Model.open(folder / name) for name in ("fast", "middle", "exact")]
 
 
-def labelled(model: ModelDir, rows: list[Example]) -> list[Example]:
+def labelled(model: Model, rows: list[Example]) -> list[Example]:
     """Give rows the labels that a model predicts."""
     found = load(model, compute=CPU).predict(rows)
     return [Example(row.text, None, one["label"]) for row, one in zip(rows, found, strict=True)]
@@ -76,12 +76,12 @@ def without_stopwatch() -> Any:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> list[ModelDir]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
     return members(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
-def made(models: list[ModelDir], tmp_path_factory: pytest.TempPathFactory) -> CascadeDir:
+def made(models: list[Model], tmp_path_factory: pytest.TempPathFactory) -> CascadeDir:
     rows = {"validation": labelled(models[-1], texts(400)), "test": labelled(models[-1], texts(200, "test"))}
     return cascade(models, tmp_path_factory.mktemp("cascade") / "joined", **rows, **PLACE)
 
@@ -91,7 +91,7 @@ def content(made: CascadeDir) -> dict[str, Any]:
     return found
 
 
-def test_each_row_is_answered_by_the_first_that_is_sure(models: list[ModelDir], made: CascadeDir) -> None:
+def test_each_row_is_answered_by_the_first_that_is_sure(models: list[Model], made: CascadeDir) -> None:
     rows = texts(150, "new")
     names = list(made.member_names)
     assert len(names) > 1 and len(made.thresholds) == len(names) - 1
@@ -106,7 +106,7 @@ def test_each_row_is_answered_by_the_first_that_is_sure(models: list[ModelDir], 
     assert {one["label"] for one in load(made.path, compute=CPU).predict(rows)} == set(LABELS)
 
 
-def test_what_it_says_is_what_it_does(made: CascadeDir, models: list[ModelDir]) -> None:
+def test_what_it_says_is_what_it_does(made: CascadeDir, models: list[Model]) -> None:
     found = content(made)
     for role, rows in (("validation", texts(400)), ("test", texts(200, "test"))):
         gold = [row.label for row in labelled(models[-1], rows)]
@@ -151,8 +151,8 @@ def test_show_and_predict_take_it(made: CascadeDir, capsys: Any) -> None:
     assert set(json.loads(capsys.readouterr().out)) == {"label", "probability", "probabilities", "text"}
 
 
-def test_it_is_measured_by_its_mean(made: CascadeDir, models: list[ModelDir], tmp_path: Path) -> None:
-    teacher = ModelDir.open(models[-1].path.parent / "exact-torch")
+def test_it_is_measured_by_its_mean(made: CascadeDir, models: list[Model], tmp_path: Path) -> None:
+    teacher = Model.open(models[-1].path.parent / "exact-torch")
     rows = labelled(models[-1], texts(60, "bench"))
     settings = BenchmarkSettings(rounds=3, batch_sizes=(1, 8), padded_teacher=False, time_limit=1)
     output = tmp_path / "results.jsonl"
@@ -205,7 +205,7 @@ def test_missing_members_are_named(made: CascadeDir, tmp_path: Path) -> None:
         load(copy)
 
 
-def test_members_have_to_fit(models: list[ModelDir], tmp_path: Path) -> None:
+def test_members_have_to_fit(models: list[Model], tmp_path: Path) -> None:
     rows = labelled(models[-1], texts(40))
 
     def refused(given: list[Any], says: str) -> None:
@@ -223,7 +223,7 @@ def test_members_have_to_fit(models: list[ModelDir], tmp_path: Path) -> None:
     refused([scores, scores], "made for regression; only classifiers")
 
 
-def test_no_cascade_within_the_budget_writes_nothing(models: list[ModelDir], tmp_path: Path) -> None:
+def test_no_cascade_within_the_budget_writes_nothing(models: list[Model], tmp_path: Path) -> None:
     rows = labelled(models[-1], texts(60))
     with pytest.raises(CompressError, match="within 0.1 points.*give more rows, or a larger"):
         cascade(
@@ -238,14 +238,14 @@ def test_no_cascade_within_the_budget_writes_nothing(models: list[ModelDir], tmp
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_model_that_is_enough_alone_is_named(models: list[ModelDir], tmp_path: Path) -> None:
+def test_a_model_that_is_enough_alone_is_named(models: list[Model], tmp_path: Path) -> None:
     rows = labelled(models[-1], texts(300))
     with pytest.raises(CompressError, match="fast alone is within 100 points of exact.*use it"):
         cascade(models, tmp_path / "out", validation=rows, max_accuracy_drop=100, **PLACE)
     assert not [*tmp_path.iterdir()]
 
 
-def test_rows_that_a_member_was_trained_on_are_refused(models: list[ModelDir], tmp_path: Path) -> None:
+def test_rows_that_a_member_was_trained_on_are_refused(models: list[Model], tmp_path: Path) -> None:
     rows = labelled(models[-1], texts(60))
     trained = tmp_path / "trained"
     shutil.copytree(models[0].path, trained)
@@ -258,7 +258,7 @@ def test_rows_that_a_member_was_trained_on_are_refused(models: list[ModelDir], t
         cascade(models, tmp_path / "out", validation=rows, test=rows[:30], **PLACE)
 
 
-def test_torch_members_make_a_cascade(models: list[ModelDir], tmp_path: Path) -> None:
+def test_torch_members_make_a_cascade(models: list[Model], tmp_path: Path) -> None:
     folder = models[0].path.parent
     given = [folder / "middle-torch", folder / "exact-torch"]
     rows = labelled(models[-1], texts(300))

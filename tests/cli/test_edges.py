@@ -19,7 +19,7 @@ from compress.cli import COMMANDS, Command, cli, execute
 from compress.cli.values import Real, Whole
 from compress.errors import CompressError
 from compress.escaping.terminal import terminal_text
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from tests.support.results import line, write_lines
 
 
@@ -284,4 +284,4 @@ def test_a_model_in_a_folder_that_is_not_utf8_is_refused_by_its_name(tmp_path: P
     shutil.copytree(teacher, odd / "teacher")
     for folder, name in ((tmp_path, "odd\udcff/teacher"), (odd, "teacher")):
         with contextlib.chdir(folder), pytest.raises(CompressError, match=r"odd\\udcff/teacher has a name that is not"):
-            ModelDir.open(name)
+            Model.open(name)

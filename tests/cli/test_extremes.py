@@ -11,7 +11,7 @@ import pytest
 from compress.cli import execute
 from compress.data import Example
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from tests.cli.test_cli import Desk
 from tests.support import tiny
 from tests.support.training_data import labelled_file
@@ -83,7 +83,7 @@ def test_one_row_of_text(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None
     shutil.rmtree(desk.out)
     works(desk, desk.command("distill", unlabeled=one), capsys)
     works(desk, desk.command("distill", unlabeled=one, train=None, output=desk.folder / "alone"), capsys)
-    assert ModelDir.open(desk.folder / "alone").manifest.notes["pool_rows"] == 1
+    assert Model.open(desk.folder / "alone").manifest.notes["pool_rows"] == 1
     assert json.loads(works(desk, desk.command("predict", data=one), capsys))["text"] == "a good film"
 
 
@@ -103,7 +103,7 @@ def test_two_classes_of_one_row_each(desk: Desk, capsys: pytest.CaptureFixture[s
     rows = halves(desk, ["a good film", "a great film", "a bad film", "a dull film"])
     for name in ("finetune", "distill", "prune"):
         works(desk, desk.command(name, **rows), capsys)
-        assert ModelDir.open(desk.out).manifest.metrics[0]["rows"] == 2
+        assert Model.open(desk.out).manifest.metrics[0]["rows"] == 2
         shutil.rmtree(desk.out)
     works(desk, desk.command("quantize", validation=rows["validation"]), capsys)
     works(desk, benchmark(desk, data=rows["validation"], train=rows["train"]), capsys)
@@ -136,7 +136,7 @@ def test_texts_that_are_very_long_or_leave_no_token(kind: str, desk: Desk, capsy
         changed = {"unlabeled": own} if name == "distill" else {}
         train = {} if name == "quantize" else {"train": rows["train"]}
         works(desk, desk.command(name, validation=rows["validation"], **train, **changed), capsys)
-        assert ModelDir.open(desk.out).manifest.metrics[0]["rows"] == 3
+        assert Model.open(desk.out).manifest.metrics[0]["rows"] == 3
         shutil.rmtree(desk.out)
     works(desk, benchmark(desk, data=rows["validation"]), capsys)
 
@@ -149,9 +149,9 @@ def test_labels_of_any_text_go_from_training_to_the_verdict(desk: Desk, capsys: 
     train, validation, test = map(rows, ("fitted", "chosen", "tested"))
     model = desk.folder / "model"
     works(desk, desk.command("finetune", train=train, validation=validation, output=model), capsys)
-    assert sorted(ModelDir.open(model).labels) == sorted(LABELS)
+    assert sorted(Model.open(model).labels) == sorted(LABELS)
     works(desk, desk.command("label", teacher=model), capsys)
-    assert LabelDir.open(desk.out).manifest.labels == ModelDir.open(model).labels
+    assert LabelDir.open(desk.out).manifest.labels == Model.open(model).labels
     shutil.rmtree(desk.out)
     made = [model]
     for name in ("distill", "prune", "quantize"):
@@ -159,7 +159,7 @@ def test_labels_of_any_text_go_from_training_to_the_verdict(desk: Desk, capsys: 
         given = {"teacher" if name == "distill" else "model": model, "validation": validation, "output": made[-1]}
         works(desk, desk.command(name, **given, **({} if name == "quantize" else {"train": train})), capsys)
     for path in made:
-        assert ModelDir.open(path).labels == ModelDir.open(model).labels
+        assert Model.open(path).labels == Model.open(model).labels
         for line in works(desk, desk.command("predict", model=path), capsys).splitlines():
             assert json.loads(line)["label"] in LABELS and "\x1b" not in line and "\u202e" not in line
     works(desk, benchmark(desk, teacher=model, model=made[1], data=test, train=train), capsys)

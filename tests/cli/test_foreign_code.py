@@ -18,7 +18,7 @@ from compress.cli import execute
 from compress.errors import CompressError
 from compress.models.loading import load_network
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.training.encoders import encoder_of
 from tests.cli.test_cli import Desk
@@ -206,7 +206,7 @@ def test_a_package_that_a_manifest_names_is_not_imported(
     shutil.copytree(teacher, model)
     finish(model, Manifest(stage="finetune", recipe={"package": package, "package_folder": "model"}))
     with pytest.raises(CompressError, match="needs the package"):
-        encoder_of(ModelDir.open(model))
+        encoder_of(Model.open(model))
     assert not canary.exists()
 
 

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from compress.cli import execute
 from compress.data import Example
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.saving import save_model
 from tests.cli.test_cli import Desk
 from tests.cli.test_foreign_code import TAKES, command, edit
@@ -169,7 +169,7 @@ TEACHES = {
 
 def label_rows(desk: Desk, model: Path) -> None:
     """Write labelled rows of a model's own labels, or of scores, for the commands that read such."""
-    opened = ModelDir.open(model)
+    opened = Model.open(model)
     for role in ("train", "validation"):
         rows = [Example(f"{role} {tiny.GOOD[number % 8]} {number}") for number in range(16)]
         labels = [
@@ -205,7 +205,7 @@ def test_a_teacher_goes_through_every_command(kind: str, desk: Desk, capsys: pyt
         code, said = run(name, desk, model, capsys)
         assert code == 0, f"{name}: {said}"
         if name == "distill":
-            assert ModelDir.open(desk.out).labels == ModelDir.open(model).labels
+            assert Model.open(desk.out).labels == Model.open(model).labels
 
 
 def test_labels_without_names_are_numbered(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from compress.cli import execute
 from compress.inference.predict import load
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from tests.support.tiny import BAD, GOOD, LABELS, PLAIN, torch_directory
 
 TEACHER = ["--teacher", "MODEL", "--unlabeled", "POOL", "--train", "TRAIN", "--validation", "ROWS"]
@@ -66,7 +66,7 @@ def test_a_label_map_makes_them_right(files: dict[str, str], tmp_path: Path) -> 
     (tmp_path / "map.json").write_text(json.dumps({"0": LABELS[1], "1": LABELS[0]}))
     given = ["--model", files["MODEL"], "--validation", files["ROWS"], "--label-map", str(tmp_path / "map.json")]
     assert execute(["calibrate", *given, "-o", str(tmp_path / "out")]) == 0
-    (metric, _) = ModelDir.open(tmp_path / "out").manifest.metrics
+    (metric, _) = Model.open(tmp_path / "out").manifest.metrics
     assert metric["name"] == "accuracy" and metric["value"] == 1.0
 
 

@@ -19,7 +19,7 @@ from compress import plugins
 from compress.errors import CompressError, interruptions, system_fault
 from compress.exporting.export import NoGraph, exporter_for, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling import input_names
 from compress.requests.compression import export
 from tests.support.tiny import (
@@ -43,7 +43,7 @@ KINDS = [*PRUNABLE, *(f"pruned-{family}" for family in PRUNABLE), *SMALL]
 SHAPES = [(1, 1), (1, 7), (5, 12), (3, 40), (2, 64)]
 
 
-def run(directory: ModelDir, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+def run(directory: Model, inputs: dict[str, torch.Tensor]) -> np.ndarray:
     start = plugins.find("runtimes", "onnxruntime").function
     return start(directory.path, threads=1, device="cpu")({name: value.numpy() for name, value in inputs.items()})
 
@@ -253,9 +253,9 @@ def test_angles_that_depend_on_the_length_are_refused(tmp_path: Path) -> None:
     of_both = config | {"rope_parameters": plain, "rope_scaling": angles}
     (source / "config.json").write_text(json.dumps(of_both))  # transformers reads the older name too
     with pytest.raises(NoGraph, match="'dynamic'"):
-        exporter_for(ModelDir.open(source, verify=False))
+        exporter_for(Model.open(source, verify=False))
     (source / "config.json").write_text(json.dumps(config | {"rope_parameters": plain}))
-    assert exporter_for(ModelDir.open(source, verify=False)).name == "modernbert"
+    assert exporter_for(Model.open(source, verify=False)).name == "modernbert"
 
 
 def test_regression_and_unnamed_problem_types(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_data_of_the_parent_is_inherited(tmp_path: Path) -> None:
     finish(directory, Manifest(stage="finetune", labels=("negative", "positive"), data=data, seeds={"seed": 7}))
     exported = export(directory, tmp_path / "onnx")
     assert exported.manifest.data == data and exported.manifest.seeds == {"seed": 7}
-    assert exported.manifest.parents[0]["sha256"] == ModelDir.open(directory).sha256
+    assert exported.manifest.parents[0]["sha256"] == Model.open(directory).sha256
 
 
 def test_a_full_disk_is_not_blamed_on_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from compress.exporting.onnx_graph import module_of
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling import input_names
 from compress.requests.compression import export
 from tests.support.tiny import LAYERS, PRUNABLE, classifier, load, onnx_directory, write
@@ -21,7 +21,7 @@ SIZES = (3, 9, 5, 1)
 WIDEST = max(SIZES)
 
 
-def batch(directory: ModelDir) -> dict[str, np.ndarray]:
+def batch(directory: Model) -> dict[str, np.ndarray]:
     graph = onnx.load(str(directory.path / "model.onnx")).graph
     mask = (np.arange(WIDEST) < np.array(SIZES)[:, None]).astype(np.int64)
     ids = np.random.default_rng(0).integers(5, 30, mask.shape) * mask
@@ -29,7 +29,7 @@ def batch(directory: ModelDir) -> dict[str, np.ndarray]:
     return {argument.name: inputs[argument.name] for argument in graph.input}
 
 
-def sizes_of_products(directory: ModelDir, path: Path) -> list[tuple[str, tuple[int, ...]]]:
+def sizes_of_products(directory: Model, path: Path) -> list[tuple[str, tuple[int, ...]]]:
     """Run a graph and return the module and the shape of each product with weights in the encoder's layers."""
     model = onnx.load(str(directory.path / "model.onnx"))
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -59,7 +59,7 @@ def test_products_are_of_tokens_and_in_the_last_layer_of_first_tokens(kind: str,
 @pytest.mark.parametrize("kind", PRUNABLE)
 def test_a_tagger_computes_every_token_and_no_padding(kind: str, tmp_path: Path) -> None:
     tagger = AutoModelForTokenClassification.from_config(classifier(kind).config).eval()
-    source = ModelDir.open(write(tmp_path / "tagger", tagger, kind))
+    source = Model.open(write(tmp_path / "tagger", tagger, kind))
     exported = export(source, tmp_path / "onnx")
     found = sizes_of_products(exported, tmp_path / "model.onnx")
     assert {shape[:-1] for _, shape in found} == {(sum(SIZES),)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compress.errors import CompressError
 from compress.inference.predict import load
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.requests.compression import export
 from tests.fuzzing.mutations import change_file
@@ -70,6 +70,6 @@ def test_a_mutated_manifest_is_read_or_refused(draw: Random, seeds: dict[str, Pa
     shutil.copytree(seeds["torch"], directory)
     change_file(directory / "compress.json", draw)
     try:
-        ModelDir.open(directory)
+        Model.open(directory)
     except CompressError as error:
         assert str(directory) in str(error)

@@ -14,7 +14,7 @@ from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.inference.batching import EqualLengths, exact_batches, logits_of, open_runtime, run_by_length
 from compress.inference.compute import Compute
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.saving import save_model
 from tests.support import tiny
 from tests.support.labelling import label
@@ -61,8 +61,8 @@ def make(kind: str, directory: Path) -> Path:
 
 def one_by_one(directory: Path) -> np.ndarray:
     """Return what transformers answers to each text alone."""
-    model = ModelDir.open(directory).load()
-    tokenizer = ModelDir.open(directory).tokenizer
+    model = Model.open(directory).load()
+    tokenizer = Model.open(directory).tokenizer
     with torch.no_grad():
         answers = [model(tokenizer(text, return_tensors="pt")["input_ids"])[0] for text in TEXTS]
     return torch.cat(answers).numpy()
@@ -72,7 +72,7 @@ def one_by_one(directory: Path) -> np.ndarray:
 def test_a_batch_of_several_lengths_gives_the_logits_of_each_text_alone(kind: str, tmp_path: Path) -> None:
     directory = make(kind, tmp_path / kind)
     run = open_runtime(directory, "torch", threads=1)
-    tokenizer = ModelDir.open(directory).plain_tokenizer
+    tokenizer = Model.open(directory).plain_tokenizer
     found = logits_of([Example(text) for text in TEXTS], run, tokenizer, max_length=60)
     np.testing.assert_allclose(found, one_by_one(directory), atol=1e-4)
 

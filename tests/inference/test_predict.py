@@ -17,7 +17,7 @@ from compress.inference.batching import open_runtime
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.quantization.quantize import Judge
 from compress.requests.compression import export
@@ -156,7 +156,7 @@ def test_other_activation_of_a_cross_encoder_is_refused(tmp_path: Path) -> None:
 def test_pruning_refuses_a_score_with_an_activation(tmp_path: Path) -> None:
     model = tiny.write(tmp_path / "model", tiny.classifier("bert", labels=("score",)))
     with pytest.raises(CompressError, match="cross-encoder, whose score is the sigmoid of its logit"):
-        ModelDir.open(edited(model, **SIGMOID)).load(plain=True)
+        Model.open(edited(model, **SIGMOID)).load(plain=True)
 
 
 def test_several_scores_are_refused(tmp_path: Path) -> None:
@@ -179,5 +179,5 @@ def test_quantizing_judges_a_cross_encoder_by_its_scores(tmp_path: Path) -> None
     model = edited(tiny.write(tmp_path / "model", tiny.classifier("bert", labels=("score",))), **SIGMOID)
     fp32 = export(model, tmp_path / "fp32").path
     arrays = {name: np.ones((2, 5), np.int64) for name in ("input_ids", "attention_mask")}
-    found = Judge(ModelDir.open(model), fp32, fp32, threads=1).models["fp32"].function(arrays)
+    found = Judge(Model.open(model), fp32, fp32, threads=1).models["fp32"].function(arrays)
     assert found == pytest.approx(open_runtime(model, "torch", threads=1)(arrays), abs=1e-5)

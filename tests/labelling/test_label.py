@@ -20,7 +20,7 @@ from compress.inference.compute import Compute
 from compress.labelling import label as label_module
 from compress.labelling.label import choose_runtime, compare_precisions, plan_for, teacher_logits
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import default
 from tests.labelling.conftest import SHARD
 from tests.support import forked
@@ -43,7 +43,7 @@ def pool(path: Path) -> TextSource:
 
 def reference(directory: Path, texts: list[Any], family: str = "bert") -> np.ndarray:
     """One text at a time, without any padding, through the stock model."""
-    model, tokens = ModelDir.open(directory).load(), tokenizer(family)
+    model, tokens = Model.open(directory).load(), tokenizer(family)
     with torch.no_grad():
         rows = [model(**tokens(*text, return_tensors="pt")).logits[0] for text in texts]
     return torch.stack(rows).numpy()
@@ -105,7 +105,7 @@ def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, smal
             teacher, source, tmp_path / "labels", compute=Compute(threads=1), options=LabelOptions(max_length=16)
         ).path
     )
-    opened = ModelDir.open(teacher)
+    opened = Model.open(teacher)
     assert made.rows == ROWS and made.teacher_sha256 == opened.sha256
     assert made.manifest.labels == opened.labels
     assert made.manifest.notes == {
@@ -276,7 +276,7 @@ def test_texts_are_cut_to_what_the_teacher_can_read(
     given: int, used: int, teacher: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "compress")
-    opened = ModelDir.open(teacher)
+    opened = Model.open(teacher)
     plan = plan_for(opened, opened.tokenizer, compute=Compute(device="cpu", threads=1), max_length=given)
     assert plan.max_length == used
     assert ("texts are cut to 64 tokens" in caplog.text) == (given > used)
@@ -293,7 +293,7 @@ def test_a_text_longer_than_the_teacher_can_read_is_cut(teacher: Path, tmp_path:
 def test_logits_of_rows_in_memory(teacher: Path) -> None:
     rows = examples(10)
     np.testing.assert_allclose(
-        teacher_logits(ModelDir.open(teacher), rows), reference(teacher, [(r.text,) for r in rows]), atol=1e-5
+        teacher_logits(Model.open(teacher), rows), reference(teacher, [(r.text,) for r in rows]), atol=1e-5
     )
 
 
@@ -506,7 +506,7 @@ def test_devices_that_are_not_there(device: str, message: str, teacher: Path) ->
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("this host has a GPU")
     with pytest.raises(CompressError, match=message):
-        choose_runtime(ModelDir.open(teacher), device)
+        choose_runtime(Model.open(teacher), device)
 
 
 @pytest.mark.parametrize("path", ["missing", "teacher"])

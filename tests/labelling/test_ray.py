@@ -40,7 +40,7 @@ from compress.labelling.ray_engine import (
     pack_directory,
     unpack_directory,
 )
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from tests.labelling.test_label import pool, text_file, tree
 from tests.support.labelling import LabelOptions, label
 from tests.support.tiny import classifier, onnx_directory, write
@@ -130,9 +130,9 @@ def test_text_is_read_no_faster_than_it_is_labelled() -> None:
 
 
 def test_a_teacher_travels_whole(tmp_path: Path) -> None:
-    for directory in (onnx_directory("bert"), ModelDir.open(write(tmp_path / "foreign", classifier("bert")))):
+    for directory in (onnx_directory("bert"), Model.open(write(tmp_path / "foreign", classifier("bert")))):
         there = unpack_directory(pack_directory(directory.path), tmp_path / "there" / directory.name)
-        assert ModelDir.open(there).sha256 == directory.sha256
+        assert Model.open(there).sha256 == directory.sha256
 
 
 def test_a_worker_refuses_another_teacher_than_was_read(teacher: Path) -> None:

@@ -14,7 +14,7 @@ from compress.errors import CompressError
 from compress.inference.predict import load
 from compress.models.graph_files import MOST_NODES, OPERATORS, check_graph
 from compress.models.manifest import Manifest, describe_files
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from tests.support import odd_graphs
 from tests.support.tiny import onnx_directory, torch_directory
 
@@ -64,7 +64,7 @@ def test_unusual_graph_is_refused_at_opening(
 ) -> None:
     changed(foreign, change)
     with pytest.raises(CompressError, match="model.onnx (has|is no classifier)") as caught:
-        ModelDir.open(foreign)
+        Model.open(foreign)
     assert reason in str(caught.value)
 
 
@@ -107,7 +107,7 @@ def test_only_graph_is_opened_where_others_lay_it(place: str, foreign: Path) -> 
     (foreign / "onnx").mkdir()
     (foreign / "model.onnx").rename(foreign / place)
     assert load(foreign).predict(["a good film"]) == expected
-    assert ModelDir.open(foreign).size_bytes == (foreign / place).stat().st_size
+    assert Model.open(foreign).size_bytes == (foreign / place).stat().st_size
 
 
 def test_several_graphs_are_named(foreign: Path) -> None:
@@ -115,13 +115,13 @@ def test_several_graphs_are_named(foreign: Path) -> None:
     shutil.copy(foreign / "model.onnx", foreign / "onnx" / "model.onnx")
     (foreign / "model.onnx").rename(foreign / "onnx" / "model_quantized.onnx")
     with pytest.raises(CompressError, match=r"onnx/model.onnx, onnx/model_quantized.onnx\).*choose one: cp "):
-        ModelDir.open(foreign)
+        Model.open(foreign)
 
 
 def test_weights_answer_before_a_graph_in_a_folder(tmp_path: Path) -> None:
     shutil.copytree(torch_directory("bert").path, tmp_path / "model")
     shutil.copytree(onnx_directory("bert").path, tmp_path / "model" / "onnx")
-    assert not ModelDir.open(tmp_path / "model").is_onnx
+    assert not Model.open(tmp_path / "model").is_onnx
 
 
 @pytest.mark.parametrize("has_manifest", [False, True])
@@ -133,7 +133,7 @@ def test_directory_with_weights_and_graph_says_which_answers(
         manifest = Manifest(stage="finetune", files={"model.safetensors": describe_files(foreign)["model.safetensors"]})
         (foreign / "compress.json").write_text(manifest.to_json())
     for _ in range(2):
-        assert ModelDir.open(foreign).is_onnx
+        assert Model.open(foreign).is_onnx
     assert [record.message.partition(": ")[2] for record in caplog.records] == [
         "model.onnx answers; move the other one away"
     ]
@@ -145,7 +145,7 @@ def test_quantized_copy_of_another_layout_is_complete(foreign: Path, tmp_path: P
     (foreign / "onnx").mkdir()
     (foreign / "model.onnx").rename(foreign / "onnx" / "model.onnx")
     made = quantize(foreign, tmp_path / "int8")
-    assert made.size_bytes < ModelDir.open(foreign).size_bytes
+    assert made.size_bytes < Model.open(foreign).size_bytes
     assert load(made).predict(["a good film"])[0]["label"] in made.labels
 
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from compress.cli import execute
 from compress.errors import CompressError
 from compress.inference.predict import load
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.saving import save_model
 from tests.fuzzing.kinds.configs import ODD
 from tests.support import tiny
@@ -39,7 +39,7 @@ def test_how_a_network_answers_changes_no_answer(changes: dict[str, Any], tmp_pa
 
 def test_network_that_does_not_run_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="model cannot be run as a model .*correct its config.json"):
-        ModelDir.open(edited(tmp_path, num_attention_heads=-2)).load()
+        Model.open(edited(tmp_path, num_attention_heads=-2)).load()
 
 
 @pytest.mark.parametrize("key", ODD)
@@ -83,4 +83,4 @@ def test_a_tokenizer_reads_no_vocabulary_of_another_place(tmp_path: Path) -> Non
     definition["model"]["vocab"] = str(tmp_path / "secret.txt")
     (directory / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(CompressError, match="tokenizer.json names a file in place of its vocabulary"):
-        ModelDir.open(directory).tokenizer.get_vocab()
+        Model.open(directory).tokenizer.get_vocab()

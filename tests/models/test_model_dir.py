@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from compress.errors import CompressError
 from compress.files import write_atomically
 from compress.models.manifest import Manifest, verify_files
-from compress.models.model_dir import ModelDir, parent_entry
+from compress.models.model_dir import Model, parent_entry
 from compress.models.output_dir import finish, writing
 from tests.support.tiny import assert_reloaded, bilstm, classifier, load, onnx_directory, pruned, torch_directory, write
 
@@ -196,12 +196,12 @@ def test_a_manifest_survives_the_disk(tmp_path: Path) -> None:
 def test_a_model_of_the_hub_is_called_as_there(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--owner--some-name" / "snapshots" / "95f0f6f85"
     shutil.copytree(torch_directory("bert").path, snapshot)
-    assert ModelDir.open(snapshot).name == "some-name"
+    assert Model.open(snapshot).name == "some-name"
     own = shutil.copytree(snapshot, tmp_path / "runs" / "snapshots" / "step-100")
-    assert ModelDir.open(own).name == "step-100"
+    assert Model.open(own).name == "step-100"
     (snapshot / "model.safetensors").unlink()
     with pytest.raises(CompressError, match="^some-name has neither model.safetensors nor model.onnx; pickled weights"):
-        ModelDir.open(snapshot)
+        Model.open(snapshot)
 
 
 def change(**keys: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -265,7 +265,7 @@ def model(teacher: Path, tmp_path: Path) -> Path:
 
 def opening(path: Path | str, **options: Any) -> str:
     with pytest.raises(CompressError) as caught:
-        ModelDir.open(path, **options)
+        Model.open(path, **options)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -279,11 +279,11 @@ def test_the_weights_of_a_graph_without_a_manifest_count(teacher: Path, tmp_path
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])
     graph = helper.make_graph([], "weights", [ids], [logits], constants)
     (tmp_path / "onnx" / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
-    assert ModelDir.open(tmp_path / "onnx").parameters == 17
+    assert Model.open(tmp_path / "onnx").parameters == 17
 
 
 def test_an_ordinary_hugging_face_directory_opens(teacher: Path) -> None:
-    opened = ModelDir.open(teacher)
+    opened = Model.open(teacher)
     assert opened.manifest == Manifest(stage="") and opened.name == "tiny-bert"
     assert opened.labels == ("negative", "positive") and opened.task == "classification"
     assert opened.parameters == sum(p.numel() for p in opened.load().parameters())
@@ -292,10 +292,10 @@ def test_an_ordinary_hugging_face_directory_opens(teacher: Path) -> None:
 
 def test_variants_of_the_weights_that_nobody_opens_do_not_count(teacher: Path, tmp_path: Path) -> None:
     """As in a repository of the hub that has its weights in half precision too."""
-    plain = ModelDir.open(teacher)
+    plain = Model.open(teacher)
     shutil.copytree(teacher, tmp_path / "both")
     shutil.copy(teacher / "model.safetensors", tmp_path / "both" / "model.fp16.safetensors")
-    both = ModelDir.open(tmp_path / "both")
+    both = Model.open(tmp_path / "both")
     assert (both.parameters, both.size_bytes) == (plain.parameters, plain.size_bytes)
 
 
@@ -312,28 +312,28 @@ def test_everything_reloads_with_its_tokenizer(kind: str, tmp_path: Path) -> Non
 
 def test_labels_come_in_the_order_of_the_logits(tmp_path: Path) -> None:
     labels = tuple(f"class {index}" for index in range(12))  # as text, "10" would sort before "2"
-    assert ModelDir.open(write(tmp_path / "m", classifier("bert", labels=labels))).labels == labels
+    assert Model.open(write(tmp_path / "m", classifier("bert", labels=labels))).labels == labels
 
 
 def test_the_folder_one_is_in_has_a_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(model)
-    assert ModelDir.open(".").name == "model"
+    assert Model.open(".").name == "model"
     (model.parent / "latest").symlink_to("model")
-    assert ModelDir.open(model.parent / "latest").name == "latest"
+    assert Model.open(model.parent / "latest").name == "latest"
 
 
 def test_one_label_is_a_regression(tmp_path: Path) -> None:
-    assert ModelDir.open(write(tmp_path / "m", classifier("bert", labels=("score",)))).task == "regression"
+    assert Model.open(write(tmp_path / "m", classifier("bert", labels=("score",)))).task == "regression"
 
 
 def test_the_fingerprint_follows_the_files(model: Path, teacher: Path) -> None:
-    before = ModelDir.open(model).sha256
-    assert parent_entry("teacher", ModelDir.open(model)) == {"role": "teacher", "name": "model", "sha256": before}
-    assert before == ModelDir.open(teacher).sha256  # the manifest and the card do not count
+    before = Model.open(model).sha256
+    assert parent_entry("teacher", Model.open(model)) == {"role": "teacher", "name": "model", "sha256": before}
+    assert before == Model.open(teacher).sha256  # the manifest and the card do not count
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "id2label": {"0": "positive", "1": "negative"}}))
     (model / "compress.json").unlink()
-    assert ModelDir.open(model).sha256 != before
+    assert Model.open(model).sha256 != before
 
 
 def test_a_file_that_is_not_the_one_of_the_manifest(model: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_file_that_is_not_the_one_of_the_manifest(model: Path) -> None:
     weights[-1] ^= 1
     (model / "model.safetensors").write_bytes(weights)
     assert "model.safetensors is not the file that compress.json names (its hash differs)" in opening(model)
-    assert ModelDir.open(model, verify=False).manifest.stage
+    assert Model.open(model, verify=False).manifest.stage
 
 
 def test_a_file_that_is_gone(model: Path) -> None:
@@ -392,7 +392,7 @@ def test_damaged_directories(damage: Callable[[Path], Any], message: str, teache
 def test_an_encoder_opens_where_no_classifier_is_needed(teacher: Path, tmp_path: Path) -> None:
     shutil.copytree(teacher, tmp_path / "encoder")
     headless(tmp_path / "encoder")
-    assert not ModelDir.open(tmp_path / "encoder", classifier=False).is_classifier
+    assert not Model.open(tmp_path / "encoder", classifier=False).is_classifier
 
 
 @pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
@@ -402,7 +402,7 @@ def test_weights_without_their_scales_are_refused(kind: torch.dtype, teacher: Pa
     weights["classifier.weight"] = (weights["classifier.weight"] * 100).to(kind)
     save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(CompressError, match=r"quantized by another library \(classifier.weight\)"):
-        ModelDir.open(tmp_path / "model")
+        Model.open(tmp_path / "model")
 
 
 def test_large_numbers_that_size_nothing_and_large_files_that_nothing_reads_are_no_fault(
@@ -416,12 +416,12 @@ def test_large_numbers_that_size_nothing_and_large_files_that_nothing_reads_are_
     for name in ("corpus.txt", "checkpoint-9/trainer_state.json"):
         with (model / name).open("wb") as handle:
             handle.truncate(2**27)
-    assert ModelDir.open(model).load()
+    assert Model.open(model).load()
     (model / "vocab.txt").write_bytes(b"")
     with (model / "vocab.txt").open("wb") as handle:
         handle.truncate(2**27)
     with pytest.raises(CompressError, match="vocab.txt has 134,217,728 bytes; at most 67,108,864 are read"):
-        ModelDir.open(model)
+        Model.open(model)
 
 
 def test_weights_that_do_not_fit_the_config(teacher: Path, tmp_path: Path) -> None:
@@ -486,8 +486,8 @@ def test_setfit_model_is_named_with_its_use_as_a_teacher(name: str, teacher: Pat
     shutil.copytree(teacher, tmp_path / "model")
     (tmp_path / "model" / name).write_bytes(b"{}")
     with pytest.raises(CompressError, match="is a SetFit model, .* 'compress labels import TABLE"):
-        ModelDir.open(tmp_path / "model")
-    assert ModelDir.open(tmp_path / "model", classifier=False).path == tmp_path / "model"
+        Model.open(tmp_path / "model")
+    assert Model.open(tmp_path / "model", classifier=False).path == tmp_path / "model"
 
 
 @pytest.mark.parametrize(
@@ -499,11 +499,11 @@ def test_setfit_model_is_named_with_its_use_as_a_teacher(name: str, teacher: Pat
 )
 def test_the_name_of_a_recipe_is_no_model(name: str, command: str) -> None:
     with pytest.raises(CompressError) as raised:
-        ModelDir.open(name)
+        Model.open(name)
     assert f"make the model with '{command}' and give NEW" in str(raised.value)
 
 
 def test_a_directory_called_as_a_recipe_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "cnn", classifier("bert"))
     monkeypatch.chdir(tmp_path)
-    assert ModelDir.open("cnn").labels == ("negative", "positive")
+    assert Model.open("cnn").labels == ("negative", "positive")

@@ -19,7 +19,7 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.pruning import scoring as scoring_module
 from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.head_study import RANDOM_ORDERS
@@ -135,7 +135,7 @@ def test_a_directory_holds_the_same_as_page_tables_and_pictures(finished: Path) 
         rows = list(csv.DictReader(handle))
     assert [float(row["Points"]) for row in rows] == [one["points"] for one in study["ablation"]]
     with pytest.raises(CompressError, match="is a directory of heads, not a model"):
-        ModelDir.open(finished)
+        Model.open(finished)
 
 
 def test_the_verdict_names_the_first_uncertain_and_lossy_steps(finished: Path) -> None:

@@ -16,7 +16,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label import choose_runtime
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.requests.compression import prune
 from tests.support.labelling import label
 from tests.support.pruning import content, curve, pruned
@@ -134,7 +134,7 @@ def test_a_bilstm_loses_its_vocabulary_only(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", bilstm())
     corpus = [Example(row.text) for row in validation_rows()[:4]]
     made = pruned(whole, tmp_path / "small", "", vocabulary=corpus)
-    assert made.parameters < ModelDir.open(whole).parameters and "word pieces" in (made.path / "report.md").read_text()
+    assert made.parameters < Model.open(whole).parameters and "word pieces" in (made.path / "report.md").read_text()
     with pytest.raises(CompressError, match="the layers of a 'compress-bilstm' model are not known"):
         pruned(whole, tmp_path / "other", "", layers="1")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.pruned import kept_heads
 from compress.models.prunable_units import heads_per_layer
 from compress.surgery.unit_masks import mask_hooks
@@ -31,7 +31,7 @@ def test_the_weights_of_the_heads_are_gone(family: str, tmp_path: Path) -> None:
     assert sum(heads) == 4 * physical_layers(family) - 3 and min(heads) >= 1
     one = {"mobilebert": PER_MOBILEBERT_HEAD, "modernbert": 4 * 8 * 32}.get(family, PER_HEAD)  # ModernBERT: no biases
     assert made.manifest.architecture["layers"] == 2 and made.manifest.architecture["hidden_size"] == 32
-    assert ModelDir.open(whole).parameters - made.parameters == 3 * one
+    assert Model.open(whole).parameters - made.parameters == 3 * one
     stored = sum(tensor.numel() for tensor in state(made.path).values())
     assert stored == made.parameters
 

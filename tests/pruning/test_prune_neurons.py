@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.prunable_units import ffn_widths
 from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import PRUNABLE, classifier, load, physical_layers, write
@@ -20,7 +20,7 @@ def test_neurons_are_removed_in_multiples_uneven_over_the_layers(teacher: Path, 
     widths = load(made.path)[0].config.ffn_per_layer
     assert sum(widths) == 72 and all(width % 8 == 0 for width in widths)  # 70.4 stay of 128
     assert made.manifest.notes["removed"] == "56 of 128 neurons"
-    assert ModelDir.open(teacher).parameters - made.parameters == 56 * (32 + 1 + 32)
+    assert Model.open(teacher).parameters - made.parameters == 56 * (32 + 1 + 32)
     rows = curve(made.path)
     assert [int(row["neurons_removed"]) for row in rows] == [0, 56]  # 45% is the nearest to half a step
     assert [row["chosen"] for row in rows] == ["False", "True"]

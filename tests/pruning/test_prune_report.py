@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.reporting.pruning_page import pruning_page
 from tests.support.pruning import content, curve, pruned
 from tests.support.training_data import validation_rows
@@ -42,7 +42,7 @@ def test_without_validation_the_curve_is_marked_as_train(teacher: Path, tmp_path
 def test_the_manifest(teacher: Path, tmp_path: Path) -> None:
     made = pruned(teacher, tmp_path / "small", "60%", examples=20, seed=4)
     manifest = made.manifest
-    assert manifest.parents == ({"role": "unpruned", "name": "tiny-bert", "sha256": ModelDir.open(teacher).sha256},)
+    assert manifest.parents == ({"role": "unpruned", "name": "tiny-bert", "sha256": Model.open(teacher).sha256},)
     assert {"heads": "60%", "criterion": "gradient", "examples": 20, "step": 0.1, "normalise": True}.items() <= (
         manifest.recipe.items()
     )

@@ -14,7 +14,7 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.speedup_intervals import Interval
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.quantization.quantize import Judge
 from compress.requests.compression import Quantize, quantize
 from tests.support.tiny import onnx_directory, torch_directory
@@ -36,7 +36,7 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], float]:
     found: dict[tuple[str, int], float] = {}
 
     class Timed(Judge):
-        def __init__(self, source: ModelDir, fp32: Path, int8: Path, threads: int) -> None:
+        def __init__(self, source: Model, fp32: Path, int8: Path, threads: int) -> None:
             super().__init__(source, fp32, int8, threads)
             graph = onnx.load(str(int8 / "model.onnx")).graph
             products = [node.input[1] for node in graph.node if node.op_type == "MatMulIntegerToFloat"]
@@ -129,7 +129,7 @@ def test_the_command_says_what_each_candidate_came_to(
 def test_the_command_passes_options_of_the_method_on(tmp_path: Path) -> None:
     words = ["quantize", "--model", str(torch_directory("bert").path), "-o", str(tmp_path / "made")]
     assert execute([*words, "--option", "embeddings=float16", "--option", "per_channel=false"]) == 0
-    made = ModelDir.open(tmp_path / "made")
+    made = Model.open(tmp_path / "made")
     assert made.manifest.recipe["options"] == {"embeddings": "float16", "per_channel": False}
     tables = {tensor.data_type for tensor in onnx.load(str(made.path / "model.onnx")).graph.initializer}
     assert onnx.TensorProto.FLOAT16 in tables

@@ -24,7 +24,7 @@ from compress.exporting.onnx_graph import operator_counts
 from compress.inference.batching import logits_of
 from compress.inference.speedup_intervals import Interval
 from compress.models.manifest import Manifest, file_sha256
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.quantization.quantize import Judge, observed_ranges
 from compress.requests.compression import Quantize, quantize
@@ -325,7 +325,7 @@ def test_training_rows_are_no_validation_rows(tmp_path: Path) -> None:
     train = describe_rows({"train": rows})
     finish(directory, Manifest(stage="distill", labels=LABELS, data=tuple(train)))
     with pytest.raises(CompressError, match="the validation rows are the train rows of"):
-        quantize(ModelDir.open(directory), tmp_path / "made", validation=rows)
+        quantize(Model.open(directory), tmp_path / "made", validation=rows)
 
 
 def test_a_drop_of_just_what_is_allowed_passes(monkeypatch: pytest.MonkeyPatch) -> None:

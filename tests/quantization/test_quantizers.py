@@ -23,7 +23,7 @@ from compress.exporting.onnx_graph import layer_of, module_of, operator_counts
 from compress.inference.batching import logits_of, open_runtime
 from compress.inference.speedup_intervals import Interval
 from compress.models.integer_rounding import grid_of
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.networks.small_graph import SCALED_TABLE, ZERO_OR_ONE
 from compress.quantization.quantize import Judge, default_method, needs_training_rows, observed_ranges
 from compress.requests.compression import export, quantize
@@ -147,7 +147,7 @@ def test_openvino_opens_a_graph_with_learned_ranges(family: str, tmp_path: Path)
 def test_weights_are_symmetric_by_matrix_or_channel(tmp_path: Path) -> None:
     model, attached = made_for_int8()
     attached.detach()
-    exported = export(ModelDir.open(write(tmp_path / "model", model)), tmp_path / "onnx")
+    exported = export(Model.open(write(tmp_path / "model", model)), tmp_path / "onnx")
     ranges = exported.config["activation_ranges"]
     weight = model.bert.encoder.layer[0].intermediate.dense.weight.detach().numpy().T
     for per_channel in (False, True):
@@ -335,7 +335,7 @@ def test_a_damaged_packed_file(tmp_path: Path) -> None:
     tensors = load_file(path)
     save_file(tensors, path)
     with pytest.raises(CompressError, match="does not say how its weights are packed"):
-        ModelDir.open(made.path, verify=False).load()
+        Model.open(made.path, verify=False).load()
 
 
 # Errors
@@ -347,7 +347,7 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
     packed = quantize(few_bits, tmp_path / "packed")
     bert, graph, bilstm = torch_directory("bert"), onnx_directory("bert"), torch_directory("bilstm")
     rows = train_rows()
-    requests: list[tuple[ModelDir | Path, dict[str, Any], str]] = [
+    requests: list[tuple[Model | Path, dict[str, Any], str]] = [
         (bert, {"method": "onnx-qdq"}, "was not trained with ranges.*--train FILE"),
         (graph, {"method": "onnx-qdq", "train": rows}, "is an ONNX model, on which neither.*torch directory"),
         (bert, {"keep_fp32": 1}, "which layers are sensitive.*--train FILE"),
@@ -380,7 +380,7 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_tagger_is_packed_or_keeps_layers_in_fp32(tmp_path: Path) -> None:
-    source = ModelDir.open(write(tmp_path / "tagger", tagger()))
+    source = Model.open(write(tmp_path / "tagger", tagger()))
     packed = quantize(source, tmp_path / "packed", method="packed", options={"bits": 8})
     inputs = padded_example(source.load(), 2, 7)
     with torch.no_grad():

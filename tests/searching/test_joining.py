@@ -14,7 +14,7 @@ from compress.evaluation.metrics import ACCURACY
 from compress.inference.compute import Compute
 from compress.inference.runners import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.searching import joining
 from compress.searching.joining import TEACHER, Joined, _of_front, join
 from compress.searching.making import ValidationRows
@@ -32,7 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return an exploration whose students are like the teacher, but for rows that they are unsure of."""
     folder = tmp_path_factory.mktemp("models")
     students = dict(zip(("fast", "middle"), members(folder)[:2], strict=True))
-    teacher = ModelDir.open(folder / "exact-torch")
+    teacher = Model.open(folder / "exact-torch")
     validation = ValidationRows(teacher, labelled(teacher, texts(400)), ACCURACY, 1, 0)
     judged = []
     for number, (name, model) in enumerate(students.items(), 1):

@@ -22,7 +22,7 @@ from compress.errors import CompressError
 from compress.inference.runners import Speed
 from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
 from compress.requests import FileList
@@ -132,7 +132,7 @@ def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_best_is_a_model_that_predicts(finished: Path) -> None:
     found = json.loads((finished / "search.json").read_text())
-    best = ModelDir.open(finished / "best")
+    best = Model.open(finished / "best")
     row = next(row for row in found["trials"] if row["trial"] == found["winner"])
     assert row["ended"] == "done" and best.is_onnx and best.name == "best"
     assert best.manifest.stage == ("quantize" if row["precision"] == "int8" else "export")
@@ -161,7 +161,7 @@ def test_every_file_of_the_directory_is_there_and_says_the_same(finished: Path) 
     assert "compress distill" in page and "optimistic by selection" in page and "24 test rows" in page
     assert "--student" in page and "best.toml" in page
     with pytest.raises(CompressError, match="is what a search found; its model is .*best"):
-        ModelDir.open(finished)
+        Model.open(finished)
 
 
 def test_the_claim_is_that_of_the_benchmark(finished: Path) -> None:

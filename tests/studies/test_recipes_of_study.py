@@ -14,7 +14,7 @@ from compress.cli import execute
 from compress.errors import CompressError, PartlyMade
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.recipes import Choice, Phase, StudyRecipe, Vocabulary, resolved
 from compress.recipes.student import control_key
@@ -91,7 +91,7 @@ class Case:
         if output.name in self.failing:
             raise self.failing[output.name]
         write(output, classifier("bert", seed=len(self.trained)))
-        model = ModelDir.open(output)
+        model = Model.open(output)
         finish(output, Manifest(stage="distill", name=output.name, task=model.task, labels=model.labels, **fields))
 
     def _distill(self, request: Distill) -> None:
@@ -105,7 +105,7 @@ class Case:
         self._write(output)
 
     def _benchmark(
-        self, teacher: ModelDir, models: list[ModelDir], data: Any, settings: Any, *, output: Any, **named: Any
+        self, teacher: Model, models: list[Model], data: Any, settings: Any, *, output: Any, **named: Any
     ) -> None:
         self.measured.append({"models": [model.name for model in models], **vars(settings), **vars(output), **named})
         lines = [line("tiny-bert", kind="teacher"), *(line(model.name, recipe=RECIPE) for model in models[:1])]

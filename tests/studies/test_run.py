@@ -19,7 +19,7 @@ from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import alone, finish, writing
 from compress.pruning import prune as prune_module
 from compress.requests.studying import Run, run
@@ -115,16 +115,16 @@ def test_every_stage_has_its_directory_and_nothing_else_is_left(finished: Case) 
 
 
 def test_the_stages_are_made_from_each_other(finished: Case) -> None:
-    teacher = ModelDir.open(finished.models / "tiny-bert")
+    teacher = Model.open(finished.models / "tiny-bert")
     for name in ("small", "small-control", "pruned-50"):
-        manifest = ModelDir.open(finished.out / name).manifest
+        manifest = Model.open(finished.out / name).manifest
         assert manifest.parents[0]["sha256"] == teacher.sha256
         assert manifest.seeds == {"seed": 1}
     assert LabelDir.open(finished.out / "labels").rows == 60 + 40  # the pool and the gold rows
 
 
 def test_student_and_control_took_the_same_steps(finished: Case) -> None:
-    student, control = (ModelDir.open(finished.out / name).manifest for name in ("small", "small-control"))
+    student, control = (Model.open(finished.out / name).manifest for name in ("small", "small-control"))
     assert student is not None and control is not None
     assert student.notes["planned_steps"] == control.notes["planned_steps"] == 7  # 2 * 100 / 32
     assert (student.notes["control"], control.notes["control"]) == (False, True)
@@ -132,9 +132,9 @@ def test_student_and_control_took_the_same_steps(finished: Case) -> None:
 
 def test_a_student_is_trained_once_for_each_seed(finished: Case) -> None:
     names = {"small": 1, "small-control": 1, "small-seed-5": 5, "small-seed-5-control": 5}
-    manifests = {name: ModelDir.open(finished.out / name).manifest for name in names}
+    manifests = {name: Model.open(finished.out / name).manifest for name in names}
     assert {name: m.seeds["seed"] for name, m in manifests.items() if m} == names
-    assert ModelDir.open(finished.out / "small").sha256 != ModelDir.open(finished.out / "small-seed-5").sha256
+    assert Model.open(finished.out / "small").sha256 != Model.open(finished.out / "small-seed-5").sha256
     lines = Results.open(finished.out / "results.jsonl")
     fields = ("training_seed", "control_of", "control")
     assert {line.model: tuple(getattr(line, name) for name in fields) for line in lines if line.model in names} == {
@@ -155,9 +155,9 @@ def test_a_study_measures_baselines_fitted_on_its_training_rows(finished: Case) 
 
 
 def test_the_study_replaces_values_of_the_recipes(finished: Case) -> None:
-    manifest = ModelDir.open(finished.out / "small").manifest
+    manifest = Model.open(finished.out / "small").manifest
     assert manifest.recipe["training"]["epochs"] == 2.0
-    pruned = ModelDir.open(finished.out / "pruned-50").manifest
+    pruned = Model.open(finished.out / "pruned-50").manifest
     assert pruned is not None and pruned.notes["recovery"]["planned_steps"] == 2
     assert pruned.notes["removed"].startswith("4 of 8 heads")
 
@@ -401,7 +401,7 @@ def test_a_study_says_how_it_is_measured(case: Case, monkeypatch: pytest.MonkeyP
     request = Run("tiny", case.out, **case.asked(teacher=case.models / "tiny-bert"))
     study = run_module.Study(request, recipe, Stages(case.out, force=False))
     said = command(request, recipe, ["small"])
-    study.measured(ModelDir.open(case.models / "tiny-bert"), [], said)
+    study.measured(Model.open(case.models / "tiny-bert"), [], said)
     assert given["output"].command == said == "compress run tiny --teacher tiny-bert --only small"
     assert given["threads"] == (2, 1) and given["lengths"] == (16,) and given["reference_models"] == ("bert-base",)
     assert given["baselines"] is False and given["train"] is study.rows.train and given["pruning_steps"] is False
@@ -423,12 +423,12 @@ def test_a_study_takes_removals_apart_where_a_model_had_several(
 
     monkeypatch.setattr(run_module, "benchmark", benchmark)
     study = run_module.Study(Run("tiny", case.out, **case.asked()), recipe, Stages(case.out, force=False))
-    teacher = ModelDir.open(case.models / "tiny-bert")
+    teacher = Model.open(case.models / "tiny-bert")
     shapes = [{"removal": name, "config": {}} for name in ("nothing", "layers", "heads")]
-    study.measured(teacher, [ModelDir(teacher.path, Manifest(stage="prune", notes={"shapes": shapes}))], "")
+    study.measured(teacher, [Model(teacher.path, Manifest(stage="prune", notes={"shapes": shapes}))], "")
     assert asked == [True] and "none of these models had two" not in caplog.text
     other = Manifest(stage="prune", notes={"shapes": shapes[:2]}, files={"other": {}})
-    study.measured(teacher, [ModelDir(teacher.path, other)], "")
+    study.measured(teacher, [Model(teacher.path, other)], "")
     assert asked == [True, False] and "none of these models had two" in caplog.text
 
 
@@ -457,7 +457,7 @@ def test_a_pruned_model_recovers_on_train_without_other_text(case: Case) -> None
     (case.data / "tiny" / "unlabeled.txt").unlink()
     case.run()
     assert {path.name for path in case.out.iterdir() if path.is_dir()} == {"labels", "pruned-50", "report"}
-    manifest = ModelDir.open(case.out / "pruned-50").manifest
+    manifest = Model.open(case.out / "pruned-50").manifest
     assert manifest.notes["removed"].startswith("4 of 8 heads")
     assert [data["name"] for data in manifest.data if data["role"] == "unlabeled"] == ["train"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.pruning import prune as prune_module
 from compress.requests.compression import prune
@@ -17,7 +17,7 @@ from tests.support.tiny import load
 from tests.support.training_data import train_rows, validation_rows
 
 
-def pruned(model: Path, output: Path, heads: str = "3", **options: Any) -> ModelDir:
+def pruned(model: Path, output: Path, heads: str = "3", **options: Any) -> Model:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "threads": 1}
     given |= {"heads": heads, "measure": False, **options}
     return prune(model, output, **given)
@@ -28,7 +28,7 @@ def curve(directory: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
-def content(made: ModelDir) -> dict[str, Any]:
+def content(made: Model) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((made.path / "pruning.json").read_text())
     return found
 

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from compress.data.examples import Example
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.pruned import to_pruned
 from compress.models.networks.bilstm.model import BiLSTMForSequenceClassification
 from compress.models.networks.cnn.model import CNNForSequenceClassification
@@ -275,14 +275,14 @@ def write(directory: Path, model: PreTrainedModel, family: str = "bert") -> Path
     return directory
 
 
-def load(directory: ModelDir | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def load(directory: Model | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Open a torch model directory with its tokenizer."""
-    opened = ModelDir.open(directory)
+    opened = Model.open(directory)
     return opened.load(), copy.deepcopy(opened.tokenizer)
 
 
 @functools.cache
-def torch_directory(kind: str) -> ModelDir:
+def torch_directory(kind: str) -> Model:
     """Return a model, made once in a run of tests: a family, ``pruned-`` and a family (uneven heads and neurons), or
     one of ``SMALL``.
     """
@@ -299,18 +299,18 @@ def torch_directory(kind: str) -> ModelDir:
 
 
 @functools.cache
-def onnx_directory(kind: str) -> ModelDir:
+def onnx_directory(kind: str) -> Model:
     """Return the export of :func:`torch_directory`, made once in a run of tests."""
     from compress.requests.compression import export
 
     return _made_once(f"{kind}-onnx", lambda directory: export(torch_directory(kind), directory))
 
 
-def _made_once(name: str, make: Callable[[Path], object]) -> ModelDir:
+def _made_once(name: str, make: Callable[[Path], object]) -> Model:
     """Return a directory that the first of the processes that need it makes."""
     directory = Path(os.environ[MODELS_FOLDER]) / name
     with directory.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.exists():
             make(directory)
-    return ModelDir.open(directory)
+    return Model.open(directory)

@@ -12,7 +12,7 @@ import pytest
 
 import compress
 from compress.data import Example, TextSource, open_source
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Choice, Phase, StudentRecipe, Training
 from tests.support.tiny import BAD, GOOD, PLAIN, classifier, examples, write
 
@@ -35,12 +35,12 @@ TRANSFORMER = replace(
 )
 
 
-def distilled(teacher: Any, student: StudentRecipe | str, output: Path, **options: Any) -> ModelDir:
+def distilled(teacher: Any, student: StudentRecipe | str, output: Path, **options: Any) -> Model:
     """Run ``distill`` on one thread of the CPU."""
     return compress.distill(teacher, student, output, **{"device": "cpu", "threads": 1, **options})
 
 
-def finetuned(encoder: Any, output: Path, **options: Any) -> ModelDir:
+def finetuned(encoder: Any, output: Path, **options: Any) -> Model:
     """Run ``finetune`` on one thread of the CPU."""
     return compress.finetune(encoder, output, **{"device": "cpu", "threads": 1, **options})
 

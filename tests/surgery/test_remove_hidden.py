@@ -18,7 +18,7 @@ from transformers import (
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.models.batch import Batch
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.families import PRUNED_FIELDS, head_size_of
 from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
 from compress.models.prunable_units import heads_per_layer
@@ -319,7 +319,7 @@ def test_compositions_open_without_compress(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_compositions_become_onnx_with_a_stock_config(family: str, tmp_path: Path) -> None:
-    source = ModelDir.open(write(tmp_path / "model", composed(family), family))
+    source = Model.open(write(tmp_path / "model", composed(family), family))
     exported = export(source, tmp_path / "onnx")  # within 1e-4 of the model, or refused
     config = AutoConfig.from_pretrained(exported.path)
     assert config.model_type == family and not set(PRUNED_FIELDS) & set(config.to_dict())

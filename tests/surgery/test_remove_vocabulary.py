@@ -27,7 +27,7 @@ from transformers import (
 from compress.data.examples import Example
 from compress.data.tokenization import encode
 from compress.errors import CompressError
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.saving import save_model
 from compress.requests.compression import export
 from compress.surgery.remove_vocabulary import cut_tokenizer, cut_vocabulary, fallbacks
@@ -121,7 +121,7 @@ def test_what_is_written_reads_text_as_what_is_in_memory(family: str, tmp_path: 
     save_model(model, smaller, tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    reopened = ModelDir.open(tmp_path)
+    reopened = Model.open(tmp_path)
     again = reopened.tokenizer
     assert again.backend_tokenizer.to_str() == smaller.backend_tokenizer.to_str()
     others = [*COVERED, *examples(6), Example("words n3ver seen!")]
@@ -136,13 +136,13 @@ def test_the_word_list_of_the_old_tokenizer_is_not_copied(tmp_path: Path) -> Non
     vocabulary = tokenizer().get_vocab()
     (old / "vocab.txt").write_text("".join(f"{piece}\n" for piece in sorted(vocabulary, key=lambda p: vocabulary[p])))
     (old / "tokenizer.json").unlink()
-    source = ModelDir.open(old)
+    source = Model.open(old)
     model, tokens = source.load(), source.tokenizer
     assert len(tokens) == len(vocabulary)
     smaller, cut = cut_vocabulary(model, tokens, CORPUS)
     save_model(model, smaller, tmp_path / "new")
     assert not (tmp_path / "new" / "vocab.txt").exists()
-    assert len(ModelDir.open(tmp_path / "new").tokenizer) == cut.pieces_after
+    assert len(Model.open(tmp_path / "new").tokenizer) == cut.pieces_after
 
 
 def test_an_exported_model_has_the_smaller_vocabulary(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_bilstm_keeps_the_vectors_that_its_pieces_share(pairs: str, tmp_path: 
     assert model.config.separator_token_id == smaller.sep_token_id
     save_model(model, smaller, tmp_path)
     # An LSTM's kernels round by where its weights lie in memory, whether it was cut or not.
-    torch.testing.assert_close(logits_of(ModelDir.open(tmp_path).load(), smaller, COVERED), expected)
+    torch.testing.assert_close(logits_of(Model.open(tmp_path).load(), smaller, COVERED), expected)
 
 
 # Any text of a few letters, of which the vocabularies below know all but d.

@@ -16,7 +16,7 @@ import compress
 from compress import tasks
 from compress.cli import execute
 from compress.data import open_source, read_examples
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from tests.support.samples import write_sample
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TINY_STUDENT, TRAINING, finetuned
@@ -104,7 +104,7 @@ def test_every_stage_takes_the_task_or_refuses_it_in_one_sentence(
         said = capsys.readouterr()
         assert code == (2 if refused else 0), f"{stage}: {said.err}"
         assert refused in said.err
-        return said.out if refused or not output else ModelDir.open(tmp_path / output) if given else None
+        return said.out if refused or not output else Model.open(tmp_path / output) if given else None
 
     encoder = write(tmp_path / "encoder", classifier("bert"))
     body: Any = AutoModel.from_pretrained(encoder)

@@ -20,7 +20,7 @@ from compress import plugins
 from compress.data import Example, ExampleSource, row_key
 from compress.errors import CompressError
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Augmentation, Choice
 from compress.requests.studying import run
 from compress.studies import run as run_module
@@ -160,7 +160,7 @@ def test_first_text_second_text_and_both_are_varied_equally() -> None:
 
 def test_a_recipe_names_the_augmenter_and_its_options(tmp_path: Path) -> None:
     source = ExampleSource(train_rows(), "rows")
-    teacher = ModelDir.open(write(tmp_path / "teacher", classifier("bert")))
+    teacher = Model.open(write(tmp_path / "teacher", classifier("bert")))
     recipe = Augmentation(Choice("masking", options={"mask": 0.5, "replace": 0.0, "ngram": 0.0}), copies=1)
     rows = list(augmented(source, recipe, teacher, tokenizer(), seed=0))
     assert len(rows) > 70 and sum("[MASK]" in row.text for row in rows) == len(rows) - 40
@@ -351,7 +351,7 @@ def test_neighbours_vary_an_example(vectors: Path, tmp_path: Path) -> None:
     # A side is chosen in two of three draws; the first text has two words with vectors, the second one.
     assert about(changed[0], 900, 2 / 3 * (1 - 0.7**2)) and about(changed[1], 900, 2 / 3 * 0.3)
     assert all(" plot story actor scene" in e.text for e in by_file)
-    teacher = ModelDir.open(write(tmp_path / "teacher", classifier("bert")))
+    teacher = Model.open(write(tmp_path / "teacher", classifier("bert")))
     drawn = {e.text for e in draws(made("neighbours", teacher=teacher), Example(CONTENT), 20)}
     assert len(drawn) > 10 and {len(text.split()) for text in drawn} == {6}
 
@@ -582,9 +582,7 @@ def test_a_study_labels_the_variants_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert not {e.text for e, _ in pool} & {e.text for e, _ in variants}
     held = {row_key(row) for row in (*validation_rows(), *tests)}
     assert not held & {row_key(example) for example, _ in variants}
-    student, control, other = (
-        ModelDir.open(out / name).manifest for name in ("small", "small-control", "small-seed-5")
-    )
+    student, control, other = (Model.open(out / name).manifest for name in ("small", "small-control", "small-seed-5"))
     assert student and control and other and student.recipe["augmentation"]["copies"] == 3
     rows = [entry["rows"] for entry in student.data if entry["role"] == "unlabeled"]
     assert sum(rows) == sum(entry["rows"] for entry in other.data if entry["role"] == "unlabeled")

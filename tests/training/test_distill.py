@@ -23,7 +23,7 @@ from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import seal
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
 from compress.tasks import default, find_task
 from compress.training import distill as distill_module
@@ -55,7 +55,7 @@ from tests.support.training_data import (
 )
 
 
-def taught(teacher: Path, output: Path, recipe: StudentRecipe = BILSTM, **options: Any) -> ModelDir:
+def taught(teacher: Path, output: Path, recipe: StudentRecipe = BILSTM, **options: Any) -> Model:
     return distilled(teacher, recipe, output, **options)
 
 
@@ -70,7 +70,7 @@ def test_from_labels_and_selected_by_agreement(teacher: Path, labels: LabelDir, 
     made = taught(teacher, tmp_path / "student", labels=[labels])
     manifest = made.manifest
     assert names(tmp_path) == {"student"} and not {".work", ".lock"} & names(made.path)
-    assert manifest.parents == ({"role": "teacher", "name": "tiny-bert", "sha256": ModelDir.open(teacher).sha256},)
+    assert manifest.parents == ({"role": "teacher", "name": "tiny-bert", "sha256": Model.open(teacher).sha256},)
     assert manifest.recipe == resolved(BILSTM) and manifest.seeds == {"seed": 0}
     assert [(d["role"], d["rows"]) for d in manifest.data] == [("unlabeled", 90)]
     assert manifest.labels == ("negative", "positive") and manifest.architecture["model_type"] == "compress-bilstm"

@@ -18,7 +18,7 @@ from compress.errors import CompressError
 from compress.inference import predict as predict_module
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.pruning.prune import check_labels
 from compress.recipes import Choice, Phase, StudentRecipe
 from compress.requests.labelling import import_labels
@@ -51,7 +51,7 @@ def imported(path: Path, texts: Sequence[tuple[str, float]] = (), names: Sequenc
     return made
 
 
-def answers(made: ModelDir, texts: Sequence[tuple[str, float]]) -> list[str]:
+def answers(made: Model, texts: Sequence[tuple[str, float]]) -> list[str]:
     predict = predict_module.load(made, compute=Compute(device="cpu", threads=1)).predict
     return [answer["label"] for answer in predict([text for text, _ in texts])]
 
@@ -77,7 +77,7 @@ def test_a_student_learns_what_the_table_says_by_the_names_of_the_classes(
 
 
 def test_logits_are_in_the_order_of_the_model(teacher: Path, tmp_path: Path) -> None:
-    model = ModelDir.open(teacher)
+    model = Model.open(teacher)
     one, other = imported(tmp_path / "one"), imported(tmp_path / "other", names=LABELS[::-1])
     first, second = (np.stack([logits for _, logits in part.for_model(model)]) for part in (one, other))
     np.testing.assert_array_equal(first, second)
@@ -169,11 +169,11 @@ def test_gold_rows_without_imported_labels_are_refused(teacher: Path, tmp_path: 
 
 def test_pruning_recovers_by_its_own_model_alone(teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="was labelled by probabilities of labels.jsonl, which is neither"):
-        check_labels(ModelDir.open(teacher), [imported(tmp_path / "labels")])
+        check_labels(Model.open(teacher), [imported(tmp_path / "labels")])
 
 
 def test_the_pool_has_the_mapped_logits(teacher: Path, tmp_path: Path) -> None:
-    labels = imported(tmp_path / "labels", names=LABELS[::-1]).for_model(ModelDir.open(teacher))
+    labels = imported(tmp_path / "labels", names=LABELS[::-1]).for_model(Model.open(teacher))
     pool = LabelledPool((labels,)).sample(9)
     assert all((row.logits[1] > row.logits[0]) == ("film" in row.example.text.split()) for row in pool.labelled())
 
@@ -196,7 +196,7 @@ def test_the_mean_of_a_teacher_and_of_others(teacher: Path, tmp_path: Path, caps
     assert execute(["show", str(made.path)]) == 0
     assert f"\nlearned from: {noted['name']}\n" in capsys.readouterr().out
     assert [part["weight"] for part in noted["mean_of"]] == [1.0, 1.0, 50.0]
-    assert noted["mean_of"][0]["sha256"] == ModelDir.open(teacher).sha256
+    assert noted["mean_of"][0]["sha256"] == Model.open(teacher).sha256
     assert [(entry["role"], entry["rows"]) for entry in made.manifest.data] == [("unlabeled", 90)]
     with pytest.raises(CompressError, match=r"another teacher \(other\) than tiny-bert; .* with --combine mean"):
         distilled(teacher, BILSTM, tmp_path / "added", labels=parts)

@@ -20,7 +20,7 @@ from transformers import BertConfig, BertModel
 
 from compress.errors import CompressError
 from compress.models.manifest import Manifest
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.recipes import TeacherRecipe, resolved
 from compress.training import encoders
@@ -63,7 +63,7 @@ def test_an_archive_in_parts_is_unpacked_once(tmp_path: Path, cache: Path, monke
     assert found == cache / "tiny-encoder-part-1.0"
     assert {file.name for file in found.iterdir()} <= encoders.MODEL_FILES
     assert (found / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
-    assert ModelDir.open(found).config == ModelDir.open(model).config
+    assert Model.open(found).config == Model.open(model).config
     monkeypatch.setattr(encoders, "zipfile", None)
     assert open_recipe(RECIPE).path == found
 
@@ -193,7 +193,7 @@ def test_the_weights_of_a_graph_become_an_encoder(
     finish(tmp_path / "teacher", Manifest(stage="finetune", recipe=resolved(GRAPH_RECIPE)))
     with monkeypatch.context() as patch:
         patch.setattr(encoders, "writing", None)  # made once
-        assert encoder_of(ModelDir.open(tmp_path / "teacher")).path == opened.path
+        assert encoder_of(Model.open(tmp_path / "teacher")).path == opened.path
     with pytest.raises(CompressError, match=r"the package tiny-graph has no file \*/other.onnx; install it again"):
         open_recipe(replace(GRAPH_RECIPE, package_graph="other.onnx"))
     assert open_recipe(replace(GRAPH_RECIPE, package_graph="model/tiny.onnx")).path != opened.path
@@ -256,7 +256,7 @@ def test_keys_of_an_encoder_in_a_manifest_are_checked(tmp_path: Path) -> None:
     recipe = {"package": "tiny", "package_parts": "3", "package_later": 1}
     finish(tmp_path / "teacher", Manifest(stage="finetune", recipe=recipe))
     with pytest.raises(CompressError, match=r"teacher/compress.json has 1 fault: package_parts"):
-        encoder_of(ModelDir.open(tmp_path / "teacher"))
+        encoder_of(Model.open(tmp_path / "teacher"))
 
 
 @pytest.mark.parametrize(

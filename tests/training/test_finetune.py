@@ -15,7 +15,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import TeacherRecipe
 from compress.training.encoders import open_recipe
 from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, write
@@ -30,7 +30,7 @@ def encoder(folder: Path, family: str = "bert") -> Path:
     return path
 
 
-def tuned(start: Any, output: Path, **options: Any) -> ModelDir:
+def tuned(start: Any, output: Path, **options: Any) -> Model:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "training": TRAINING, **options}
     return finetuned(start, output, **given)
 
@@ -49,7 +49,7 @@ def test_the_manifest_and_the_directory(tmp_path: Path) -> None:
     manifest = made.manifest
     assert manifest.stage == "finetune" and manifest.seeds == {"seed": 3}
     assert manifest.parents[0]["role"] == "encoder"
-    assert manifest.parents[0]["sha256"] == ModelDir.open(start, classifier=False).sha256
+    assert manifest.parents[0]["sha256"] == Model.open(start, classifier=False).sha256
     assert [(d["role"], d["rows"]) for d in manifest.data] == [("train", 40), ("validation", 16)]
     assert manifest.metrics[0]["name"] == "accuracy" and manifest.metrics[0]["rows"] == 16
     assert manifest.recipe["training"]["learning_rate"] == TRAINING.learning_rate

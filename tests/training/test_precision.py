@@ -20,7 +20,7 @@ from transformers import (
 
 from compress.errors import CompressError
 from compress.inference import compute
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.training.teacher_signal import ActivationRecorder
 from tests.support.tiny import POSITIONS, classifier, tokenizer, write
 from tests.support.training_data import (
@@ -63,7 +63,7 @@ def model(family: str, folder: Path) -> Path:
     return folder
 
 
-def tuned(start: Path, output: Path, **options: Any) -> ModelDir:
+def tuned(start: Path, output: Path, **options: Any) -> Model:
     training = replace(TRAINING, max_steps=2, evaluations=1, precision=options.pop("recipe", "auto"))
     return finetuned(start, output, train=train_rows(), validation=validation_rows(), training=training, **options)
 

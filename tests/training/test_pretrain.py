@@ -22,7 +22,7 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
 from compress.models.components import example_inputs
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Choice, Phase, StudentRecipe, of_phases
 from compress.training.architectures import checkpoint
 from compress.training.augmenters.masked_lm import augmenter
@@ -64,13 +64,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelDir:
+def made(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """The student, pre-trained for long enough to have learned something."""
     folder = tmp_path_factory.mktemp("students")
     return trained(encoder, STUDENT, folder / "compact", folder, epochs=30.0)
 
 
-def trained(encoder: Path, student: Any, output: Path, folder: Path, **options: Any) -> ModelDir:
+def trained(encoder: Path, student: Any, output: Path, folder: Path, **options: Any) -> Model:
     pool = options.pop("unlabeled", None) or pool_file(folder / "pool.txt", sentences())
     options = {"device": "cpu", "threads": 1, "unlabeled": pool, **options}
     return compress.pretrain(encoder, output, student=student, **options)
@@ -85,14 +85,14 @@ def sentences() -> list[Example]:
 # What it makes
 
 
-def test_masked_tokens_are_learned(made: ModelDir) -> None:
+def test_masked_tokens_are_learned(made: Model) -> None:
     accuracy, loss = made.manifest.metrics
     assert accuracy["name"] == "masked-token accuracy" and accuracy["split"] == "held-out text"
     assert loss["value"] < 0.7 * math.log(len(tokenizer())) and accuracy["value"] > 0.3
     assert accuracy["rows"] > 0 and accuracy["tokens"] > accuracy["rows"] / 2
 
 
-def test_the_directory_is_an_ordinary_masked_language_model(made: ModelDir, encoder: Path) -> None:
+def test_the_directory_is_an_ordinary_masked_language_model(made: Model, encoder: Path) -> None:
     script = (
         "import sys, json; from transformers import AutoModelForMaskedLM, AutoTokenizer; "
         f"model, found = AutoModelForMaskedLM.from_pretrained({str(made.path)!r}, output_loading_info=True); "
@@ -115,7 +115,7 @@ def test_the_directory_is_an_ordinary_masked_language_model(made: ModelDir, enco
 
 
 @torch.no_grad()
-def test_the_written_model_guesses_words_that_are_masked_by_hand(made: ModelDir) -> None:
+def test_the_written_model_guesses_words_that_are_masked_by_hand(made: Model) -> None:
     model, tokens = AutoModelForMaskedLM.from_pretrained(made.path).eval(), made.tokenizer
     right = []
     for example in sentences()[:60]:
@@ -207,7 +207,7 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
 # What it serves
 
 
-def test_it_is_fine_tuned_as_any_encoder(made: ModelDir, tmp_path: Path) -> None:
+def test_it_is_fine_tuned_as_any_encoder(made: Model, tmp_path: Path) -> None:
     teacher = finetuned(
         made.path,
         tmp_path / "teacher",
@@ -221,21 +221,21 @@ def test_it_is_fine_tuned_as_any_encoder(made: ModelDir, tmp_path: Path) -> None
     assert teacher.manifest.parents[0]["name"] == "compact"
 
 
-def test_it_is_the_checkpoint_of_a_student(made: ModelDir) -> None:
+def test_it_is_the_checkpoint_of_a_student(made: Model) -> None:
     built = checkpoint.build(classifier("bert"), tokenizer(), [], model=str(made.path))
     written = state(made.path)
     name = "bert.encoder.layer.0.output.dense.weight"
     assert torch.equal(built.state_dict()[name], written[name])
 
 
-def test_it_proposes_words(made: ModelDir) -> None:
+def test_it_proposes_words(made: Model) -> None:
     vary = augmenter(made, made.tokenizer, [], model=str(made.path), probability=1.0, candidates=1, device="cpu")
     # After "film" comes "is", after "very" comes "bright": with one candidate that is never the word itself.
     text = vary(Example("the good story is very dull and moving"), random.Random(0)).text
     assert text != "the good story is very dull and moving" and len(text.split()) == 8
 
 
-def test_it_is_an_encoder_to_pretrain_from(made: ModelDir, tmp_path: Path) -> None:
+def test_it_is_an_encoder_to_pretrain_from(made: Model, tmp_path: Path) -> None:
     again = trained(made.path, STUDENT, tmp_path / "again", tmp_path, epochs=1.0)
     assert again.manifest.parents[0]["sha256"] == made.sha256
 
@@ -245,14 +245,14 @@ def test_it_is_an_encoder_to_pretrain_from(made: ModelDir, tmp_path: Path) -> No
 
 @pytest.fixture
 def taught(teacher: Path, tmp_path: Path) -> Iterator[Any]:
-    def teach(student: StudentRecipe, **options: Any) -> ModelDir:
+    def teach(student: StudentRecipe, **options: Any) -> Model:
         pool = pool_file(tmp_path / "pool.txt", pool_rows(64))
         return distilled(teacher, student, tmp_path / "student", unlabeled=pool, device="cpu", threads=1, **options)
 
     yield teach
 
 
-def test_a_student_starts_from_it(made: ModelDir, taught: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_student_starts_from_it(made: Model, taught: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[dict[str, Any]] = []
     fit = compress.training.distill.fit
 
@@ -270,7 +270,7 @@ def test_a_student_starts_from_it(made: ModelDir, taught: Any, monkeypatch: pyte
     assert len(body) > 10 and all(torch.equal(begun[0][name], written[name]) for name in body)
 
 
-def test_phases_that_are_left_keep_their_steps(made: ModelDir, taught: Any) -> None:
+def test_phases_that_are_left_keep_their_steps(made: Model, taught: Any) -> None:
     """Also where the phase that is left reads gold rows alone."""
     phases = (STUDENT.phases[0], Phase((Choice("hard-label"),), text="gold", share=3.0))
     recipe = replace(STUDENT, phases=phases, training=replace(TRAINING, epochs=4.0))
@@ -278,20 +278,20 @@ def test_phases_that_are_left_keep_their_steps(made: ModelDir, taught: Any) -> N
     assert student.manifest.notes["planned_steps"] == 20  # 64 and 40 rows in 4 epochs of 6.5 steps, of which 3 shares
 
 
-def test_another_shape_is_refused(made: ModelDir, taught: Any, tmp_path: Path) -> None:
+def test_another_shape_is_refused(made: Model, taught: Any, tmp_path: Path) -> None:
     deeper = replace(STUDENT, architecture=Choice("transformer", options={"depth": 2}))
     with pytest.raises(CompressError, match="another shape than this student .*layer.1.* is absent"):
         taught(deeper, start=made.path)
     assert not [path for path in tmp_path.iterdir() if "student" in path.name]  # nothing was begun
 
 
-def test_another_family_is_refused(made: ModelDir, taught: Any) -> None:
+def test_another_family_is_refused(made: Model, taught: Any) -> None:
     other = replace(STUDENT, architecture=Choice("distilbert", options={"depth": 1}))
     with pytest.raises(CompressError, match="type is bert and not distilbert"):
         taught(other, start=made.path)
 
 
-def test_only_what_pretrain_made_is_a_start(made: ModelDir, teacher: Path, taught: Any) -> None:
+def test_only_what_pretrain_made_is_a_start(made: Model, teacher: Path, taught: Any) -> None:
     with pytest.raises(CompressError, match="was not made by 'compress pretrain'"):
         taught(STUDENT, start=teacher)
     with pytest.raises(CompressError, match="no phase of the student .* that --start leaves reads the encoder"):
@@ -357,7 +357,7 @@ def test_the_command(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     text = ["--unlabeled", str(tmp_path / "pool.txt"), "--rows", "100"]
     assert execute([*common, "--head-only", *text, "--epochs", "1"]) == 0
     assert "masked-token accuracy" in capsys.readouterr().out
-    opened = ModelDir.open(tmp_path / "out", classifier=False)
+    opened = Model.open(tmp_path / "out", classifier=False)
     assert opened.manifest.data[0]["rows"] == 100
     assert execute([*common, *text, "--epochs", "1", "--force"]) == 0
     before, after = state(encoder), state(tmp_path / "out")

@@ -19,7 +19,7 @@ from compress.cli import execute
 from compress.errors import CompressError
 from compress.inference import compute, processes
 from compress.models.batch import Batch
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.recipes import Choice, Phase
 from compress.training.phases import check_batch_sizes
 from compress.training.training_data import ProcessBatches, average_gradients, counts_of, shares
@@ -105,7 +105,7 @@ def assert_same(one: Path, other: Path) -> None:
         if name.endswith("key.bias"):  # softmax takes it out: its gradient is rounding, which Adam makes steps of
             continue
         torch.testing.assert_close(found[name], expected[name], atol=2e-4, rtol=1e-3)
-    first, second = ModelDir.open(one).manifest, ModelDir.open(other).manifest
+    first, second = Model.open(one).manifest, Model.open(other).manifest
     assert first.files.keys() == second.files.keys() and first.metrics == second.metrics
     assert first.parents == second.parents and first.data == second.data and first.recipe == second.recipe
 
@@ -159,7 +159,7 @@ def test_pretrain(by_two: Path) -> None:
     """Masks are drawn by each process, so that only the rows are the same."""
     losses = [line["loss"] for line in metrics(by_two / "encoder")]
     assert len(losses) == 22 and losses[-1] < losses[0]
-    assert [m["name"] for m in ModelDir.open(by_two / "encoder", classifier=False).manifest.metrics] == [
+    assert [m["name"] for m in Model.open(by_two / "encoder", classifier=False).manifest.metrics] == [
         "masked-token accuracy",
         "masked-token loss",
     ]

@@ -14,16 +14,14 @@ from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
 from compress.inference.runners import Runner
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import Task
 
 RUNTIME = "numpy"
 _FILE_NAME = "majority.safetensors"
 
 
-def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
-) -> None:
+def fit(directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: Model) -> None:
     save_file({"answer": task.prior(gold, classes).astype(np.float32)}, directory / _FILE_NAME)
 
 

@@ -20,7 +20,7 @@ from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
 from compress.inference.runners import Runner
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import Task
 
 RUNTIME = "numpy"
@@ -52,9 +52,7 @@ class Pooling:
         )
 
 
-def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
-) -> None:
+def fit(directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: Model) -> None:
     tokenizer: Any = copy.deepcopy(teacher.tokenizer)
     embedding: Any = teacher.network.get_input_embeddings()
     table = embedding.weight.detach().numpy()

@@ -18,7 +18,7 @@ from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.inference.runners import Runner
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import Task
 
 RUNTIME = "scikit-learn"
@@ -46,9 +46,7 @@ def _vectorizer(vocabulary: dict[str, int] | None = None) -> Any:
     )
 
 
-def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
-) -> None:
+def fit(directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: Model) -> None:
     vectorizer = _vectorizer()
     try:
         features = vectorizer.fit_transform(_texts(train))

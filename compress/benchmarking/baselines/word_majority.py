@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
 from compress.inference.runners import Runner
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import Task
 
 RUNTIME = "numpy"
@@ -25,9 +25,7 @@ _WORDS_NAME = "words.json"
 _TABLE_NAME = "tags.safetensors"
 
 
-def fit(
-    directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: ModelDir
-) -> None:
+def fit(directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: Model) -> None:
     occurrences = [word.casefold() for example in train for word in example.words]
     words = sorted(set(occurrences))
     rows = {word: row for row, word in enumerate(words)}

@@ -26,7 +26,7 @@ from compress.data.tokenization import maximum_length
 from compress.errors import Unavailable
 from compress.inference.runners import LoadedModel
 from compress.models.manifest import MANIFEST_NAME
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 # Named by its module, so that it is imported with the other requirements, before memory is counted.
 TOKENIZERS = {"transformers.models.auto.tokenization_auto": "transformers>=5.23,<6"}
@@ -61,7 +61,7 @@ def interpreter(competitor: ModuleType) -> str:
 
 
 def build(
-    competitor: ModuleType, directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray | None
+    competitor: ModuleType, directory: Path, model: Model, train: Sequence[Example], gold: np.ndarray | None
 ) -> None:
     """Convert a model for a competitor: afterwards it starts the directory."""
     if not hasattr(competitor, "build"):
@@ -70,7 +70,7 @@ def build(
         competitor.build(directory, model, *((train, gold) if getattr(competitor, "NEEDS_TRAIN", False) else ()))
 
 
-def link_model(directory: Path, model: ModelDir, *, weights: bool) -> None:
+def link_model(directory: Path, model: Model, *, weights: bool) -> None:
     """Put a model's config and tokenizer into a directory, and its weights as links if ``weights``.
 
     The manifest stays behind: what a competitor makes of the model is no directory of ours.
@@ -96,7 +96,7 @@ def token_runner(
 
     ``inputs`` are the arrays ``[B, T]`` that ``function`` takes; those the tokenizer does not make are zeros.
     """
-    placed = ModelDir(directory)
+    placed = Model(directory)
     tokenizer = placed.tokenizer
     parameters: int = json.loads((directory / COMPETITOR_NAME).read_text(encoding="utf-8"))["parameters"]
 

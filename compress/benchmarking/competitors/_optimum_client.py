@@ -13,7 +13,7 @@ import numpy as np
 from compress.benchmarking.competitors import link_model, token_runner
 from compress.errors import Unavailable, first_line
 from compress.inference.runners import LoadedModel
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 REQUIRES = {
     "optimum.onnxruntime": "optimum-onnx[onnxruntime]==0.1.0",
@@ -38,7 +38,7 @@ def fit_transformers_4(directory: Path) -> None:
     path.write_text(json.dumps(settings), encoding="utf-8")
 
 
-def export_onnx(model: ModelDir, directory: Path) -> None:
+def export_onnx(model: Model, directory: Path) -> None:
     """Export a torch model to ``directory/model.onnx``: ``from_pretrained(..., export=True)``."""
     from optimum.onnxruntime import ORTModelForSequenceClassification
 

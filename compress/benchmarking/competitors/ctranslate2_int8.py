@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runner
 from compress.errors import Unavailable
 from compress.inference.runners import LoadedModel
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 REQUIRES = {"ctranslate2": "ctranslate2>=4.8", **TOKENIZERS}
 DEVICES = ("cpu",)
@@ -33,7 +33,7 @@ HEADS: Mapping[str, tuple[Sequence[str], Callable[[np.ndarray], np.ndarray]]] = 
 }
 
 
-def build(directory: Path, model: ModelDir) -> None:
+def build(directory: Path, model: Model) -> None:
     from ctranslate2.converters import TransformersConverter
 
     model_type = str(model.config["model_type"])

@@ -17,7 +17,7 @@ from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.errors import Unavailable, first_line
 from compress.inference.runners import Runner
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 # 0.8.0 is the last whose requirements allow the transformers of this package.
 REQUIRES = {"model2vec": "model2vec[distill]==0.8.0"}
@@ -34,7 +34,7 @@ def _features(static: Any, sides: list[list[str]], max_length: int) -> np.ndarra
     )
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray) -> None:
+def build(directory: Path, model: Model, train: Sequence[Example], gold: np.ndarray) -> None:
     try:
         from model2vec.distill import distill_from_model
     except ImportError as error:  # without the extra "distill"

@@ -17,7 +17,7 @@ from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runn
 from compress.data.examples import Example
 from compress.errors import Unavailable, first_line
 from compress.inference.runners import LoadedModel
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling import input_names
 
 REQUIRES = {"openvino": "openvino>=2026.4", "nncf": "nncf>=3.4", **TOKENIZERS}
@@ -27,7 +27,7 @@ CALIBRATION_ROWS = 300
 GRAPH_NAME = "openvino_model.xml"
 
 
-def build(directory: Path, model: ModelDir, train: Sequence[Example], gold: np.ndarray) -> None:
+def build(directory: Path, model: Model, train: Sequence[Example], gold: np.ndarray) -> None:
     import nncf
     import openvino
     import torch

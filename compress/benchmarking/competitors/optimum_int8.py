@@ -23,10 +23,10 @@ from compress.benchmarking.competitors._optimum_client import (  # noqa: F401  c
 )
 from compress.host import describe_host
 from compress.inference.runners import LoadedModel
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 
-def build(directory: Path, model: ModelDir) -> None:
+def build(directory: Path, model: Model) -> None:
     from optimum.onnxruntime import ORTQuantizer
     from optimum.onnxruntime.configuration import AutoQuantizationConfig
 

@@ -18,10 +18,10 @@ from compress.benchmarking.competitors._optimum_client import (  # noqa: F401  c
     open_onnx,
 )
 from compress.inference.runners import LoadedModel
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 
-def build(directory: Path, model: ModelDir) -> None:
+def build(directory: Path, model: Model) -> None:
     link_model(directory, model, weights=False)
     export_onnx(model, directory)
     fit_transformers_4(directory)

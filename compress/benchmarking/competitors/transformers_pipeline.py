@@ -16,7 +16,7 @@ from compress.data.examples import Example
 from compress.data.tokenization import maximum_length
 from compress.inference.runners import Runner
 from compress.inference.torch_run import open_torch
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 
 REQUIRES = {"transformers.pipelines": "transformers>=5.23,<6"}
 DEVICES = ("cpu", "cuda")
@@ -26,7 +26,7 @@ def start(directory: Path, *, threads: int, device: str) -> Runner:
     """The pipeline tokenises whole texts, pads, runs and sorts classes by score, which is undone here."""
     from transformers import pipeline
 
-    placed = ModelDir(directory)
+    placed = Model(directory)
     model = open_torch(directory, threads=threads, device=device)
     tokenizer = placed.tokenizer
     opened: Any = pipeline("text-classification", model=model, tokenizer=tokenizer, device=device)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.errors import refuse
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.tasks import of_network
 
 
@@ -31,7 +31,7 @@ def build(
     Raises:
         CompressError: no such model, an ONNX one, another vocabulary, or weights missing beside the head.
     """
-    encoder = ModelDir.open(model, classifier=False)
+    encoder = Model.open(model, classifier=False)
     refuse((encoder.is_onnx, f"{model} is an ONNX model, which cannot be trained; give the one it was exported from"))
     encoder.check_vocabulary(tokenizer)
     config: Any = teacher.config

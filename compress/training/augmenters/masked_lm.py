@@ -20,7 +20,7 @@ from compress.data.tokenization import maximum_length
 from compress.errors import refuse
 from compress.inference.compute import resolve_device
 from compress.models.loading import load_network, unfit
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.training.augmenters._common import (
     Neighbours,
     Proposals,
@@ -41,7 +41,7 @@ _REMEMBERED_TEXTS = 8  # the variants of a row are drawn in turn
 
 
 def augmenter(
-    teacher: ModelDir,
+    teacher: Model,
     tokenizer: PreTrainedTokenizerFast,
     corpus: Iterable[Example],
     *,
@@ -82,7 +82,7 @@ def open_masked_lm(directory: str | Path) -> tuple[PreTrainedModel, PreTrainedTo
     Raises:
         CompressError: there is none, its head has no weights, or its tokenizer has no mask token.
     """
-    opened = ModelDir.open(directory, classifier=False)
+    opened = Model.open(directory, classifier=False)
     network, found = load_network(AutoModelForMaskedLM, opened.path)
     tokenizer = opened.tokenizer
     missing = unfit(found)  # transformers would go on with random ones

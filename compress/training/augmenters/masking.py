@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from compress.data.examples import Example, texts_of
 from compress.errors import refuse
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.training.augmenters._common import check_share, vary_sides
 from compress.training.training_data import Variation
 
@@ -32,7 +32,7 @@ COUNTED_ROWS = 1_000_000  # bands hardly change after this many rows, and counti
 
 
 def augmenter(
-    teacher: ModelDir,
+    teacher: Model,
     tokenizer: PreTrainedTokenizerFast,
     corpus: Iterable[Example],
     *,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from transformers import PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.training.augmenters._common import (
     check_rewording,
     embedding_neighbours,
@@ -24,7 +24,7 @@ from compress.training.training_data import Variation
 
 
 def augmenter(
-    teacher: ModelDir,
+    teacher: Model,
     tokenizer: PreTrainedTokenizerFast,
     corpus: Iterable[Example],
     *,

@@ -16,7 +16,7 @@ from compress.data.examples import Example
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.models import networks
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.saving import save_model
 from compress.requests.compression import export
 from tests.models.modeling.test_pruned import logits_without_compress
@@ -60,7 +60,7 @@ def test_logits_stay_in_larger_batches_and_other_directories(name: str, form: st
     reopened, _ = load(tmp_path / "made")
     with torch.no_grad():
         torch.testing.assert_close(reopened(**inputs).logits, expected)
-    exported = export(ModelDir.open(tmp_path / "made"), tmp_path / "onnx")
+    exported = export(Model.open(tmp_path / "made"), tmp_path / "onnx")
     mask = inputs["attention_mask"].bool()
     rounded = tmp_path / "int8.onnx"
     plugins.find("quantizers", "onnx-dynamic").function(exported.path / "model.onnx", rounded)

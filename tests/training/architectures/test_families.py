@@ -20,7 +20,7 @@ from transformers import (
 from compress import plugins
 from compress.errors import CompressError
 from compress.models.components import embeddings_of, head_of
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling import input_names
 from compress.models.modeling.families import layers_of
 from compress.models.prunable_units import attention_layers, heads_per_layer
@@ -188,9 +188,9 @@ def test_a_distilbert_takes_the_layers_that_start_says() -> None:
 def test_the_tokenizer_of_a_distilbert_makes_no_segments(tmp_path: Path) -> None:
     """A client that feeds what the tokenizer gives would hand over an input that the class does not take."""
     teacher = classifier("bert")
-    directory = ModelDir.open(write(tmp_path / "student", build("distilbert", teacher)))
+    directory = Model.open(write(tmp_path / "student", build("distilbert", teacher)))
     assert list(directory.tokenizer("the film")) == ["input_ids", "attention_mask"]
-    kept = ModelDir.open(write(tmp_path / "teacher", teacher)).tokenizer
+    kept = Model.open(write(tmp_path / "teacher", teacher)).tokenizer
     assert list(kept("the film")) == ["input_ids", "token_type_ids", "attention_mask"]
 
 

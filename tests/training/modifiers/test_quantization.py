@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedModel
 from compress.errors import CompressError
 from compress.models.components import example_inputs
 from compress.models.integer_rounding import fake_symmetric, grid_of
-from compress.models.model_dir import ModelDir
+from compress.models.model_dir import Model
 from compress.models.modeling.families import layers_of
 from compress.quantization.hessian_sensitivity import PARTS
 from compress.recipes import Choice, Phase, StudentRecipe, load_recipe
@@ -282,7 +282,7 @@ def test_a_control_and_a_later_student_claim_no_ranges(tmp_path: Path) -> None:
     model = classifier("bert")
     model.config.activation_ranges = dict.fromkeys(linears(model), 3.0)
     teacher = write(tmp_path / "teacher", model)
-    assert ModelDir.open(teacher).config["activation_ranges"]
+    assert Model.open(teacher).config["activation_ranges"]
     rows: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "threads": 1, "device": "cpu"}
     made = distilled(teacher, recipe(Choice("fake-quantization")), tmp_path / "c", control=True, **rows)
     assert "activation_ranges" not in made.config
