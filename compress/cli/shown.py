@@ -218,17 +218,15 @@ def _reported(asked: Any, page: Path) -> dict[str, Any]:
     return {"page": page}
 
 
-def _searched(asked: Any, made: Path) -> dict[str, Any]:
+def _searched(asked: Any, made: Any) -> dict[str, Any]:
     from compress.reporting.search_page import verdict
-    from compress.searching.search import CONTENT_NAME
 
-    found = json.loads((made / CONTENT_NAME).read_text(encoding="utf-8"))
-    page, best = made / "report.html", made / "best"
+    found, page, best = made.content, made.path / "report.html", made.path / "best"
     model = best if best.is_dir() else None
     tell("\n".join(verdict(found)))
     tell(f"Page: {page}" + (f"; model: {model}" if model else ""))
     code = ExitCode.DONE if found["met"] else ExitCode.BROKEN
-    return {"path": made, "page": page, "best": model, **found, "exit_code": code}
+    return {"path": made.path, "page": page, "best": model, **found, "exit_code": code}
 
 
 # By the class of the request; of others the result is a model directory.

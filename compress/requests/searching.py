@@ -1,18 +1,44 @@
 """What a search for a student is asked for."""
 
-from dataclasses import KW_ONLY
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+from compress.errors import CompressError
 from compress.fields import option, validated
+from compress.models.cascade_dir import open_model
+from compress.models.model_dir import Model
 from compress.requests import OUTPUT, AnyModel, Duration, Output, Rows, Text, function
 from compress.requests.groups import Checks, LabelColumns, Searching, Written
 
-if TYPE_CHECKING:
-    from pathlib import Path
-else:
-    Path = Any
-
 DEFAULT_TIME_LIMIT_S = 7200.0
+BEST, CONTENT_NAME = "best", "search.json"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search has found, in its directory ``path``; ``report.html`` there says how."""
+
+    path: Path
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The figures of ``search.json``: ``met`` says whether a student meets the budget."""
+        found: dict[str, Any] = json.loads((self.path / CONTENT_NAME).read_text(encoding="utf-8"))
+        return found
+
+    @cached_property
+    def best(self) -> Model:
+        """The winner, a model or a cascade.
+
+        Raises:
+            CompressError: there is none.
+        """
+        if not (self.path / BEST).is_dir():
+            raise CompressError(f"no student met the budget; {self.path / 'report.html'} says what was tried")
+        return open_model(self.path / BEST)
 
 
 @validated
@@ -44,7 +70,7 @@ class SearchLimits:
 
 
 @validated
-class Search(Written["Path"], LabelColumns, SearchLimits, Checks, Searching):
+class Search(Written[SearchResult], LabelColumns, SearchLimits, Checks, Searching):
     """Find the student that meets a budget of accuracy, speed and size.
 
     Shapes of n-gram models, CNNs, BiLSTMs, small transformers and the pruned teacher are timed before they are
@@ -66,6 +92,9 @@ class Search(Written["Path"], LabelColumns, SearchLimits, Checks, Searching):
     test: Rows = option(
         default=None, help="Labelled rows that take no part, and that the winner is measured on.", metavar="FILE"
     )
+
+    def open_made(self, path: Path) -> SearchResult:
+        return SearchResult(path)
 
 
 search = function(Search)

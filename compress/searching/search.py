@@ -33,7 +33,7 @@ from compress.reporting.search_page import search_page
 from compress.requests import Request
 from compress.requests.compression import Cascade, Export, Prune, Quantize
 from compress.requests.labelling import Label, label
-from compress.requests.searching import Search, SearchLimits
+from compress.requests.searching import BEST, CONTENT_NAME, Search, SearchLimits, SearchResult
 from compress.requests.training import Distill
 from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import Joined, join
@@ -41,8 +41,7 @@ from compress.searching.making import Trainer, ValidationRows, pruning_of, quiet
 from compress.searching.space import QUANTIZER, ShapeSampler, import_optuna, space_for
 from compress.searching.trials import RUNGS, SearchBudget, Trial, choose, closest, closest_shape, front_of
 
-BEST = "best"
-CONTENT_NAME, FRONT_NAME, TRIALS_NAME = "search.json", "front.jsonl", "trials.jsonl"
+FRONT_NAME, TRIALS_NAME = "front.jsonl", "trials.jsonl"
 TEST_NAME, SAMPLER_NAME = "results.jsonl", "sampler.json"
 MEASURING_S = 60.0
 
@@ -53,8 +52,8 @@ _AGAIN = (
 )
 
 
-def search(request: Search) -> Path:
-    """Search for the student that meets a budget, and return the directory of what was found.
+def search(request: Search) -> SearchResult:
+    """Search for the student that meets a budget, and return what was found.
 
     ``best`` in it is the winner, a model or a cascade, where one met the budget on validation rows. ``search.json``
     says whether that is so and test rows do not refute it. Timing takes as many threads as trainings, by default one.
@@ -105,7 +104,7 @@ def search(request: Search) -> Path:
         write_page(search_page(content), stage.working)
         recipe = {"budget": content["budget"], **content["limits"]}
         stage.finish(kind="search", recipe=recipe, notes={"met": content["met"]})
-    return stage.output
+    return SearchResult(stage.output)
 
 
 @dataclass(frozen=True)

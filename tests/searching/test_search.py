@@ -27,7 +27,7 @@ from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
 from compress.requests import FileList
 from compress.requests.compression import cascade
-from compress.requests.searching import Search
+from compress.requests.searching import Search, SearchResult
 from compress.searching import making, space
 from compress.searching import search as search_module
 from compress.searching.exploration import Exploration
@@ -118,9 +118,7 @@ def data(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def searched(teacher: Any, output: Path, rows: dict[str, Any], **options: Any) -> dict[str, Any]:
     options = {"trials": None if "time_limit" in options else 3, "device": "cpu", "threads": 1, **options}
-    made = compress.search(teacher, output, **rows, **options)
-    found: dict[str, Any] = json.loads((made / "search.json").read_text())
-    return found
+    return compress.search(teacher, output, **rows, **options).content
 
 
 @pytest.fixture(scope="module")
@@ -138,9 +136,19 @@ def test_the_best_is_a_model_that_predicts(finished: Path) -> None:
     assert best.manifest.stage == ("quantize" if row["precision"] == "int8" else "export")
     assert best.manifest.metrics[0]["value"] == row["value"] and best.manifest.notes["checked"] is True
     rows = validation_rows()
-    predicted = compress.load(finished / "best").predict([example.text for example in rows])
+    predicted = SearchResult(finished).best.predict([example.text for example in rows])
     right = [one["label"] == example.label for one, example in zip(predicted, rows, strict=True)]
     assert sum(right) / len(right) == pytest.approx(row["value"])
+
+
+def test_without_an_output_a_search_lies_in_the_cache_and_without_a_winner_says_so(
+    finished: Path, tmp_path: Path
+) -> None:
+    found = Search.open_made(None, finished)  # type: ignore[arg-type]
+    assert found == SearchResult(finished) and found.content["met"] is True
+    (tmp_path / "search.json").write_text("{}")
+    with pytest.raises(CompressError, match="no student met the budget; .*report.html says what was tried"):
+        _ = SearchResult(tmp_path).best
 
 
 def test_every_file_of_the_directory_is_there_and_says_the_same(finished: Path) -> None:
