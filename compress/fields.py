@@ -80,9 +80,14 @@ def validated(declared: type[Any]) -> Any:
             raise CompressError(
                 f"{snake_case(made)}() takes {', '.join(positional)} by position, and everything else by name"
             )
+        given = dict(zip(positional, arguments, strict=False))
+        if twice := [*given.keys() & named.keys()]:
+            raise CompressError(
+                f"{snake_case(made)}() is given {twice[0]} twice, by position and by name; leave one out"
+            )
         try:
             # By name: pydantic takes the fields of groups by position too.
-            build(self, **dict(zip(positional, arguments, strict=False)), **named)
+            build(self, **given, **named)
         except pydantic.ValidationError as error:
             unknown = f"{snake_case(made)}() has no argument {{!r}}."
             raise CompressError("; ".join(sentences(error, made, unknown, _IN_PYTHON))) from None
@@ -115,6 +120,7 @@ _IN_PYTHON = {
     "finite_number": "must be a finite number",
     "string_type": "must be text",
     "tuple_type": "must be a list",
+    "dict_type": "must be a dict",
     "callable_type": "must be a function of a title, the steps done and all steps",
     "dataclass_exact_type": "must be of type {class_name}",
     "literal_error": "must be one of {expected}",

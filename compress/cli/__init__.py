@@ -126,8 +126,9 @@ class Command(click.Command):
 def _check_given_once(option: click.Option, values: list[Any], context: click.Context) -> None:
     """Refuse a second value of an option that takes one; a flag may be repeated, but not contradicted."""
     if option.is_flag and len({*values}) > 1:
-        yes, no = option.opts[0], option.secondary_opts[0]
-        raise click.UsageError(f"{yes} and {no} contradict each other; leave one out", context)
+        alike = [one for one in context.command.params if one.name == option.name]
+        flags = [flags[0] for one in alike for flags in (one.opts, one.secondary_opts) if flags]
+        raise click.UsageError(f"{' and '.join(flags)} contradict each other; leave one out", context)
     if not option.is_flag and not option.multiple and len(values) > 1:
         kept = " or ".join(dict.fromkeys(values))
         raise click.UsageError(f"{option.opts[0]} is given twice; it takes one value, so keep {kept}", context)

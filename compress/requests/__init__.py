@@ -180,7 +180,9 @@ class Request(Generic[Result]):
         field = fields_of(self)[name]
         declared, flag = declared_of(field), flag_of(name, field, value)
         number = "{:.10g}s" if kind_of(field) in {"duration", "seconds"} else "{:.6g}"
-        if isinstance(value, Mapping):
+        if kind_of(field) == "share":
+            value = "/".join(map(str, value))
+        if isinstance(value, Mapping) and kind_of(field) == "assignments":
             value = tuple(f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in value.items())
         for one in value if isinstance(value, tuple) else [value]:
             named = isinstance(one, int | float) or _is_path(one)

@@ -160,7 +160,7 @@ class Check(Request[Any], BudgetLimits):
                 "--over-seeds is for --max-accuracy-drop alone: give that, and other limits in another command; in a "
                 "file of budgets it is a key of a [[budget]]"
             )
-        if not older and not self.max_baseline_drop is self.max_baseline_slowdown is None:
+        if not older and (self.max_baseline_drop is not None or self.max_baseline_slowdown is not None):
             yield "--max-baseline-drop and --max-baseline-slowdown need --baseline or --against"
 
 

@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from compress.data import Example, LabelledData, Overlap, TextSource, load_rows, open_text
+from compress.data import Example, LabelledData, Overlap, TextSource, content_sha256, load_rows, open_text
 from compress.data.formats.text_files import FORMATS
 from compress.escaping.uris import is_uri, local_path
 from compress.fields import fields_of, is_given, kind_of, option, validated
@@ -85,7 +85,9 @@ class Written(Request[Result]):
         name = command_name(type(self)).rpartition(" ")[2]
         output = getattr(self, "output", None)
         if output is None:
-            of = hashlib.sha256(json.dumps([name, key, data], sort_keys=True, default=str).encode()).hexdigest()
+            content = [_content_sha256(one) for value in opened.values() for one in _sources(value)]
+            decides = json.dumps([name, key, data, content], sort_keys=True, default=str)
+            of = hashlib.sha256(decides.encode()).hexdigest()
             recipe = getattr(self, "student", None) or name
             output = cache_place("made", name) / f"{getattr(recipe, 'name', Path(str(recipe)).stem)}-{of[:16]}"
             if output.is_dir() and not self.force:
@@ -119,6 +121,15 @@ class Written(Request[Result]):
     def open_made(self, path: Path) -> Result:
         """Open a result that the cache has."""
         return cast(Result, Model.open(path, classifier=False))
+
+
+def _sources(value: Any) -> list[TextSource]:
+    return [one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, TextSource)]
+
+
+def _content_sha256(source: TextSource) -> str:
+    """Hash the rows of a source with their values: its key has its place, which the same file keeps when it changes."""
+    return content_sha256(replace(row, tags=row.values) if row.values else row for row in source)
 
 
 def named_inputs(request: Request[Any]) -> Iterator[str]:

@@ -32,6 +32,12 @@ def _share(value: Any) -> Any:
     raise ValueError("is not K/N with K from 1 to N, such as 1/4 to 4/4")
 
 
+def _engine(value: Any) -> Any:
+    if value not in ("local", "ray") and not hasattr(value, "elsewhere"):
+        raise ValueError("is not 'local' or 'ray'")
+    return value
+
+
 @validated
 class Label(Written[Any], TextColumns, Placing):
     """Run the teacher once over unlabelled text and keep its logits. Resumable."""
@@ -60,7 +66,7 @@ class Label(Written[Any], TextColumns, Placing):
         help="Label only every N-th shard of 2,048 rows, beginning with the K-th, such as 3/8; 'compress labels merge' "
         "joins the N directories.",
     )
-    engine: Annotated[Any, Holds("engine")] = option(
+    engine: Annotated[Any, Holds("engine"), pydantic.BeforeValidator(_engine)] = option(
         default="local",
         decides=False,
         help="ray labels in several worker processes, each with --threads threads (default 1) or a GPU.",

@@ -165,6 +165,12 @@ def test_odd_arguments_are_one_sentence(
     assert terminal_text(said) == said
 
 
+def test_flags_of_one_field_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["distill", "--drop-overlap", "--refuse-overlap", "--teacher", "x", "--student", "y", "-o", "z"]
+    assert execute(words) == 2
+    assert "--drop-overlap and --refuse-overlap contradict each other; leave one out" in capsys.readouterr().err
+
+
 def run(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
     script = f"{sys.executable} -P -m compress {command}"
     return subprocess.run(["bash", "-c", script], cwd=folder, env=os.environ | environment, capture_output=True)

@@ -18,6 +18,9 @@ from compress.errors import CompressError
 from compress.fields import declared_of, fields_of, option_of, snake_case
 from compress.requests import Request
 from compress.requests.benchmarking import Benchmark, Replay
+from compress.requests.compression import Quantize
+from compress.requests.labelling import Label
+from compress.requests.searching import Search
 from compress.requests.training import Distill, Finetune
 from tests.support.tiny import examples, torch_directory
 
@@ -183,3 +186,35 @@ def test_json_is_all_that_standard_output_holds(tmp_path: Path, capsys: pytest.C
         found = json.loads(capsys.readouterr().out)
         assert found["path"] == str(tmp_path / "made") and found["size_bytes"] > 0
         assert found["task"] == "classification" and found["stage"] == command
+
+
+def test_commands_of_shards_and_of_mappings_in_memory_can_be_typed() -> None:
+    label = Label("t", "x", "o", shard="1/2")
+    assert label.command.endswith("--shard 1/2")
+    search = Search("t", "o", unlabeled="x", train="a", validation="b", label_map={"0": "bad"})
+    assert search.command.endswith("--label-map FILE")
+
+
+def test_wrong_arguments_are_one_sentence() -> None:
+    for wrong, sentence in (
+        (lambda: Label("t", "x", "o", engine="rya"), "engine = 'rya' is not 'local' or 'ray'"),
+        (lambda: Quantize("m", options=[("a", 1)]), "must be a dict"),  # type: ignore[arg-type]
+        (lambda: Distill("t", "s", teacher="x"), "is given teacher twice, by position and by name"),  # type: ignore[misc]
+    ):
+        with pytest.raises(CompressError, match=sentence):
+            wrong()
+
+
+def test_a_result_in_the_cache_is_of_the_content_and_the_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPRESS_CACHE", str(tmp_path / "cache"))
+    table = tmp_path / "v.csv"
+    table.write_text("title,body,label\na,b,good\nc,d,bad\n")
+    first = compress.import_labels(table, label="label", text_column="title")
+    assert compress.import_labels(table, label="label", text_column="title").path == first.path
+    other = compress.import_labels(table, label="label", text_column="body")
+    assert [example.text for example, _ in other] == ["b", "d"]
+    table.write_text("title,body,label\na,b,bad\nc,d,good\n")
+    changed = compress.import_labels(table, label="label", text_column="title")
+    assert len({first.path, other.path, changed.path}) == 3

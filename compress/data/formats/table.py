@@ -144,8 +144,11 @@ class Lines:
 
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file, unzipping it when its first bytes say so."""
-    with regular_file(path).open("rb") as raw:
-        start = raw.read(2)
+    try:
+        with regular_file(path).open("rb") as raw:
+            start = raw.read(2)
+    except PermissionError:
+        raise CompressError(f"{printable_name(path.name)} cannot be read: check its permissions.") from None
     refuse((not start, f"{printable_name(path.name)} is empty: give a file with at least one row."))
     return io.BufferedReader(Unzipped(path), 2**17) if start == b"\x1f\x8b" else path.open("rb")
 
