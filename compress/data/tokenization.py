@@ -165,7 +165,7 @@ class TextEncoder:
         return [self._end(text, _ID_BYTES * size) for text, size in zip(texts, kept, strict=True)]
 
     def _end(self, items: Items, size: int) -> Items:
-        """Return those items that are read where only so many are."""
+        """Return the first ``size`` items, or the last where texts are cut on the left."""
         return items[max(len(items) - size, 0) :] if self._is_left else items[:size]
 
     def _read(

@@ -144,7 +144,7 @@ def view(
     currency: str = "",
     texts: Mapping[str, Sequence[str]] | None = None,
 ) -> Page:
-    """Return the report of results, with the locks that lie beside their files.
+    """Return the report of results, with the lock of each file.
 
     Args:
         texts: the rows of a data set by its content hash; they are shown on the page and nowhere else.

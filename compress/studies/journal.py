@@ -45,7 +45,7 @@ class StageEntry:
     seconds: float | None
 
     def others(self, asked: Self) -> str:
-        """Name the inputs in which it differs from what is asked for."""
+        """Return the names of the inputs that have changed, in one text."""
         changed = [
             key for key in sorted({*self.inputs, *asked.inputs}) if self.inputs.get(key) != asked.inputs.get(key)
         ]
