@@ -4,6 +4,10 @@ Reading, labelling, choosing, measuring and writing are done by process 0 alone.
 :func:`together`: the others, which wait in :func:`run_command`, get its arguments and call it too. They write nothing
 and print nothing. Process 0 leads them by messages in the store that ``torchrun`` keeps: waiting for one takes no core,
 and may take as long as a teacher needs for its labels.
+
+This is for several GPUs or machines and saves no time on one CPU. 'compress distill' with minilm-3 on 600 rows, two
+cores: 24 steps take 17 s in one process of two threads and 33 s in two processes of one (one turn on a quiet machine);
+96 steps take 55 CPU seconds in one process of one thread and 90 in two (medians of three turns).
 """
 
 import json
@@ -19,7 +23,7 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.progress import logger, quiet_libraries
 
 if TYPE_CHECKING:
@@ -83,11 +87,13 @@ def together(function: Callable[..., Result], device: str, *arguments: Any) -> R
     """
     if world_size() == 1:
         return function(*arguments)
-    if not _state["leads"]:
-        raise CompressError(
+    refuse(
+        (
+            not _state["leads"],
             "several processes train together from the command line only (torchrun ... -m compress), and no more after "
-            "one of them has failed; type the command again to go on"
+            "one of them has failed; type the command again to go on",
         )
+    )
     messages = _messages()
     messages.tell(CALL, device)
     try:
@@ -173,9 +179,6 @@ class _Messages:
             return True
         return False
 
-    def left(self) -> None:
-        self.own.set(f"left {self.call} {rank()}", "")
-
     def all_left(self) -> bool:
         """Tell whether the others leave the running call, soon."""
         with suppress(RuntimeError):
@@ -223,7 +226,7 @@ def _follow() -> int:
                 if not messages.hears_fault():  # process 0 waits for this one: it goes on when the connection is closed
                     print(f"Error in process {rank()}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
                     os._exit(FAILED)
-            messages.left()
+            messages.own.set(f"left {messages.call} {rank()}", "")
 
 
 @contextmanager
