@@ -33,9 +33,7 @@ from typing import TYPE_CHECKING, Any, Self
 from compress import tasks
 from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.errors import CompressError, interruptions, refuse, system_fault
-from compress.escaping.characters import visible
-from compress.escaping.markdown import Markdown, markdown_text
-from compress.escaping.uris import is_uri, without_secrets
+from compress.escaping import Markdown, is_uri, markdown_text, visible, without_secrets
 from compress.files import printable_name, write_atomically
 from compress.host import describe_host, library_versions
 from compress.models.loading import load_network
@@ -219,8 +217,10 @@ def check_free(output: str | Path, force: bool = False) -> None:
 
 
 def ended_early(output: str | Path) -> Any:
-    """Return the hash of the request that a finished directory goes on with, if there is one."""
-    return Manifest.read(Path(output) / MANIFEST_NAME).notes.get(ENDED_EARLY)
+    """Return the hash of the request that a finished directory goes on with; None where its manifest has none."""
+    with suppress(CompressError):
+        return Manifest.read(Path(output) / MANIFEST_NAME).notes.get(ENDED_EARLY)
+    return None
 
 
 def set_aside(path: Path) -> None:

@@ -9,8 +9,22 @@ import pydantic
 from compress.fields import is_given, option, validated
 from compress.models.model_dir import Model
 from compress.recipes import Training as Hyperparameters
-from compress.requests import OUTPUT, AnyModel, Labels, Output, Recipe, Rows, Text, function
-from compress.requests.groups import MAX_LENGTH, Checks, LabelColumns, TextColumns, Trained, Written
+from compress.requests import (
+    MAX_LENGTH,
+    OUTPUT,
+    AnyModel,
+    Checks,
+    LabelColumns,
+    Labels,
+    Output,
+    Recipe,
+    Rows,
+    Text,
+    TextColumns,
+    Trained,
+    Written,
+    function,
+)
 
 
 @validated
@@ -79,7 +93,7 @@ class Distill(Written[Model], LabelColumns, Checks, Trained):
     output: Output = OUTPUT
     _: KW_ONLY
     unlabeled: Text = option(default=None, help="Text that the teacher labels first; may be repeated.", metavar="FILE")
-    rows: int = option(default=0, ge=0, help="Use only so many unlabelled rows, spread evenly; 0 is all.")
+    rows: int | None = option(default=None, ge=0, help="Use only so many unlabelled rows, spread evenly; 0 is all.")
     labels: Labels = option(
         default=(),
         metavar="DIR",

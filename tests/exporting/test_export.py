@@ -291,8 +291,11 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         export(unknown, tmp_path / "onnx")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("mine")
-    with pytest.raises(CompressError, match="already exists"):
-        export(torch_directory("bert"), tmp_path / "taken")
+    for manifest in (None, "{"):  # a damaged one is somebody's work too
+        if manifest:
+            (tmp_path / "taken" / "compress.json").write_text(manifest)
+        with pytest.raises(CompressError, match="already exists"):
+            export(torch_directory("bert"), tmp_path / "taken")
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
