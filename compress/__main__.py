@@ -4,16 +4,6 @@ import os
 import sys
 
 
-def forget_current_folder() -> None:
-    """Import nothing of the folder that ``python -m compress`` was typed in, unless this package itself lies there.
-
-    Libraries try to import what may not be installed, such as z3, and would find a folder of that name.
-    """
-    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()] and sys.path[0] != home:
-        del sys.path[0]
-
-
 def command_line() -> None:
     """Run what was typed; an interruption while the command line is imported is one sentence as well."""
     try:
@@ -25,5 +15,9 @@ def command_line() -> None:
 
 
 if __name__ == "__main__":
-    forget_current_folder()
+    # Import nothing of the folder that this was typed in, unless the package itself lies there: libraries try to import
+    # what may not be installed, such as z3, and would find a folder of that name.
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()] and sys.path[0] != home:
+        del sys.path[0]
     command_line()

@@ -14,7 +14,7 @@ import pydantic
 import pydantic.dataclasses
 from pydantic.fields import FieldInfo
 
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, refuse
 
 _CONFIG = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True, extra="forbid", allow_inf_nan=False)
 
@@ -76,10 +76,12 @@ def validated(declared: type[Any]) -> Any:
 
     @functools.wraps(build)
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        if len(arguments) > len(positional):
-            raise CompressError(
-                f"{snake_case(made)}() takes {', '.join(positional)} by position, and everything else by name"
+        refuse(
+            (
+                len(arguments) > len(positional),
+                f"{snake_case(made)}() takes {', '.join(positional)} by position, and everything else by name",
             )
+        )
         given = dict(zip(positional, arguments, strict=False))
         if twice := [*given.keys() & named.keys()]:
             raise CompressError(
@@ -173,17 +175,12 @@ def sentences(
                 allowed = misfits.pop(where, [])
                 if allowed and not any(other.startswith((f"{where}.", f"{where}[")) for _, other in places):
                     said = " or ".join(allowed).replace(" or is not of type", " or").replace(" or is not", " or")
-                    form = _list_of(where, value) if allowed == [_IN_FILES["tuple_type"]] else ""
-                    yield f"{where} = {value!r:.200} {said}{form}"
+                    if allowed == [_IN_FILES["tuple_type"]] and isinstance(value, Mapping):  # one table of several
+                        said += f"; write {'it in brackets, [ ]' if '[' in where else f'[{where}] as [[{where}]]'}"
+                    yield f"{where} = {value!r:.200} {said}"
             case _:
                 said = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
                 yield f"{where} = {value!r:.200} {said}" if where else said
-
-
-def _list_of(where: str, value: Any) -> str:
-    """Say how a table becomes a list of tables."""
-    form = f"[{where}] as [[{where}]]" if "[" not in where else "it in brackets, [ ]"
-    return f"; write {form}" if isinstance(value, Mapping) else ""
 
 
 def _place(declared: Any, location: tuple[int | str, ...]) -> tuple[Any, str]:
@@ -217,8 +214,7 @@ def fields_of(declared: Any) -> dict[str, FieldInfo]:
 
 
 def declared_of(field: FieldInfo) -> Declared:
-    extra = cast("dict[str, Any]", field.json_schema_extra or {})
-    return cast(Declared, extra.get("declared", Declared()))
+    return cast(Declared, cast("dict[str, Any]", field.json_schema_extra or {}).get("declared", Declared()))
 
 
 def kind_of(field: FieldInfo) -> str:

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from compress.escaping.uris import without_secrets
+from compress.escaping import without_secrets
 
 LIBRARIES = (
     "torch",
@@ -58,8 +58,11 @@ _KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 @cache
 def library_versions() -> dict[str, str]:
     """Return the version of this package, installed or not, and of every library that can change a number."""
-    own = sys.modules["compress"].__version__  # an import would go up the layers
-    return {"python": platform.python_version(), "compress": own, **installed_versions(LIBRARIES)}
+    return {
+        "python": platform.python_version(),
+        "compress": sys.modules["compress"].__version__,  # an import would go up the layers
+        **installed_versions(LIBRARIES),
+    }
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TypeVar
+from typing import TypeVar
 
-from compress.escaping.terminal import terminal_text
+from compress.escaping import terminal_text
 
 logger = logging.getLogger("compress")
 
@@ -135,22 +135,15 @@ def bar(title: str, total: int | None) -> Iterator[Advance]:
     )
     with RichProgress(*columns, console=console, transient=True, speed_estimate_period=ESTIMATE_S) as drawn:
         task = drawn.add_task(terminal_text(title), total=total)
-        with _messages_above(console.file):
-            yield lambda steps: drawn.advance(task, steps)
-
-
-@contextmanager
-def _messages_above(replaced: IO[str]) -> Iterator[None]:
-    """Send messages to standard error as it is now: rich has replaced it, to print lines above its bar."""
-    streaming = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
-    handlers = [handler for handler in streaming if handler.stream is replaced]
-    for handler in handlers:
-        handler.setStream(sys.stderr)
-    try:
-        yield
-    finally:
+        streaming = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
+        handlers = [handler for handler in streaming if handler.stream is console.file]
         for handler in handlers:
-            handler.setStream(replaced)
+            handler.setStream(sys.stderr)  # rich has replaced it, to print messages above its bar
+        try:
+            yield lambda steps: drawn.advance(task, steps)
+        finally:
+            for handler in handlers:
+                handler.setStream(console.file)
 
 
 def for_terminal(quiet: bool = False) -> Progress:

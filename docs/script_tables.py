@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.results.formatting import points, span, table, times
-from compress.escaping.markdown import Markdown
+from compress.escaping import Markdown
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 Line = dict[str, Any]

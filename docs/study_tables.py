@@ -22,7 +22,7 @@ from compress.benchmarking.results.formatting import (
     times,
 )
 from compress.benchmarking.results.schema import FIELDS, Measurement
-from compress.escaping.markdown import Markdown, code_span, markdown_text
+from compress.escaping import Markdown, code_span, markdown_text
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting import tables
 from compress.reporting.pages import ReportTable

@@ -67,9 +67,8 @@ from compress.models.model_dir import Model
 from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
-from compress.requests import FileList
+from compress.requests import FileList, local_inputs
 from compress.requests.benchmarking import Benchmark
-from compress.requests.groups import local_inputs
 
 
 @dataclass(frozen=True)

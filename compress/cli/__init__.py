@@ -28,7 +28,7 @@ from compress.errors import (
     interruptions,
     system_fault,
 )
-from compress.escaping.uris import is_uri, without_secrets
+from compress.escaping import is_uri, without_secrets
 from compress.inference import processes
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
@@ -249,12 +249,10 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _sentence(error: BaseException, arguments: list[str]) -> str:
-    """Say what went wrong and what to do."""
     if isinstance(error, CompressError):
         return str(error)
     if isinstance(error, click.UsageError):
-        hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        return error.format_message().rstrip(".") + hint
+        return error.format_message().rstrip(".") + (f" (see '{error.ctx.command_path} --help')" if error.ctx else "")
     if isinstance(error, ModuleNotFoundError):
         return str(MissingPackage(error))
     if isinstance(error, UnicodeEncodeError) and not _UTF8:
@@ -304,15 +302,6 @@ _EXPLAINED = {
 }
 
 
-def _place(output: str) -> Path:
-    """Return where an output is made."""
-    if not is_uri(output):
-        return Path(output)
-    from compress.labelling.remote_labels import work_place
-
-    return work_place(output)
-
-
 def _resumable(arguments: list[str]) -> str:
     """Tell whether the same command would resume."""
     for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
@@ -322,7 +311,11 @@ def _resumable(arguments: list[str]) -> str:
         elif flag.startswith("-o") and len(flag) > 2:
             value = flag[2:]
         with suppress(OSError, ValueError, CompressError):  # a path that cannot be
-            target = _place(value)
+            target = Path(value)
+            if is_uri(value):
+                from compress.labelling.remote_labels import work_place
+
+                target = work_place(value)
             if value and ((target / "study.json").is_file() or target.with_name(f".{target.name}.partial").is_dir()):
                 return f"The same command goes on from what is finished of {without_secrets(value)}."
     return "Nothing was written."

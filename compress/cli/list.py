@@ -12,7 +12,7 @@ import click
 from compress.cli import Command
 from compress.cli.printing import say
 from compress.cli.shown import JSON_HELP, print_result
-from compress.errors import CompressError, did_you_mean
+from compress.errors import did_you_mean, refuse
 from compress.recipes.catalogue import (
     BELOW_CONTROL,
     LISTED_KINDS,
@@ -46,10 +46,12 @@ rounded to int8 or less.
 @click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 def command(kind: str, as_json: bool) -> None:
     """List recipes and plug-ins."""
-    if kind not in LISTED_KINDS:
-        raise CompressError(
-            f"there is no list of {kind!r}; there is {', '.join(LISTED_KINDS)}.{did_you_mean(kind, LISTED_KINDS)}"
+    refuse(
+        (
+            kind not in LISTED_KINDS,
+            f"there is no list of {kind!r}; there is {', '.join(LISTED_KINDS)}.{did_you_mean(kind, LISTED_KINDS)}",
         )
+    )
     print_result(as_json, _students if kind == "students" else partial(_entries, kind))
 
 

@@ -8,9 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compress.escaping.characters import escaped
-from compress.escaping.terminal import terminal_text
-from compress.escaping.uris import text_without_secrets
+from compress.escaping import escaped, terminal_text, text_without_secrets
 from compress.progress import logger
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ def tell(text: str) -> None:
 
 
 def can_print(text: str) -> bool:
-    """Tell whether standard output has the characters of a text."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

@@ -16,9 +16,7 @@ from typing import Any
 
 from compress.cli.printing import say, show, tell
 from compress.errors import ExitCode
-from compress.escaping.characters import one_line
-from compress.escaping.terminal import terminal_cell
-from compress.escaping.uris import without_secrets
+from compress.escaping import one_line, terminal_cell, without_secrets
 
 WIDTH_IN_A_LOG = 180
 JSON_HELP = "Print one JSON object, and all else to standard error."

@@ -6,18 +6,14 @@ from compress.data.examples import (
     LabelledData,
     Overlap,
     among,
+    batched,
     content_sha256,
     data_entry,
     describe_rows,
     row_key,
     row_keys,
 )
-from compress.data.label_encoding import (
-    LabelIndex,
-    check_classes,
-    infer_labels,
-    sort_labels,
-)
+from compress.data.label_encoding import LabelIndex, check_classes, infer_labels, sort_labels
 from compress.data.overlap import check_roles, grouped_split
 from compress.data.sources import (
     ExampleSource,
@@ -42,6 +38,7 @@ __all__ = [
     "Overlap",
     "TextSource",
     "among",
+    "batched",
     "check_classes",
     "check_roles",
     "content_sha256",
@@ -50,12 +47,12 @@ __all__ = [
     "grouped_split",
     "infer_labels",
     "join_sources",
+    "load_labelled_data",
+    "load_rows",
     "open_rows",
     "open_source",
     "open_text",
     "read_examples",
-    "load_labelled_data",
-    "load_rows",
     "row_key",
     "row_keys",
     "sort_labels",

@@ -35,7 +35,7 @@ from compress.data.formats.text_files import FORMATS, read_table
 from compress.data.label_encoding import Renaming, finite_number, infer_labels
 from compress.data.label_encoding import label_map as read_label_map
 from compress.errors import CompressError, did_you_mean, refuse, some_of
-from compress.escaping.uris import is_uri, local_path, without_secrets
+from compress.escaping import is_uri, local_path, without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 from compress.files.remote import Remote, parquet_parts
 from compress.progress import logger

@@ -79,11 +79,10 @@ def flat_attention(
     inputs = [query, key, value, None, padding, position_bias]
     while inputs[-1] is None:
         inputs.pop()
-    size = query.shape[2] // heads
     return torch.onnx.ops.symbolic(
         "com.microsoft::MultiHeadAttention",
         inputs,
-        {"num_heads": heads, "scale": float(scale or size**-0.5)},
+        {"num_heads": heads, "scale": float(scale or (query.shape[2] // heads) ** -0.5)},
         dtype=query.dtype,
         shape=query.shape,
         version=1,

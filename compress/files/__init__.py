@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compress.errors import USED_UP, CompressError, system_fault
+from compress.errors import USED_UP, CompressError, refuse, system_fault
 
 # Limits of size; COMPRESS_MAX_TEXT_MB raises the first four, of files that are read whole, as it raises that of text.
 JSON_LIMIT_BYTES = 2**26
@@ -112,11 +112,13 @@ def regular_file(path: Path, limit_bytes: int | None = None) -> Path:
         raise CompressError(f"{path} is {kind}, but a file is needed: {advice}.")
     if limit_bytes is not None:
         limit_bytes = max(limit_bytes, limit_bytes * text_limit_bytes() // (_TEXT_LIMIT_MB * 10**6))
-        if found.st_size > limit_bytes:
-            raise CompressError(
+        refuse(
+            (
+                found.st_size > limit_bytes,
                 f"{path} has {found.st_size:,} bytes; at most {limit_bytes:,} are read: give a smaller one, or set "
-                f"{TEXT_LIMIT} above {_TEXT_LIMIT_MB}, which raises this limit as many times."
+                f"{TEXT_LIMIT} above {_TEXT_LIMIT_MB}, which raises this limit as many times.",
             )
+        )
     return path
 
 
@@ -198,8 +200,12 @@ def text_limit_bytes() -> int:
     A tokenizer takes a hundred times the memory of its text. ``COMPRESS_MAX_TEXT_MB`` raises the limit.
     """
     given = os.environ.get(TEXT_LIMIT) or str(_TEXT_LIMIT_MB)
-    if not re.fullmatch("[1-9][0-9]{0,5}", given):
-        raise CompressError(f"{TEXT_LIMIT} is {given!r}: give a whole number of megabytes, such as 64")
+    refuse(
+        (
+            not re.fullmatch("[1-9][0-9]{0,5}", given),
+            f"{TEXT_LIMIT} is {given!r}: give a whole number of megabytes, such as 64",
+        )
+    )
     return int(given) * 10**6
 
 

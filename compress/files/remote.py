@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from compress.errors import CompressError, first_line, refuse, system_fault
-from compress.escaping.uris import text_without_secrets, without_secrets
+from compress.escaping import text_without_secrets, without_secrets
 from compress.files import KEPT_FREE_BYTES, UNANNOUNCED_BYTES
 from compress.progress import logger
 
@@ -63,8 +63,12 @@ def parquet_parts(folder: str, names: Iterable[str]) -> list[str]:
         CompressError: there is none, or a log says which of them count.
     """
     listed = [(name, name.split("/")) for name in sorted(names)]
-    if any("_delta_log" in parts for _, parts in listed):
-        raise CompressError(f"{folder} is a Delta table, whose log says which files count: write it as Parquet files.")
+    refuse(
+        (
+            any("_delta_log" in parts for _, parts in listed),
+            f"{folder} is a Delta table, whose log says which files count: write it as Parquet files.",
+        )
+    )
     found = [
         name
         for name, parts in listed
@@ -92,12 +96,22 @@ class Remote:
         from fsspec.registry import get_filesystem_class, known_implementations
 
         shown, protocol = without_secrets(uri), uri.partition("://")[0]
-        if "::" in _HOST.sub("", uri):
-            raise CompressError(f"{shown} is a chain of URIs, which is not read: unpack the file and give its own URI.")
+        refuse(
+            (
+                "::" in _HOST.sub("", uri),
+                f"{shown} is a chain of URIs, which is not read: unpack the file and give its own URI.",
+            )
+        )
         try:
             with _faults(shown, "opened"):
                 kind: Any = get_filesystem_class(protocol)
-                system = kind(**kind._get_kwargs_from_urls(uri), **_patience(protocol))
+                options = kind._get_kwargs_from_urls(uri)
+                if protocol in _WEB:  # which may not answer
+                    from aiohttp import ClientTimeout
+
+                    timeout = ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=_ANSWER_S)
+                    options |= {"client_kwargs": {"timeout": timeout}}
+                system = kind(**options)
                 system.invalidate_cache()
         except ImportError as error:
             package = known_implementations.get(protocol, {}).get("class", "").partition(".")[0]
@@ -135,8 +149,12 @@ class Remote:
 
     def _check_listing(self) -> None:
         """Refuse to list the files of a web server: that would follow the links of its pages, however many."""
-        if self.uri.partition("://")[0].lower() in _WEB:
-            raise CompressError(f"{self.uri} is on a web server, which lists no files: name one data file in full.")
+        refuse(
+            (
+                self.uri.partition("://")[0].lower() in _WEB,
+                f"{self.uri} is on a web server, which lists no files: name one data file in full.",
+            )
+        )
 
     def _shown(self, path: str) -> str:
         return without_secrets(str(self.system.unstrip_protocol(path)))
@@ -209,9 +227,11 @@ class Remote:
             self._check_listing()
             if not self.system.exists(self.path):
                 return {}
-            found = self.system.find(self.path, detail=True)
             # Object stores may list the folder itself, an object without a name.
-            named = {path[len(self.path) :].strip("/"): info for path, info in found.items()}
+            named = {
+                path[len(self.path) :].strip("/"): info
+                for path, info in self.system.find(self.path, detail=True).items()
+            }
             return {name: int(info.get("size") or 0) for name, info in named.items() if name}
 
     def read(self, name: str, limit_bytes: int) -> bytes:
@@ -263,23 +283,18 @@ class RemoteFile:
     def place(self) -> tuple[Path, bool]:
         """Return where the copy of the file as it is now lies, and whether it is there."""
         name = _name(self.uri)
-        if name in {"", ".", ".."} or "\0" in name:
-            raise CompressError(f"{self.uri} has no name that a file can have: copy it to another.")
+        refuse(
+            (
+                name in {"", ".", ".."} or "\0" in name,
+                f"{self.uri} has no name that a file can have: copy it to another.",
+            )
+        )
         tags = [f"{key}={self.info[key]}" for key in _CONTENT if self.info.get(key)]
         # Without a mark of the content the query tells files apart, which is in the path alone; the host in the URI.
         source = self.uri if tags else f"{self.uri}\n{self.path}"
         tags = tags or [f"{key}={self.info[key]}" for key in _TIME if self.info.get(key)]
         place = cache_place("data", "\n".join([source, str(self.info.get("size")), *tags])) / name
         return place, bool(tags) and place.is_file()
-
-
-def _patience(protocol: str) -> dict[str, Any]:
-    """Return the options of a file system that end a connection to a web server that does not answer."""
-    if protocol not in _WEB:
-        return {}
-    from aiohttp import ClientTimeout
-
-    return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=_ANSWER_S)}}
 
 
 def _name(path: str) -> str:

@@ -9,9 +9,7 @@ from jinja2 import Environment
 
 from compress.benchmarking.results.formatting import megabytes, points, shown_metric, table, times
 from compress.errors import CompressError
-from compress.escaping.characters import one_line, visible
-from compress.escaping.markdown import markdown_text
-from compress.escaping.terminal import terminal_text
+from compress.escaping import markdown_text, one_line, terminal_text, visible
 from compress.files import read_json_table, read_text
 from compress.gating.check import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict
 

@@ -15,7 +15,7 @@ from compress import plugins
 from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import at_words, by_sentence, encode, pad, word_counts
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.files import fault_of
 from compress.host import memory_bytes
 from compress.inference.threads import default_threads
@@ -93,8 +93,7 @@ def run_by_length(
         CompressError: there is no row, or logits are not finite. A word without an answer has no numbers
             (:mod:`compress.data.tokenization`), so that ``run`` checks those of words itself.
     """
-    if not lengths:
-        raise CompressError("there are no rows to predict; give one or more")
+    refuse((not lengths, "there are no rows to predict; give one or more"))
     order = sorted(range(len(lengths)), key=lambda row: lengths[row])
     batches = [order[start : start + batch_rows] for start in range(0, len(order), batch_rows)]
     logits = np.concatenate([run(batch) for batch in batches]).astype(np.float32, copy=False)
@@ -102,8 +101,9 @@ def run_by_length(
     if words is not None:
         of_rows = by_sentence(logits, [words[row] for row in order])
         return np.concatenate([of_rows[place] for place in places])
-    if not np.isfinite(logits).all():
-        raise CompressError("the model gave logits that are not finite numbers; its weights are damaged")
+    refuse(
+        (not np.isfinite(logits).all(), "the model gave logits that are not finite numbers; its weights are damaged")
+    )
     return logits[places]
 
 
@@ -246,5 +246,4 @@ class _Answers:
 
 
 def runtime_for(directory: Path) -> str:
-    """Return ``onnxruntime`` for a directory with an ONNX graph, else ``torch``."""
     return "onnxruntime" if graph_file(directory).is_file() else "torch"

@@ -13,8 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compress.data import Example, TextSource, open_text
-from compress.data.examples import batched
+from compress.data import Example, TextSource, batched, open_text
 from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.errors import CompressError, refuse, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
@@ -176,12 +175,14 @@ def check_label_meaning(predicted: Array, gold: Array, labels: Sequence[str], na
     bounds = [interval(one, np.ones_like(one), metric=ACCURACY, classes=2) for one in (right, fitting)]
     found = f"the model predicts {100 * right.mean():.1f}% of {name} right"
     drawn = float(counts.sum(axis=0) @ counts.sum(axis=1)) / max(1.0, counts.sum()) ** 2
-    if bounds[0][1] < min(1 / len(labels), drawn):
-        raise CompressError(
+    refuse(
+        (
+            bounds[0][1] < min(1 / len(labels), drawn),
             f"{found}, less than by chance with {len(labels):,} classes: the labels of these {len(gold):,} rows mean "
             f"something else than {', '.join(labels[:3])}{', ...' * (len(labels) > 3)}; say what they mean with "
-            "--label-map FILE, or give other rows"
+            "--label-map FILE, or give other rows",
         )
+    )
     if bounds[1][0] > bounds[0][1]:
         names = [f"{labels[one]} is {labels[other]}" for one, other in enumerate(best) if one != other]
         logger.warning(

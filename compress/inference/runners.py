@@ -105,8 +105,7 @@ class LoadedModel:
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""
-        tokens = encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)
-        return [*map(len, tokens["input_ids"])]
+        return [*map(len, encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)["input_ids"])]
 
     def prepare(self, examples: Sequence[Example], *, length: int | None = None, width: int = 0) -> TokenArrays:
         """Tokenise and pad to the longest row.

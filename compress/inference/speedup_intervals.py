@@ -127,8 +127,7 @@ def is_stable(samples_ms: Sequence[float]) -> bool:
     window = min(STABLE_WINDOW, len(samples_ms) // 2)
     if not window:
         return False
-    before = np.median(samples_ms[-2 * window : -window])
-    return bool(np.median(samples_ms[-window:]) > (1 - STABLE_WITHIN) * before)
+    return bool(np.median(samples_ms[-window:]) > (1 - STABLE_WITHIN) * np.median(samples_ms[-2 * window : -window]))
 
 
 def by_length(lengths: Sequence[int], generator: random.Random) -> list[int]:

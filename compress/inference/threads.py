@@ -85,11 +85,6 @@ class FreeCores:
         """Return the time, and how long the cores have worked for others."""
         return time.monotonic(), busy_seconds(self.cores) - time.process_time()
 
-    @property
-    def watched_s(self) -> float:
-        """Seconds since the last count."""
-        return time.monotonic() - self.read[0]
-
     def count(self) -> int:
         """Return the number of cores that were free, at least one."""
         (begun, before), now = self.read, self._seconds()
@@ -141,7 +136,7 @@ def using_threads(asked: int) -> Iterator[Callable[[], None]]:
     free = FreeCores()
 
     def choose_again() -> None:
-        if asked or _given() or free.watched_s < RENEWED_AFTER_S:
+        if asked or _given() or time.monotonic() - free.read[0] < RENEWED_AFTER_S:
             return
         count = free.count()
         if (chosen := min(most, count)) != torch.get_num_threads():

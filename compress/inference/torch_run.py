@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.inference.batching import TokenArrays
 from compress.inference.compute import set_up_gpu
 from compress.models.model_dir import Model
@@ -62,10 +62,12 @@ def open_torch(directory: Path, *, threads: int, device: str, precision: str = "
     Raises:
         CompressError: there is no such device.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise CompressError(
-            "torch finds no CUDA device on this host; use --device cpu, and --runtime torch if this one needs a GPU"
+    refuse(
+        (
+            device == "cuda" and not torch.cuda.is_available(),
+            "torch finds no CUDA device on this host; use --device cpu, and --runtime torch if this one needs a GPU",
         )
+    )
     torch.set_num_threads(threads)
     set_up_gpu()
     model: Any = Model.open(directory, verify=False).load()

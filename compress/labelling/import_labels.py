@@ -11,8 +11,16 @@ from itertools import chain
 
 import numpy as np
 
-from compress.data import ContentFingerprint, Example, FileSource, LabelIndex, data_entry, open_source, sort_labels
-from compress.data.examples import batched
+from compress.data import (
+    ContentFingerprint,
+    Example,
+    FileSource,
+    LabelIndex,
+    batched,
+    data_entry,
+    open_source,
+    sort_labels,
+)
 from compress.data.label_encoding import NUMBER
 from compress.errors import CompressError, did_you_mean, refuse
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard

@@ -14,13 +14,12 @@ from typing import Any, cast
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from compress.data import ContentFingerprint, Example, TextSource, among, content_sha256, data_entry, row_key
-from compress.data.examples import batched
+from compress.data import ContentFingerprint, Example, TextSource, among, batched, content_sha256, data_entry, row_key
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import maximum_length, tokenizer_sha256
 from compress.data.truncation import count_stream, counting
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
-from compress.escaping.uris import is_uri
+from compress.escaping import is_uri
 from compress.exporting.export import has_exporter
 from compress.files import write_atomically
 from compress.inference.batching import BATCH_ROWS, Run, logits_of, open_runtime
@@ -196,8 +195,7 @@ def label(request: Label) -> LabelDir:
             starts = range((part - 1) * plan.shard_rows, total or 0, parts * plan.shard_rows)
             asked = sum(min(plan.shard_rows, (total or 0) - start) for start in starts)
             entry = {"role": "unlabeled", "name": unlabeled.name, "rows": asked}
-            known = {**notes, ROWS_ASKED: asked or None}
-            draft = replace(stage.manifest, kind="labels", data=(entry,), notes=known)
+            draft = replace(stage.manifest, kind="labels", data=(entry,), notes={**notes, ROWS_ASKED: asked or None})
             write_atomically(prepared / DRAFT_NAME, draft.to_json())
             job = Job(plan, model, tokenizer, prepared)
             with (
@@ -249,8 +247,7 @@ def teacher_logits(
         complete: refuse rows that ``labels`` lacks, because these are not the teacher's and two sources would mix.
     """
     rows = [Example(example.text, example.text_pair) for example in examples]  # as label directories hold them
-    wanted = set(rows)
-    keys = list(map(row_key, wanted))
+    keys = list(map(row_key, set(rows)))
     known: dict[Example, np.ndarray] = {}
     for directory in labels:
         known |= directory.shards.rows_at(np.flatnonzero(among(directory.keys, keys)))
@@ -266,8 +263,11 @@ def teacher_logits(
     if missing:
         tokenizer = model.tokenizer
         plan = plan_for(model, tokenizer, compute, max_length=max_length)
-        labelling = progress("Labelling", len(missing))
-        with tempfile.TemporaryDirectory() as scratch, using_threads(plan.threads), labelling as advance:
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            using_threads(plan.threads),
+            progress("Labelling", len(missing)) as advance,
+        ):
             job = Job(plan, model, tokenizer, Path(scratch))
             parts = [*Engine().run(job, enumerate(batched(missing, SHARD_ROWS)), advance)]
         count_stream(plan.max_length, len(missing), sum(cut for *_, cut in parts))
@@ -302,8 +302,7 @@ def plan_for(
     """Return the plan that the fixed rule gives on this host, or for others like it."""
     runtime, device = choose_runtime(model, compute.device, elsewhere=elsewhere)
     if precision == "bfloat16":
-        if model.is_onnx:
-            raise CompressError(f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32")
+        refuse((model.is_onnx, f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32"))
         runtime = "torch"
     limit = maximum_length(tokenizer, model.config)
     if max_length > limit:

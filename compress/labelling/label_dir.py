@@ -26,13 +26,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compress.data import Example, row_keys
-from compress.data.examples import batched
+from compress.data import Example, batched, row_keys
 from compress.data.formats.parquet import batch_rows, is_string
 from compress.data.tokenization import check_one_kind
 from compress.data.truncation import Truncation
 from compress.errors import CompressError, refuse, some_of
-from compress.escaping.uris import is_uri, local_path, without_secrets
+from compress.escaping import is_uri, local_path, without_secrets
 from compress.files import ALWAYS_BYTES, LARGEST_RATIO, faults_of, read_json_table, regular_file, write_atomically
 from compress.labelling.remote_labels import local_copy
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
@@ -62,8 +61,7 @@ class Shards:
 
     def rows_at(self, numbers: np.ndarray) -> Iterator[tuple[Example, np.ndarray]]:
         """Yield the examples and logits of some rows, given in ascending order; only their shards are read."""
-        places = np.searchsorted(numbers, self.starts)
-        for number, (first, last) in enumerate(itertools.pairwise(places.tolist())):
+        for number, (first, last) in enumerate(itertools.pairwise(np.searchsorted(numbers, self.starts).tolist())):
             if first < last:
                 examples, logits = read_shard(self.path, number, self.classes, task=self.task)
                 for row in (numbers[first:last] - self.starts[number]).tolist():
@@ -89,7 +87,6 @@ class CombinedShards(Shards):
             yield from zip(examples, self.task.by_row(mean.astype(np.float32), examples), strict=True)
 
     def _same(self, row: Sequence[tuple[Example, np.ndarray]], number: int) -> Example:
-        """Return the example that all directories have in a row."""
         first, *others = (example for example, _ in row)
         for other, part in zip(others, self.parts[1:], strict=True):
             if other != first:
@@ -161,8 +158,7 @@ def read_shard(
         sound = is_list and kind.value_type == pa.float32() and all(is_string(column.type) for column in texts)
         sound = sound and not any(column.null_count for column in (*texts, logits, logits.flatten()))
         refuse((not sound, f"{path} has not the columns that labels have; {_AGAIN}"))
-        columns = [column.to_pylist() for column in texts]
-        examples = [Example(*row) for row in zip(*columns, strict=True)]
+        examples = [Example(*row) for row in zip(*(column.to_pylist() for column in texts), strict=True)]
         values = logits.flatten().to_numpy(zero_copy_only=False)
         counts = task.answer_counts(examples) or [1] * len(examples)
         sound = logits.value_lengths().to_pylist() == [count * classes for count in counts]
@@ -293,8 +289,12 @@ class LabelDir:
         faults = [fault for fault, right in holds.items() if not right]
         refuse((faults, f"{self.path / MANIFEST_NAME}: {'; '.join(faults)}; label the text again"))
         for entry in os.scandir(self.path):
-            if entry.is_symlink() and not Path(entry).resolve().is_relative_to(self.path.resolve()):
-                raise CompressError(f"{entry.path} is a link that leaves its directory; copy the file itself there")
+            refuse(
+                (
+                    entry.is_symlink() and not Path(entry).resolve().is_relative_to(self.path.resolve()),
+                    f"{entry.path} is a link that leaves its directory; copy the file itself there",
+                )
+            )
         verify_files(self.path, manifest)
         if part != ("part" in notes):
             raise CompressError(
@@ -308,11 +308,15 @@ class LabelDir:
         """Raise where shards are missing, or together have other rows than the manifest says."""
         there = {path.name for path in self.path.glob("shard-*.parquet")}
         for number in range(len(there)):
-            if shard_path(self.path, number).name not in there:
-                raise CompressError(f"{shard_path(self.path, number)} is missing; copy or label the text again")
+            refuse(
+                (
+                    shard_path(self.path, number).name not in there,
+                    f"{shard_path(self.path, number)} is missing; copy or label the text again",
+                )
+            )
         found = int(self.shards.starts[-1])
-        told = f"labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label the text again"
-        refuse((found != self.rows, f"{self.path} has {told}"))
+        said = f"labels of {found:,} rows, and its {MANIFEST_NAME} says {self.rows:,}; copy or label the text again"
+        refuse((found != self.rows, f"{self.path} has {said}"))
 
     @property
     def rows(self) -> int:
@@ -349,11 +353,11 @@ class LabelDir:
     @property
     def origin(self) -> dict[str, Any]:
         """What a manifest records of labels that are not of the student's teacher."""
+        if not self.parts:
+            known = self.teacher_sha256 or str(self.manifest.notes.get("values_sha256"))
+            return {"name": self.teacher_name, "sha256": known}
         weighted = zip(self.parts, self.weights, strict=True)
-        if parts := [{**part.origin, "weight": weight} for part, weight in weighted]:
-            return {"name": self.teacher_name, "mean_of": parts}
-        known = self.teacher_sha256 or str(self.manifest.notes.get("values_sha256"))
-        return {"name": self.teacher_name, "sha256": known}
+        return {"name": self.teacher_name, "mean_of": [{**part.origin, "weight": weight} for part, weight in weighted]}
 
     def for_model(self, model: Model) -> Self:
         """Return these labels with the logits in the order of a model's classes, which must have the same names."""

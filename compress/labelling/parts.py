@@ -66,8 +66,6 @@ class PartNotes(Checked):
 
 @dataclass(frozen=True)
 class LabelPart(LabelDir):
-    """A part on disk."""
-
     @cached_property
     def notes(self) -> PartNotes:
         kept = {name: self.manifest.notes.get(name) for name in PartNotes.__dataclass_fields__}
@@ -133,9 +131,8 @@ def _check(parts: Sequence[LabelPart]) -> None:
         fault = f"{part.path} and {first.path} are parts of different labels: {what} differs{told}"
         refuse((value != other, f"{fault}; label one of them again as the other was"))
     for part, following in itertools.pairwise(parts):
-        both = f"{part.notes.part}/{part.notes.parts}"
-        fault = f"{part.path} and {following.path} are both part {both}; name one of them"
-        refuse((part.notes.part == following.notes.part, fault))
+        fault = f"are both part {part.notes.part}/{part.notes.parts}; name one of them"
+        refuse((part.notes.part == following.notes.part, f"{part.path} and {following.path} {fault}"))
     of, there = first.notes.parts, {part.notes.part for part in parts}
     if missing := of - len(there):
         named = [*itertools.islice((number for number in range(1, of + 1) if number not in there), MOST_NAMED)]

@@ -169,7 +169,6 @@ def pack_directory(directory: Path) -> dict[str, np.ndarray]:
 
 
 def unpack_directory(packed: Mapping[str, np.ndarray], folder: Path) -> Path:
-    """Write files into a folder, and return that."""
     for name, content in packed.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         content.tofile(folder / name)

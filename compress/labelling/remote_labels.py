@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from compress.errors import CompressError, refuse, some_of
-from compress.escaping.uris import without_secrets
+from compress.escaping import without_secrets
 from compress.files import JSON_LIMIT_BYTES
 from compress.files.remote import Remote, cache_place
 from compress.models.manifest import MANIFEST_NAME, Manifest

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 from compress.data import Example
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
 from compress.errors import CompressError, refuse, some_of
-from compress.escaping.markup import markup_text
+from compress.escaping import markup_text
 from compress.files import printable_name
 from compress.models.compute import Compute
 from compress.models.graph_files import check_graph, found_graphs, graph_file, graph_with_data

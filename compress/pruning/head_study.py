@@ -166,8 +166,7 @@ class HeadEvaluations:
                 return {"heads": self.scores(order)}
             return {"heads": score_units(model, self.batches, masks, "heads", order, seed=seed)}
 
-        path = removal_path(model, {"heads": total - len(self.counts)}, pruning, score)
-        for step in path:
+        for step in removal_path(model, {"heads": total - len(self.counts)}, pruning, score):
             removed = step.removed["heads"]
             removal = {"heads_removed": removed, "share_removed": round(removed / total, 4)}
             yield {"order": order, "seed": seed, **removal, **self.evaluation.effect(step.masks)}

@@ -276,8 +276,7 @@ class PruningRun:
             # As many relation heads as a head is wide divide any number of heads that a layer has left.
             losses.append(Choice("relations", options={"relation_heads": head_size_of(state.model.config)}))
         phase = Phase(tuple(losses), modifier=modifier)
-        live = phase.needs & {"hidden", "attention"}
-        teacher = Model.open(state.teacher, verify=False).load() if live else None
+        teacher = Model.open(state.teacher, verify=False).load() if phase.needs & {"hidden", "attention"} else None
         data = replace(self._training_data, selection=selection)
         (outcome,) = phases.fit(state.model, state.tokenizer, data, run, phases=(phase,), teachers={"task": teacher})
         return outcome

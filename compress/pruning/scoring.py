@@ -68,8 +68,7 @@ def head_importance(
     id2label: Any = model.config.id2label
     names = [str(id2label[index]) for index in sorted(id2label)]
     rows = [Example(text, None, None if label is None else str(label)) for text, label in examples]
-    labelled = any(row.label is not None for row in rows)
-    gold = task.gold(rows, names, "examples") if labelled else None
+    gold = task.gold(rows, names, "examples") if any(row.label is not None for row in rows) else None
     most = maximum_length(tokenizer, model.config.to_dict())
     limit = min(max_length or most, most)
     batches = scoring_batches(rows, gold, tokenizer, max_length=limit, task=task, device=str(model.device))

@@ -90,8 +90,7 @@ class FakeLayers:
         if self._bits:
             largest = linear.get_buffer(RANGE_BUFFER)
             inputs = torch.where(largest > 0, fake_symmetric(inputs, largest, self._bits), inputs)
-        weight = self._rounding(name, linear.weight)(linear.weight, None)
-        return functional.linear(inputs, weight, linear.bias)
+        return functional.linear(inputs, self._rounding(name, linear.weight)(linear.weight, None), linear.bias)
 
     def _rounds(self, module: nn.Module) -> bool:
         return self.active or (self.evaluates_rounded and not module.training)
@@ -99,8 +98,7 @@ class FakeLayers:
     @torch.no_grad()
     def _observe(self, average: Tensor, inputs: Tensor) -> None:
         largest = inputs.detach().abs().amax().to(average.dtype)
-        moved = self._decay * average + (1 - self._decay) * largest
-        average.copy_(torch.where(average > 0, moved, largest))
+        average.copy_(torch.where(average > 0, self._decay * average + (1 - self._decay) * largest, largest))
 
     def _round_rows(self, name: str, table: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
         return self._rounding(name, table.get_parameter("weight"))(output, inputs[0]) if self._rounds(table) else None

@@ -210,10 +210,9 @@ def quantize(request: Quantize) -> Model:
             notes["candidates"] = {**{one.name: one.outcome for one in made}, **refused}
         elif not request.method:
             notes["method"] = f"{method}, because the model was {_TRAINED_FOR[method]}"
-        asked = {name: getattr(request, name) for name in LIMITS}
         stage.finish(
             architecture=architecture or {"model_type": source.config.get("model_type")},
-            recipe={**asked, "method": method, "options": best.options},
+            recipe={**{name: getattr(request, name) for name in LIMITS}, "method": method, "options": best.options},
             data=(*source.manifest.data, *entries),
             seeds=source.manifest.seeds,
             **_findings(best.check, packs, notes),

@@ -12,12 +12,14 @@ from compress.recipes.catalogue import (
 from compress.recipes.parsing import Choice, deciding, parse, resolved
 from compress.recipes.pruning import Pruning
 from compress.recipes.student import (
+    UNPUBLISHED,
     Augmentation,
     Phase,
     Published,
     StudentRecipe,
     Survey,
     Vocabulary,
+    control_key,
     in_phases,
     needs_of,
     of_phases,
@@ -31,19 +33,20 @@ from compress.recipes.study import (
     StudyStudent,
     StudyTeacher,
 )
-from compress.recipes.training import TeacherRecipe, Training, replace_training
+from compress.recipes.training import LEAST_MAX_LENGTH, TeacherRecipe, Training, replace_training
 
 __all__ = [
-    "RECIPE_KINDS",
     "Augmentation",
     "BenchmarkSettings",
     "Budget",
     "Choice",
     "DataSet",
     "Kind",
+    "LEAST_MAX_LENGTH",
     "Phase",
     "Pruning",
     "Published",
+    "RECIPE_KINDS",
     "StudentRecipe",
     "StudyData",
     "StudyPrune",
@@ -53,7 +56,9 @@ __all__ = [
     "Survey",
     "TeacherRecipe",
     "Training",
+    "UNPUBLISHED",
     "Vocabulary",
+    "control_key",
     "deciding",
     "folder",
     "in_phases",

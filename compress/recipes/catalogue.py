@@ -125,8 +125,7 @@ def _kind_of(table: Mapping[str, Any], likely: Kind = "teachers") -> Kind:
 
     def known(kind: Kind) -> tuple[int, bool]:
         keys = {field.name for field in dataclasses.fields(RECIPE_KINDS[kind].recipe)}
-        also = ["like"] * (kind == "benchmarks")
-        return len(keys.union(also).intersection(table)), kind == likely
+        return len(keys & table.keys()) + (kind == "benchmarks" and "like" in table), kind == likely
 
     return max(RECIPE_KINDS, key=known)
 
@@ -134,8 +133,7 @@ def _kind_of(table: Mapping[str, Any], likely: Kind = "teachers") -> Kind:
 def _study_like(name: Any, source: str) -> dict[str, Any]:
     """Read the study that another one names with ``like``, which has all that the other does not say."""
     known, fault = recipe_names("benchmarks"), f"{source} has 1 fault: like = {name!r} is"
-    hint = did_you_mean(str(name), known)
-    refuse((name not in known, f"{fault} no study; there is {', '.join(known)}.{hint}"))
+    refuse((name not in known, f"{fault} no study; there is {', '.join(known)}.{did_you_mean(str(name), known)}"))
     table = read_toml(folder("benchmarks") / f"{name}.toml")
     refuse(("like" in table, f"{fault} itself like another; name {table.get('like')!r}"))
     return table
@@ -263,8 +261,7 @@ def behind(recipe: StudentRecipe) -> str:
 def figures() -> Mapping[str, list[dict[str, str]]]:
     """Return what was measured of every student recipe: texts by figure, an entry a data set and machine."""
     path = folder("students") / FIGURES_NAME
-    found: dict[str, list[dict[str, str]]] = read_json_table(path) if path.is_file() else {}
-    return found
+    return read_json_table(path) if path.is_file() else {}
 
 
 def _render(template: str, **values: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
 from typing import Literal
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.fields import fields_of, flag_of, option, validated
 
 MOST = "max"
@@ -39,12 +39,13 @@ def units_to_remove(option: str, text: str, counts: Sequence[int], unit: str, *,
     if asked == MOST and most:
         return most
     wanted = asked if isinstance(asked, int) else math.floor(float(asked) * total + 0.5) if asked != MOST else 0
-    if wanted < 1:
-        raise CompressError(f"{option} {text} removes none of the model's {total} {unit}; {_allowed(option)}")
-    if not most:
-        raise CompressError(
-            f"{option} {text}: every layer keeps {keep} {unit}, and none has more; keep fewer, or leave {option} out"
+    refuse((wanted < 1, f"{option} {text} removes none of the model's {total} {unit}; {_allowed(option)}"))
+    refuse(
+        (
+            not most,
+            f"{option} {text}: every layer keeps {keep} {unit}, and none has more; keep fewer, or leave {option} out",
         )
+    )
     if wanted > most:
         stays = "one" if keep == 1 else str(keep)
         kept = f"each of its {len(counts)} layers keeps at least {stays}" if len(counts) > 1 else f"{stays} must stay"
@@ -70,8 +71,7 @@ def parse_amount(option: str, text: str) -> int | float | str:
     if count is not None:
         return int(count)
     part = float(percent) / 100 if percent is not None else float(share)
-    if not 0 < part < 1:
-        raise CompressError(f"{option} {text} is not between 0% and 100% (both excluded); {_allowed(option)}")
+    refuse((not 0 < part < 1, f"{option} {text} is not between 0% and 100% (both excluded); {_allowed(option)}"))
     return part
 
 

@@ -211,8 +211,7 @@ class StudentRecipe(Checked):
                     "prune the student afterwards"
                 )
         live = self.needs & {"hidden", "first", "attention"}
-        masked = any(phase.masking and "logits" in phase.needs for phase in self.phases)
-        if self.vocabulary and (live or masked):
+        if self.vocabulary and (live or any(phase.masking and "logits" in phase.needs for phase in self.phases)):
             yield "with [vocabulary] student and teacher read other tokens: use losses on logits of whole text only"
         if not self.vocabulary and "mixed" in self.needs:
             yield "the loss mixed-vocabulary needs [vocabulary]"

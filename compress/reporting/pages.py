@@ -16,8 +16,7 @@ from typing import Any
 
 from compress.benchmarking.results import formatting
 from compress.benchmarking.results.formatting import NONE, in_percent, points, shown, span
-from compress.escaping.characters import visible
-from compress.escaping.markdown import Markdown, markdown_text
+from compress.escaping import Markdown, markdown_text, visible
 from compress.files import write_atomically
 from compress.reporting.rendering import render
 from compress.reporting.svg import Picture

@@ -6,8 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from compress.benchmarking.results.formatting import exact, plural, points, times
-from compress.escaping.markdown import code_span, markdown_text
-from compress.escaping.markup import visible_value
+from compress.escaping import code_span, markdown_text, visible_value
 
 if TYPE_CHECKING:
     from jinja2 import Environment

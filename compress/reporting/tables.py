@@ -17,7 +17,7 @@ from compress.benchmarking.results.verdict import judge_drop_of
 from compress.data.examples import Example
 from compress.data.label_encoding import finite_number
 from compress.errors import CompressError, refuse
-from compress.escaping.markdown import Markdown
+from compress.escaping import Markdown
 from compress.reporting.pages import EMPTY, PAGE_ONLY, Cell, ReportTable, integer, metric_cell, number, share
 
 MakeCell = Callable[[Measurement], Cell]

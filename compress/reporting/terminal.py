@@ -14,7 +14,7 @@ from compress.benchmarking.results import formatting
 from compress.benchmarking.results.files import largest_batch, results_of, smallest_batch
 from compress.benchmarking.results.formatting import NONE, megabytes, milliseconds, points, times
 from compress.benchmarking.results.schema import Measurement
-from compress.escaping.terminal import terminal_cell
+from compress.escaping import terminal_cell
 from compress.inference.speedup_intervals import Interval
 from compress.models.training_log import Line, TrainingLog, series
 

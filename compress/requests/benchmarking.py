@@ -8,8 +8,22 @@ import pydantic
 
 from compress.fields import Holds, is_given, option, validated
 from compress.recipes import BenchmarkSettings
-from compress.requests import AnyModel, File, Models, Output, Paths, Request, Rows, Text, function
-from compress.requests.groups import FORCE, Checks, LabelColumns, Placing, TextColumns
+from compress.requests import (
+    FORCE,
+    AnyModel,
+    Checks,
+    File,
+    LabelColumns,
+    Models,
+    Output,
+    Paths,
+    Placing,
+    Request,
+    Rows,
+    Text,
+    TextColumns,
+    function,
+)
 
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
 if TYPE_CHECKING:

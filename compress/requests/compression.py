@@ -13,17 +13,22 @@ from compress.requests import (
     OUTPUT,
     AnyModel,
     Assignments,
+    Checks,
+    LabelColumns,
     Labels,
     Models,
     Names,
     Numbers,
     Output,
     Percent,
+    Placing,
     Rows,
+    Seeded,
     Text,
+    Trained,
+    Written,
     function,
 )
-from compress.requests.groups import Checks, LabelColumns, Placing, Seeded, Trained, Written
 
 
 @validated

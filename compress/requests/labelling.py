@@ -10,11 +10,25 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from compress.errors import CompressError
-from compress.escaping.uris import is_uri, without_secrets
+from compress.escaping import is_uri, without_secrets
 from compress.fields import Holds, option, validated
 from compress.recipes.training import LEAST_MAX_LENGTH
-from compress.requests import OUTPUT, AnyModel, Columns, Duration, Labels, Output, Request, Text, function
-from compress.requests.groups import Placing, PlainColumns, TextColumns, Written, named_inputs
+from compress.requests import (
+    OUTPUT,
+    AnyModel,
+    Columns,
+    Duration,
+    Labels,
+    Output,
+    Placing,
+    PlainColumns,
+    Request,
+    Text,
+    TextColumns,
+    Written,
+    function,
+    named_inputs,
+)
 
 MOST_PARTS = 10**9
 DEFAULT_SMOOTHING = 0.1  # of labels without a confidence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pydantic
 
 from compress.fields import Holds, option, validated
-from compress.requests import Names, Output, Paths, Request, function
-from compress.requests.groups import FORCE, LabelColumns
+from compress.requests import FORCE, LabelColumns, Names, Output, Paths, Request, function
 
 if TYPE_CHECKING:
     Results = Any

@@ -6,12 +6,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.fields import option, validated
 from compress.models.cascade_dir import open_model
 from compress.models.model_dir import Model
-from compress.requests import OUTPUT, AnyModel, Duration, Output, Rows, Text, function
-from compress.requests.groups import Checks, LabelColumns, Searching, Written
+from compress.requests import (
+    OUTPUT,
+    AnyModel,
+    Checks,
+    Duration,
+    LabelColumns,
+    Output,
+    Rows,
+    Searching,
+    Text,
+    Written,
+    function,
+)
 
 DEFAULT_TIME_LIMIT_S = 7200.0
 BEST, CONTENT_NAME = "best", "search.json"
@@ -36,8 +47,12 @@ class SearchResult:
         Raises:
             CompressError: there is none.
         """
-        if not (self.path / BEST).is_dir():
-            raise CompressError(f"no student met the budget; {self.path / 'report.html'} says what was tried")
+        refuse(
+            (
+                not (self.path / BEST).is_dir(),
+                f"no student met the budget; {self.path / 'report.html'} says what was tried",
+            )
+        )
         return open_model(self.path / BEST)
 
 

@@ -6,8 +6,19 @@ from typing import Literal
 
 from compress.fields import option, validated
 from compress.models.compute import PRECISIONS, TRACKERS
-from compress.requests import AnyModel, File, Names, Output, Recipe, Request, function
-from compress.requests.groups import FORCE, PRECISION, REPORT_TO, Placing
+from compress.requests import (
+    FORCE,
+    PRECISION,
+    REPORT_TO,
+    AnyModel,
+    File,
+    Names,
+    Output,
+    Placing,
+    Recipe,
+    Request,
+    function,
+)
 
 RESULTS_NAME = "results.jsonl"
 REPORT_NAME = "report"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compress.errors import CompressError
+from compress.errors import refuse
 from compress.files import write_atomically
 
 STANDARD_LIBRARY = "python"
@@ -82,12 +82,14 @@ def build_corpus(directory: Path, *, seed: int = 0) -> dict[str, Path]:
     """
     packages = {module.split(".")[0] for modules in SUBJECTS.values() for module in modules}
     missing = sorted(name for name in packages if _package_directory(name) is None)
-    if missing:
-        raise CompressError(
+    refuse(
+        (
+            missing,
             f"The quickstart's corpus is read from the sources of {', '.join(sorted(packages))}, but "
             f"{', '.join(missing)} is not installed: pip install 'compress[quickstart]', or pip install "
-            f"{' '.join(missing)}."
+            f"{' '.join(missing)}.",
         )
+    )
     passages = deduplicate(
         passage
         for subject, modules in SUBJECTS.items()
@@ -178,8 +180,7 @@ def deduplicate(passages: Iterable[Passage]) -> list[Passage]:
     shared: set[str] = set()
     for passage in passages:
         key = " ".join(re.findall(r"[a-z]+", _IDENTIFIER.sub("", passage.text).casefold()))
-        known = first.setdefault(key, passage)
-        if known.label != passage.label:
+        if first.setdefault(key, passage).label != passage.label:
             shared.add(key)
     return [passage for key, passage in first.items() if key not in shared]
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pydantic
 
-from compress.errors import CompressError, interruptions
+from compress.errors import CompressError, interruptions, refuse
 from compress.files import read_text, write_atomically
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.output_dir import (
@@ -27,10 +27,6 @@ from compress.models.output_dir import (
 from compress.progress import logger
 
 JOURNAL_NAME = "study.json"
-
-
-class NotMade(CompressError):
-    """A stage is asked for that is not there, or was made from other inputs, and it is not to be made."""
 
 
 class OutOfDate(CompressError):
@@ -66,7 +62,7 @@ class Stages:
 
     Args:
         waits: wait for a stage that another command makes; otherwise raise Busy.
-        makes: make what is missing; otherwise raise NotMade.
+        makes: make what is missing; otherwise raise CompressError.
     """
 
     directory: Path
@@ -85,12 +81,17 @@ class Stages:
         """
         # A study may be resumed in the current directory: nothing in it is replaced but its own stages.
         directory = Path(output) if str(output) in {".", ".."} else output_path(output)
-        if entry(directory) and not directory.is_dir():
-            raise CompressError(f"{directory} is a file; choose another -o")
+        refuse((entry(directory) and not directory.is_dir(), f"{directory} is a file; choose another -o"))
         journal = directory / JOURNAL_NAME
-        others = directory.exists() and any(directory.iterdir())
-        if others and not entry(journal) and not entry(lock_file(journal)):
-            raise CompressError(f"{directory} is not empty and is not a study; choose another -o")
+        refuse(
+            (
+                directory.exists()
+                and any(directory.iterdir())
+                and not entry(journal)
+                and not entry(lock_file(journal)),
+                f"{directory} is not empty and is not a study; choose another -o",
+            )
+        )
         with alone(journal) if force else in_turn(journal, str(directory), shared=True):
             stages = cls(directory, force)
             try:
@@ -117,11 +118,15 @@ class Stages:
         Raises:
             OutOfDate: it was made from other inputs, gathers nothing, and there is no ``force``.
             Busy: another command makes it, and this one does not wait.
-            NotMade: it would have to be made, and this one does not make.
+            CompressError: it would have to be made, and this one does not make.
         """
         asked = StageEntry({key: _sha256(value)[:16] for key, value in sorted(inputs.items())}, None)
-        if not gathers and self._asked.setdefault(name, asked) != asked:
-            raise CompressError(f"two parts of the study are called {name}; give one of them another name")
+        refuse(
+            (
+                not gathers and self._asked.setdefault(name, asked) != asked,
+                f"two parts of the study are called {name}; give one of them another name",
+            )
+        )
         path, lock = self.directory / name, self.directory / f"{name}.stage"
         with ExitStack() as turn:
             try:
@@ -146,7 +151,7 @@ class Stages:
             if known and not self.makes:
                 logger.warning("%s is not measured: it was made from %s", path, known.others(asked))
             if not self.makes:
-                raise NotMade(f"{path} is not made")
+                raise CompressError(f"{path} is not made")
             if known and not (self.force or gathers):
                 raise OutOfDate(
                     f"{path} was made from {known.others(asked)}; make it again with --force or choose another -o"

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compress import recipes
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, refuse
 from compress.recipes import (
     StudentRecipe,
     StudyPrune,
     StudyRecipe,
     StudyStudent,
+    control_key,
     in_phases,
     replace_training,
     resolved,
 )
-from compress.recipes.student import control_key
 from compress.requests.studying import Run
 
 
@@ -119,10 +119,12 @@ def check_only(only: Sequence[str], recipe: StudyRecipe, students: Sequence[Plan
     """Raise a :class:`CompressError` for a name that the study will not make."""
     there = [*(student.name for student in students), *map(pruned_name, recipe.prune)]
     for name in only:
-        if name not in there:
-            raise CompressError(
-                f"--only {name} is not in {recipe.name}; it has {', '.join(there)}.{did_you_mean(name, there)}"
+        refuse(
+            (
+                name not in there,
+                f"--only {name} is not in {recipe.name}; it has {', '.join(there)}.{did_you_mean(name, there)}",
             )
+        )
 
 
 def choose_budget(study: StudyRecipe, name: str = "") -> str:
@@ -131,11 +133,13 @@ def choose_budget(study: StudyRecipe, name: str = "") -> str:
     Raises:
         CompressError: the study has no such budget.
     """
-    if name and not study.budgets:
-        raise CompressError(
+    refuse(
+        (
+            name and not study.budgets,
             f"{study.name} has no budgets, so that --budget {name} would change nothing; leave it out, or add "
-            f"[budgets.{name}] to the study"
+            f"[budgets.{name}] to the study",
         )
+    )
     if name and name not in study.budgets:
         there = ", ".join(study.budgets)
         raise CompressError(f"{study.name} has no budget {name!r}; it has {there}.{did_you_mean(name, study.budgets)}")

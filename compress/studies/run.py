@@ -12,7 +12,7 @@ from compress import recipes
 from compress.benchmarking.benchmark import BenchmarkOutput, benchmark
 from compress.benchmarking.lockfile import lock_path
 from compress.data import ExampleSource, TextSource, content_sha256, join_sources
-from compress.errors import CompressError, PartlyMade
+from compress.errors import CompressError, PartlyMade, refuse
 from compress.fields import fields_of
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
@@ -21,8 +21,7 @@ from compress.models.model_dir import Model, removals_of
 from compress.progress import logger
 from compress.pruning.prune import RECOVERY
 from compress.quantization.quantize import default_method, needs_training_rows
-from compress.recipes import Pruning, StudentRecipe, StudyPrune, StudyRecipe, deciding, replace_training
-from compress.recipes.student import UNPUBLISHED
+from compress.recipes import UNPUBLISHED, Pruning, StudentRecipe, StudyPrune, StudyRecipe, deciding, replace_training
 from compress.reporting.curves import CURVE_NAME
 from compress.reporting.report import PAGES
 from compress.requests.compression import Prune, Quantize
@@ -165,8 +164,12 @@ class Study:
 
     def trained(self, seed: int) -> dict[str, Any]:
         """Return the fields that all trainings of the study share."""
-        rows = {"train": self.rows.train, "validation": self.rows.validation, "metric": self.recipe.benchmark.metric}
-        return {**rows, **self.placed(seed)}
+        return {
+            "train": self.rows.train,
+            "validation": self.rows.validation,
+            "metric": self.recipe.benchmark.metric,
+            **self.placed(seed),
+        }
 
     def placed(self, seed: int) -> dict[str, Any]:
         """Return where and how a training computes."""
@@ -187,11 +190,13 @@ class Study:
             return Model.open(given), []
         base = recipes.load_recipe("teachers", wanted.recipe)
         done = self.stages.done()
-        if "labels" in done and not {"teacher", "finetuned"} & set(done) and not self.stages.force:
-            raise CompressError(
+        refuse(
+            (
+                "labels" in done and not {"teacher", "finetuned"} & set(done) and not self.stages.force,
                 f"{self.stages.directory} was begun with another teacher, --teacher DIR: give it again, or choose "
-                "another -o"
+                "another -o",
             )
+        )
         source = f"{self.recipe.name}: teacher {wanted.recipe}"
         training = replace_training(base.training, wanted.training, source=source)
         ask = partial(Finetune, base, training=training, **self.trained(self.recipe.seed))
@@ -312,7 +317,6 @@ class Study:
         if settings.pruning_steps and not pruning_steps:  # with --only, or where a target took no more
             logger.warning("no removals are taken apart: none of these models had two")
         asked = self.request.device
-        device = "cpu" if asked == "auto" else asked
 
         def make(path: Path) -> None:
             for file in (path, lock_path(path)):  # what was measured before stays, for once
@@ -325,7 +329,7 @@ class Study:
                 self.rows.test,
                 replace(settings, pruning_steps=pruning_steps),
                 train=self.rows.train,
-                compute=Compute(device, seed=self.recipe.seed),
+                compute=Compute("cpu" if asked == "auto" else asked, seed=self.recipe.seed),
                 output=BenchmarkOutput(
                     path,
                     study=self.recipe.name,
@@ -349,6 +353,5 @@ class Study:
 
 
 def _failures(failed: Mapping[str, Exception], otherwise: str) -> str:
-    """Say what failed and why."""
     said = "; ".join(f"{name} ({str(error).strip() or type(error).__name__})" for name, error in failed.items())
     return f"failed: {said}; {otherwise}, and the same command tries again what failed"

@@ -26,7 +26,6 @@ from compress.errors import CompressError
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from compress.recipes import RECIPE_KINDS, Kind, catalogue, folder, recipe_names
-from compress.requests import groups
 from tests.support import forked
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
@@ -422,7 +421,7 @@ def test_ctrl_c_before_anything_was_written(
     def interrupted(*given: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(groups, "open_text", interrupted)
+    monkeypatch.setattr("compress.requests.open_text", interrupted)
     assert execute(desk.command("label")) == 130
     assert capsys.readouterr().err.strip() == "Interrupted. Nothing was written."
 

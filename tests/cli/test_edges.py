@@ -18,7 +18,7 @@ import compress
 from compress.cli import COMMANDS, Command, cli, execute
 from compress.cli.values import Real, Whole
 from compress.errors import CompressError
-from compress.escaping.terminal import terminal_text
+from compress.escaping import terminal_text
 from compress.models.model_dir import Model
 from tests.support.results import line, write_lines
 

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 from compress.benchmarking.results import formatting
 from compress.benchmarking.results.schema import FIELDS, SCHEMA, Measurement
 from compress.errors import CompressError, MissingPackage, refuse
-from compress.escaping.characters import one_line
+from compress.escaping import one_line
 from compress.files import RESULTS_LIMIT_BYTES, parse_json, read_text, write_atomically, write_json_lines
 from compress.host import describe_host, library_versions, typed_command
 from compress.models.output_dir import unwritable

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from compress.benchmarking.results.schema import Measurement
-from compress.escaping.markdown import Markdown, markdown_text
+from compress.escaping import Markdown, markdown_text
 from compress.inference.speedup_intervals import Interval
 
 NONE = "–"

@@ -88,8 +88,7 @@ class IntegerGraph:
         if not rounded.row_factors:
             self.add("MatMulIntegerToFloat", inputs + bias, output, name=node.name, domain=CONTRIBUTED)
         else:
-            by_row = f"{output}.by_row"
-            product = self.add("MatMulIntegerToFloat", inputs, by_row, name=node.name, domain=CONTRIBUTED)
+            product = self.add("MatMulIntegerToFloat", inputs, f"{output}.by_row", name=node.name, domain=CONTRIBUTED)
             scaled = self.add("Mul", [product, rounded.row_factors], f"{output}.product" if bias else output)
             if bias:
                 self.add("Add", [scaled, *bias], output)

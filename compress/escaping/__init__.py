@@ -1,1 +1,0 @@
-"""Foreign text stays text: one function a medium shows names, texts and messages of others, and nothing in it acts."""
