@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script import provenance, read_options, read_rows, replace_line
 
-from compress.benchmarking.results.files import provenance, replace_line
 from compress.calibration.scaling import row_losses
-from compress.data import Example, content_sha256, open_source, read_examples, row_key
+from compress.data import Example, content_sha256, row_key
 from compress.errors import CompressError
 from compress.evaluation.metrics import (
     ACCURACY,
@@ -30,25 +30,16 @@ from compress.inference.compute import Compute
 from compress.inference.predict import acceptance_thresholds
 from compress.inference.runners import load_runner
 from compress.models.model_dir import Model
-from compress.progress import quiet_libraries
 from compress.requests.compression import calibrate
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", type=Path, metavar="MODEL")
-    parser.add_argument("--set", required=True, help="the name of the data, for the results")
-    for name in ("validation", "test", "work"):
-        parser.add_argument(f"--{name}", required=True, type=Path)
-    parser.add_argument("--accept-at", type=float, default=0.95)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("-o", "--output", required=True, type=Path)
-    options = parser.parse_args()
-    quiet_libraries()
-    validation, test = (read_examples(open_source(options.__dict__[role], role=role, labelled=True)) for role in ROLES)
+    given = {"accept_at": 0.95, "threads": 1}
+    options = read_options(__doc__, positional="models", set=str, validation=Path, test=Path, work=Path, **given)
+    test = read_rows(options.test, "test")
     tested = set(map(row_key, test))
-    validation = [row for row in validation if row_key(row) not in tested]
-    for path in options.models:
+    validation = [row for row in read_rows(options.validation, "validation") if row_key(row) not in tested]
+    for path in map(Path, options.models):
         line = {
             "set": options.set,
             "validation_rows": len(validation),
@@ -60,9 +51,6 @@ def main() -> None:
         }
         replace_line(options.output, line, "set", "model")
         print(f"{line['model']}: {line['method']}, temperature {line['temperature']:.3g}", flush=True)
-
-
-ROLES = ("validation", "test")
 
 
 def measure(
@@ -104,10 +92,7 @@ def measure(
         accepted = confidence >= thresholds[predicted]
         right = (predicted == gold)[accepted].astype(int)
         found["accepted"] = float(accepted.mean())
-        found["right"] = [
-            float(right.mean()),
-            *interval(right, np.ones_like(right), metric=ACCURACY, classes=2),
-        ]
+        found["right"] = [float(right.mean()), *interval(right, np.ones_like(right), metric=ACCURACY, classes=2)]
     return found
 
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script import provenance, read_options, read_rows, replace_line
 
-from compress.benchmarking.results.files import provenance, replace_line
-from compress.data import Example, ExampleSource, open_source, read_examples, row_key
+from compress.data import Example, ExampleSource, row_key
 from compress.evaluation.metrics import interval, paired_difference
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.models.model_dir import Model
-from compress.progress import for_terminal, quiet_libraries
+from compress.progress import for_terminal
 from compress.recipes import load_recipe
 from compress.requests.training import distill, finetune
 from compress.studies.data import find_set
@@ -44,17 +44,10 @@ SETS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", required=True, type=Path)
-    parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--only", action="append", choices=SETS)
-    parser.add_argument("--teacher", default="minilm-l6")
-    parser.add_argument("--student", default="bilstm")
-    parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("-o", "--output", required=True, type=Path)
-    options = parser.parse_args()
-    quiet_libraries()
-    for name in options.only or SETS:
+    options = read_options(
+        __doc__, data_root=Path, work=Path, only=list(SETS), teacher="minilm-l6", student="bilstm", threads=0
+    )
+    for name in options.only:
         for line in of_set(name, options):
             replace_line(options.output, line, "set", "model", "plan")
 
@@ -62,10 +55,10 @@ def main() -> None:
 def of_set(name: str, options: argparse.Namespace) -> list[dict[str, object]]:
     """Make and judge the teachers and students of a set."""
     set_name, train_split, test_split, rows = SETS[name]
-    test = read_examples(open_source(find_set(options.data_root, set_name, test_split), role="test", labelled=True))
+    test = read_rows(find_set(options.data_root, set_name, test_split), "test")
     held_out = {row_key(example) for example in test}
-    source = open_source(find_set(options.data_root, set_name, train_split), role="train", labelled=True)
-    others = [example for example in read_examples(source) if row_key(example) not in held_out]
+    others = read_rows(find_set(options.data_root, set_name, train_split), "train")
+    others = [example for example in others if row_key(example) not in held_out]
     random.Random(0).shuffle(others)  # files may be sorted by label
     validation, train = others[:VALIDATION_ROWS], others[VALIDATION_ROWS : VALIDATION_ROWS + rows]
     known = {row_key(example) for example in [*validation, *train]}

@@ -360,7 +360,7 @@ def check_machine(options: argparse.Namespace, recipe: StudyRecipe, packed: dict
     quiet_libraries()
     gpu.check_setup(options.device)
     gpu.measure_peaks(options.device, 1)
-    kinds = argparse.Namespace(runtimes=["torch", "torch-bfloat16"], device=options.device, threads=1, seconds=CHECK_S)
+    kinds = argparse.Namespace(runtime=["torch", "torch-bfloat16"], device=options.device, threads=1, seconds=CHECK_S)
     teacher = teachers(options, packed) / packed["teacher"]["name"]
     if not teacher.is_dir():  # in float32, so that a student's size is compared with that of the teacher in files
         working = teacher.with_name(".unpacking")

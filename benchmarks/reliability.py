@@ -16,7 +16,6 @@ process that has imported everything forks for each command, so that moments fal
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import json
@@ -41,10 +40,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import numpy as np
 import torch
 from safetensors.numpy import load_file
+from script import provenance, read_options, replace_line
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 import compress
-from compress.benchmarking.results.files import provenance, replace_line
 from compress.cli import main as compress_main
 
 UNCAUGHT = 99  # the exit code of an error that the command did not catch
@@ -115,14 +114,7 @@ class Undisturbed:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", required=True, type=Path, help="a model directory")
-    parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--moments", type=int, default=100, help="of each stage")
-    parser.add_argument("--only", action="append", help="a stage; may be repeated")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", required=True, type=Path)
-    options = parser.parse_args()
+    options = read_options(__doc__, tokenizer=Path, work=Path, moments=100, only=[], seed=0)
     torch.set_num_threads(1)
     options.work.mkdir(parents=True, exist_ok=True)
     inputs = written_inputs(options.work / "inputs", options.tokenizer)
@@ -132,12 +124,11 @@ def main() -> int:
     for stage in stages(inputs):
         if options.only and stage.name not in options.only:
             continue
-        line = {
+        chance = random.Random(f"{options.seed} {stage.name}")
+        line: dict[str, Any] = {
             "study": "reliability",
             "stage": stage.name,
-            **disturbed_stage(
-                stage, disk, options.work, options.moments, random.Random(f"{options.seed} {stage.name}")
-            ),
+            **disturbed_stage(stage, disk, options.work, options.moments, chance),
             "seed": options.seed,
             "full_disk_by": "file system" if disk.is_mounted else "limit on files",
             **provenance(),
@@ -145,7 +136,7 @@ def main() -> int:
         replace_line(options.output, line, "stage")
         shown = ("stage", "seconds", "moments", "disturbed", "faults")
         print(json.dumps({name: line[name] for name in shown}), flush=True)
-        failed += len(line["faults"])  # type: ignore[arg-type]
+        failed += len(line["faults"])
     disk.close()
     return 1 if failed else 0
 

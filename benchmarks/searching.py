@@ -25,13 +25,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results.files import provenance, replace_line
+from script import provenance, read_options, replace_line
+
 from compress.data import content_sha256
 from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import Model
 from compress.models.output_dir import finish
-from compress.progress import quiet_libraries
 from compress.requests.searching import Search
 from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import join
@@ -44,29 +44,20 @@ METHODS = ("search", "random")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", required=True, help="the name of the data, for the results")
-    for name in ("teacher", "unlabeled", "train", "validation", "test", "work"):
-        parser.add_argument(f"--{name}", required=True, type=Path)
-    parser.add_argument("--max-accuracy-drop", type=float, default=1.0)
-    parser.add_argument("--minutes", type=float, default=15.0)
-    parser.add_argument("--seed", type=int, action="append")
-    parser.add_argument("--only", action="append", choices=METHODS)
-    parser.add_argument("-o", "--output", required=True, type=Path)
-    options = parser.parse_args()
-    quiet_libraries()
+    files: dict[str, Any] = dict.fromkeys(("teacher", "unlabeled", "train", "validation", "test", "work"), Path)
+    given = {"max_accuracy_drop": 1.0, "minutes": 15.0, "seed": [0], "only": list(METHODS)}
+    options = read_options(__doc__, set=str, **files, **given)
     teacher = Model.open(options.teacher)
     files = {role: str(getattr(options, role)) for role in ("unlabeled", "train", "validation", "test")}
     request = Search(str(options.teacher), str(options.work / "found"), **files, overlap="drop")
     rows = check_data(teacher, request)
     (options.work / "labels").mkdir(parents=True, exist_ok=True)
-    for seed, method in itertools.product(options.seed or [0], options.only or METHODS):
+    for seed, method in itertools.product(options.seed, options.only):
         folder = options.work / f"{method}-{seed}"
         if (folder / "done").is_file():
             continue
-        shutil.rmtree(
-            folder, ignore_errors=True
-        )  # of a start that was killed: its time would not be that of the others
+        # Of a start that was killed: its time would not be that of the others.
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for way, found in run(teacher, rows, method, Compute("cpu", 1, seed=seed), folder, options):
             line = {"set": options.set, "method": way, "seed": seed, **found}

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
+from script import provenance, read_options, read_rows, replace_line
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
@@ -33,14 +34,12 @@ from sklearn.linear_model import SGDClassifier
 from sklearn.metrics import pairwise_distances_argmin
 from sklearn.preprocessing import normalize
 
-from compress.benchmarking.results.files import provenance, replace_line
-from compress.data import Example, open_source, read_examples
+from compress.data import Example
 from compress.evaluation.metrics import SeedSample, difference_interval
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import Model
-from compress.progress import quiet_libraries
 from compress.recipes import load_recipe
 from compress.requests.labelling import import_labels, label
 from compress.requests.training import distill
@@ -131,19 +130,9 @@ CHOICES: dict[str, Callable[[Pool, int, int], np.ndarray]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", required=True, help="the name of the data, for the results")
-    for name in ("teacher", "pool", "validation", "test", "work"):
-        parser.add_argument(f"--{name}", required=True, type=Path)
-    parser.add_argument("--calls", type=int, action="append", help="teacher calls; may be repeated")
-    parser.add_argument("--choice", choices=[*CHOICES], action="append", help="random first; default: all")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--student", default="cnn")
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("-o", "--output", required=True, type=Path)
-    options = parser.parse_args()
-    quiet_libraries()
+    files: dict[str, Any] = dict.fromkeys(("teacher", "pool", "validation", "test", "work"), Path)
+    given = {"calls": [500, 1000, 2000], "choice": list(CHOICES), "seeds": 3, "student": "cnn", "steps": 1500}
+    options = read_options(__doc__, set=str, **files, **given, threads=1)
     compute = Compute("cpu", options.threads)
     labels = options.work / "labels"
     if not labels.is_dir():
@@ -152,11 +141,11 @@ def main() -> None:
     if opened.teacher_sha256 != Model.open(options.teacher).sha256:
         raise SystemExit(f"{labels} are of another teacher ({opened.teacher_name}); give another --work")
     pool = Pool(opened)
-    test = read_examples(open_source(options.test, role="test", labelled=True))
+    test = read_rows(options.test, "test")
     near_duplicates = pool.near_duplicates()
-    for calls in options.calls or [500, 1000, 2000]:
+    for calls in options.calls:
         right: dict[str, list[np.ndarray]] = {}
-        for name in options.choice or CHOICES:
+        for name in options.choice:
             seeds = range(options.seeds)
             right[name] = [taught(pool, name, CHOICES[name], calls, seed, options, test) for seed in seeds]
             line = {
@@ -200,7 +189,7 @@ def taught(
         chosen = import_labels(table, options.work / "chosen", logits=columns, classes=model.labels, force=True)
         recipe = load_recipe("students", options.student)
         recipe = replace(recipe, training=replace(recipe.training, max_steps=options.steps))
-        validation = read_examples(open_source(options.validation, role="validation", labelled=True))
+        validation = read_rows(options.validation, "validation")
         placed: dict[str, Any] = {"device": "cpu", "threads": options.threads, "seed": seed}
         distill(  # also over what another start began
             model, recipe, folder, labels=(chosen,), validation=validation, overlap="drop", force=True, **placed

@@ -13,7 +13,6 @@ for each comparison; the exit status is 1 if what shall be equal is not. Data li
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
@@ -32,7 +31,6 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.benchmarking.results.files import provenance
 from compress.data import open_source
 from compress.data.examples import content_sha256
 from compress.data.overlap import check_roles
@@ -40,18 +38,18 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import ACCURACY, paired_difference
 from compress.files import write_json_lines
 from compress.models.model_dir import Model
-from compress.progress import quiet_libraries
 from compress.pruning.evaluation import EvaluationRows, MaskedEvaluation
 from compress.pruning.scoring import head_importance
 from compress.recipes.pruning import units_to_remove
 from compress.studies.data import find_set
 from compress.surgery.remove import remove_heads
 from compress.surgery.unit_masks import mask_lowest, normalised
+from compress.tasks import find_task
 from compress.training.training_data import Gold
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from competitor_environments import transformers_4_python  # noqa: I001
-from compress.tasks import find_task
+from script import columns, provenance, read_options  # noqa: I001
 
 SET, MAX_LENGTH, REMOVED = "glue/SST-2", 128, "60%"
 ORDERS, JUDGED_ORDERS = 20, 3  # of the rows: for ranks, and for accuracies
@@ -64,15 +62,9 @@ CLIENT = Path(__file__).with_name("transformers4_client.py")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="a BERT that was fine-tuned on SST-2")
-    parser.add_argument("--data-root", default=os.environ.get("COMPRESS_DATA"), help="folder of the data sets")
-    parser.add_argument("--examples", type=int, default=1024, help="rows of train that score the heads")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", required=True, help="JSON lines to write")
-    parser.add_argument("pip_options", nargs="*", metavar="PIP OPTIONS")
-    arguments = parser.parse_args()
-    quiet_libraries()
+    # The model is a BERT that was fine-tuned on SST-2; rows of train, as many as the examples, score the heads.
+    given = {"data_root": os.environ.get("COMPRESS_DATA"), "examples": 1024, "seed": 0}
+    arguments = read_options(__doc__, positional="pip_options", model=str, **given)
     python = transformers_4_python(arguments.pip_options)
     if python is None:
         return 1
@@ -103,7 +95,7 @@ def main() -> int:
         **provenance(),
     }
     lines = [*found, *compared, *removed]
-    write_json_lines(Path(arguments.output), [{**line, **common} for line in lines])
+    write_json_lines(arguments.output, [{**line, **common} for line in lines])
     return int(any(line["difference"] > line["tolerance"] for line in lines if "tolerance" in line))
 
 
@@ -320,9 +312,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
     header = [key for key in lines[0] if key not in {"kind", "peer_versions"}]
     cells = [[line[key] for key in header] for line in lines]
     rows = [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in cells]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows)]
-    return "\n".join(" | ".join(row).rstrip() for row in padded)
+    return columns(header, rows)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ differs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -27,13 +26,13 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForMaskedLM
 
 from compress import plugins
-from compress.benchmarking.results.files import provenance
 from compress.files import write_json_lines
 from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.training.losses._common import VocabularyHead, split_heads
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from competitor_environments import textbrewer_python  # noqa: I001
+from script import columns, provenance, read_options  # noqa: I001
 
 LENGTHS, CLASSES, WIDTH, HEADS, RELATION_HEADS, VOCABULARY = (9, 6, 4), 3, 32, 4, 8, 50
 TEMPERATURE, TOLERANCE, CLOSED = 3.0, 1e-5, -10000.0
@@ -89,11 +88,7 @@ class Comparison:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", required=True, help="JSON lines to write")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("pip_options", nargs="*", metavar="PIP OPTIONS")
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, positional="pip_options", seed=0)
     python = textbrewer_python(arguments.pip_options)
     if python is None:
         return 1
@@ -110,27 +105,16 @@ def main() -> int:
         **provenance(),
         "peer_versions": {"textbrewer": competitor["version"], "torch": competitor["torch"]},
     }
-    write_json_lines(Path(arguments.output), [{**asdict(one), "difference": one.difference, **common} for one in found])
+    write_json_lines(arguments.output, [{**asdict(one), "difference": one.difference, **common} for one in found])
     print(table(found))
     return int(any(one.difference > TOLERANCE for one in found))
 
 
 def table(found: list[Comparison]) -> str:
     header = ("loss", "ours", "competitor", "difference", "compared with", "differs by design")
-    rows = [
-        (
-            one.loss,
-            f"{one.ours:.6f}",
-            f"{one.competitor:.6f}",
-            f"{one.difference:.0e}",
-            one.peer_name,
-            one.by_design or "-",
-        )
-        for one in found
-    ]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows)]
-    return "\n".join(" | ".join(row).rstrip() for row in padded)
+    figures = ((f"{one.ours:.6f}", f"{one.competitor:.6f}", f"{one.difference:.0e}") for one in found)
+    rows = [(one.loss, *own, one.peer_name, one.by_design or "-") for one, own in zip(found, figures, strict=True)]
+    return columns(header, rows)
 
 
 def made(seed: int) -> tuple[Outputs, Outputs, Batch]:
@@ -150,9 +134,11 @@ def made(seed: int) -> tuple[Outputs, Outputs, Batch]:
     return side(), side(), Batch(torch.ones_like(mask), mask, targets=targets)
 
 
-def loss(name: str, student: Outputs, teacher: Outputs, batch: Batch, *learned: nn.Module, **options: Any) -> float:
-    value: Tensor = plugins.find("losses", name).function(student, teacher, batch, *learned, **options)
-    return float(value)
+def compared(case: tuple[Any, ...], student: Outputs, teacher: Outputs) -> Comparison:
+    """Return the comparison of a case: loss, options, batch, what it learned, then what and whose value it is."""
+    name, options, batch, learned, peer_name, value, by_design = case
+    ours: Tensor = plugins.find("losses", name).function(student, teacher, batch, *learned, **options)
+    return Comparison(name, options, float(ours), peer_name, float(value), by_design)
 
 
 def textbrewer(python: Path, student: Outputs, teacher: Outputs, batch: Batch) -> dict[str, Any]:
@@ -179,46 +165,24 @@ def textbrewer(python: Path, student: Outputs, teacher: Outputs, batch: Batch) -
 def against_textbrewer(student: Outputs, teacher: Outputs, batch: Batch, values: dict[str, float]) -> list[Comparison]:
     cross_entropy = "cross-entropy less its value for the teacher itself"
     relations = sum(values[f"att_ce_{name}"] for name in ("query", "key", "value"))
-    cases: list[tuple[str, dict[str, Any], str, float, str]] = [
-        (
-            "kl",
-            {"temperature": TEMPERATURE},
-            "kd_ce_loss",
-            TEMPERATURE**2 * values["kd_ce"],
-            f"{cross_entropy}; times T**2, which it leaves out",
-        ),
-        ("logit-mse", {}, "kd_mse_loss", values["kd_mse"], ""),
-        ("hidden-mse", {"layers": "final"}, "hid_mse_loss", values["hid_mse"], ""),
-        ("hidden-cosine", {}, "cos_loss", values["cos"], ""),
-        ("first-cosine", {"layers": "final"}, "cos_loss", values["cos_first"], "given the first tokens alone"),
-        ("patience", {"layers": "final"}, "pkd_loss", values["pkd"], ""),
-        ("attention-mse", {"layers": "final"}, "att_mse_loss", values["att_mse"], ""),
-        (
-            "attention-kl",
-            {"layers": "final"},
-            "att_ce_loss",
-            values["att_ce_attention"],
-            f"{cross_entropy}; a mean for each example, where it takes one over all tokens",
-        ),
-        (
-            "relations",
-            {"relation_heads": RELATION_HEADS},
-            "att_ce_loss",
-            relations,
-            f"{cross_entropy}; for each example and relation, given their scores",
-        ),
+    by_example = f"{cross_entropy}; a mean for each example, where it takes one over all tokens"
+    of_relations = f"{cross_entropy}; for each example and relation, given their scores"
+    kl, final, same = {"temperature": TEMPERATURE}, {"layers": "final"}, (nn.Identity(),)
+    squared, heads = f"{cross_entropy}; times T**2, which it leaves out", {"relation_heads": RELATION_HEADS}
+    cases: list[tuple[Any, ...]] = [
+        ("kl", kl, (), "kd_ce_loss", TEMPERATURE**2 * values["kd_ce"], squared),
+        ("logit-mse", {}, (), "kd_mse_loss", values["kd_mse"], ""),
+        ("hidden-mse", final, same, "hid_mse_loss", values["hid_mse"], ""),
+        ("hidden-cosine", {}, (), "cos_loss", values["cos"], ""),
+        ("first-cosine", final, (), "cos_loss", values["cos_first"], "given the first tokens alone"),
+        ("patience", final, (), "pkd_loss", values["pkd"], ""),
+        ("attention-mse", final, (), "att_mse_loss", values["att_mse"], ""),
+        ("attention-kl", final, (), "att_ce_loss", values["att_ce_attention"], by_example),
+        ("relations", heads, (), "att_ce_loss", relations, of_relations),
     ]
-    learned = {"hidden-mse": (nn.Identity(),)}
     return [
-        Comparison(
-            name,
-            options,
-            loss(name, student, teacher, batch, *learned.get(name, ()), **options),
-            f"TextBrewer {peer_name}",
-            value,
-            by_design,
-        )
-        for name, options, peer_name, value, by_design in cases
+        compared((name, options, batch, learned, f"TextBrewer {peer}", value, by_design), student, teacher)
+        for name, options, learned, peer, value, by_design in cases
     ]
 
 
@@ -236,8 +200,8 @@ def against_transformers(seed: int) -> Comparison:
     head.norm.eps = config.layer_norm_eps
     with torch.no_grad():
         outputs = model(**batch.inputs(), labels=batch.targets, output_hidden_states=True)
-        ours = loss("mlm", Outputs(student.logits, outputs.hidden_states), student, batch, head)
-    return Comparison("mlm", {}, ours, "transformers BertForMaskedLM", float(outputs.loss), "")
+        case = ("mlm", {}, batch, (head,), "transformers BertForMaskedLM", outputs.loss, "")
+        return compared(case, Outputs(student.logits, outputs.hidden_states), student)
 
 
 def against_formulas(student: Outputs, teacher: Outputs, batch: Batch) -> list[Comparison]:
@@ -251,69 +215,28 @@ def against_formulas(student: Outputs, teacher: Outputs, batch: Batch) -> list[C
     first = [h[:, 0] / np.linalg.norm(h[:, 0], axis=-1, keepdims=True) for h in (h_s, h_t)]
     norm_s, norm_t = ((h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-5) for h in (h_s, h_t))
     statistics = 5000 * ((h_s.mean(-1) - h_t.mean(-1)) ** 2).mean() + 5 * np.abs(h_s.var(-1) - h_t.var(-1)).mean()
-    same = nn.Identity()
-    final = {"layers": "final"}
+    same, final, padded = nn.Identity(), {"layers": "final"}, "texts of one length: it counts padding"
     heads = nn.ModuleDict({"student": same, "teacher": same})
-    padded = "texts of one length: it counts padding"
-    return [
-        Comparison(
-            "patience",
-            final,
-            loss("patience", student, teacher, batch, **final),
-            "authors' code",
-            float(((first[0] - first[1]) ** 2).mean()) * WIDTH,
-            "times the width, over which it takes the mean",
-        ),
-        Comparison(
-            "attention-mse",
-            final,
-            loss("attention-mse", student, teacher, whole, **final),
-            "authors' code",
-            float(((scores[0] - scores[1]) ** 2).mean()),
-            padded,
-        ),
-        Comparison(
-            "attention-kl",
-            final,
-            loss("attention-kl", student, teacher, batch, **final),
-            "paper",
-            mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys]),
-            "",
-        ),
-        Comparison(
-            "relations",
-            {"relations": ["attention", "value"]},
-            loss("relations", student, teacher, batch, relations=["attention", "value"]),
-            "paper (MiniLM)",
-            mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys])
-            + mean_divergence([student.values] * 2, [teacher.values] * 2),
-            "",
-        ),
-        Comparison(
-            "hidden-mse",
-            {**final, "normalised": True},
-            loss("hidden-mse", student, teacher, whole, same, **final, normalised=True),
-            "authors' code (MobileBERT)",
-            float(((norm_s - norm_t) ** 2).mean()),
-            padded,
-        ),
-        Comparison(
-            "hidden-statistics",
-            final,
-            loss("hidden-statistics", student, teacher, whole, **final),
-            "authors' code (MobileBERT)",
-            float(statistics),
-            padded,
-        ),
-        Comparison(
-            "vocabulary-kl",
-            {"temperature": TEMPERATURE},
-            loss("vocabulary-kl", student, teacher, hidden_as_logits(batch), heads, temperature=TEMPERATURE),
-            "authors' code (DistilBERT)",
-            distilbert(h_s, h_t, hidden_as_logits(batch)),
-            "of masked tokens alone; plus the cross-entropy of the teacher's head, which it does not train",
+    masked, mobile = hidden_as_logits(batch), "authors' code (MobileBERT)"
+    attention = mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys])
+    minilm = attention + mean_divergence([student.values] * 2, [teacher.values] * 2)
+    first_states = ((first[0] - first[1]) ** 2).mean() * WIDTH
+    by_width = "times the width, over which it takes the mean"
+    by_head = "of masked tokens alone; plus the cross-entropy of the teacher's head, which it does not train"
+    scaled, pair = {**final, "normalised": True}, {"relations": ["attention", "value"]}
+    cases: list[tuple[Any, ...]] = [
+        ("patience", final, batch, (), "authors' code", first_states, by_width),
+        ("attention-mse", final, whole, (), "authors' code", ((scores[0] - scores[1]) ** 2).mean(), padded),
+        ("attention-kl", final, batch, (), "paper", attention, ""),
+        ("relations", pair, batch, (), "paper (MiniLM)", minilm, ""),
+        ("hidden-mse", scaled, whole, (same,), mobile, ((norm_s - norm_t) ** 2).mean(), padded),
+        ("hidden-statistics", final, whole, (), mobile, statistics, padded),
+        (
+            *("vocabulary-kl", {"temperature": TEMPERATURE}, masked, (heads,), "authors' code (DistilBERT)"),
+            *(distilbert(h_s, h_t, masked), by_head),
         ),
     ]
+    return [compared(case, student, teacher) for case in cases]
 
 
 def hidden_as_logits(batch: Batch) -> Batch:

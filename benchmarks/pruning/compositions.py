@@ -12,25 +12,26 @@ pruned. Pruned models are kept in the working folder.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results.files import provenance
-from compress.data import Example, ExampleSource, grouped_split, open_source, read_examples
+from compress.data import Example, ExampleSource, grouped_split
 from compress.files import write_json_lines
 from compress.inference.runners import time_side_by_side
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import Model
-from compress.progress import quiet_libraries
 from compress.pruning.prune import PRUNING_REPORT_NAME
 from compress.recipes import Training
 from compress.requests.compression import export, prune
 from compress.requests.labelling import label
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import provenance, read_options, read_rows  # noqa: I001
 
 HELD_OUT, SCORED = 0.05, 512
 BATCH_SIZES = (1, 32)
@@ -74,28 +75,14 @@ COMPOSITIONS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, type=Path, help="model directory")
-    parser.add_argument("--train", required=True, type=Path, help="labelled file of which a slice is held out")
-    parser.add_argument("--work", required=True, type=Path, help="folder for the pruned models")
-    parser.add_argument("--steps", type=int, default=400, help="of every recovery")
-    parser.add_argument("--only", nargs="+", default=(), help="names of compositions")
-    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
-    options = parser.parse_args()
-    quiet_libraries()
-    rows = read_examples(open_source(options.train, role="train", labelled=True))
-    rest, validation = grouped_split(rows, HELD_OUT, seed=0)
+    options = read_options(__doc__, teacher=Path, train=Path, work=Path, steps=400, only=[])
+    rest, validation = grouped_split(read_rows(options.train, "train"), HELD_OUT, seed=0)
     train = random.Random(0).sample(rest, options.steps * TRAINING.batch_size)
     work = options.work / str(options.steps)
     labels = work / "labels"
     if not (labels / MANIFEST_NAME).is_file():
         label(options.teacher, ExampleSource(train, "train"), labels)
-    common = {
-        "study": "compositions",
-        "data": options.train.name,
-        "steps": options.steps,
-        **provenance(),
-    }
+    common = {"study": "compositions", "data": options.train.name, "steps": options.steps, **provenance()}
     made: dict[str, Path] = {}
     plans = [(group, name, plan) for group, members in COMPOSITIONS.items() for name, plan in members.items()]
     plans = [plan for plan in plans if not options.only or plan[1] in options.only]

@@ -22,6 +22,7 @@ import argparse
 import json
 import random
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -34,8 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compress.benchmarking.results.files import provenance
-from compress.data import Example, open_source, read_examples
+from compress.data import Example
 from compress.data.overlap import grouped_split
 from compress.evaluation.metrics import agreement, interval, paired_difference
 from compress.files import write_atomically, write_json_lines
@@ -45,7 +45,6 @@ from compress.inference.torch_run import TorchRun
 from compress.labelling.label import teacher_logits
 from compress.models.model_dir import Model
 from compress.models.prunable_units import Part, units_of
-from compress.progress import quiet_libraries
 from compress.pruning.criteria.gradient import importance
 from compress.pruning.scoring import scoring_batches
 from compress.recipes import Choice, Training
@@ -56,6 +55,9 @@ from compress.training.modifiers.gradual_pruning import STATE, attach, masked_sh
 from compress.training.teacher_signal import cached_teacher
 from compress.training.trainer import Objective, TrainingRun, train
 from compress.training.training_data import TrainingRow, collator, tokenized
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import provenance, read_options, read_rows  # noqa: I001
 
 ARMS = ("once", "once-in-two", "gradual", "movement", "random")
 COMPARED = ("once", "once-in-two", "gradual")  # with whom the others are
@@ -167,23 +169,15 @@ class Study:
     def of(cls, options: argparse.Namespace, seed: int) -> Study:
         teacher = Model.open(options.teacher)
         work = options.work / f"{'tune' if options.tune else 'final'}-{seed}-{options.steps}"
-        everything, measured = (
-            read_examples(open_source(getattr(options, role), role=role, labelled=True))
-            for role in ("train", "validation")
-        )
-        rest, tuning = grouped_split(everything, TUNED_ON, seed=0)
-        measured = tuning if options.tune else measured
+        rest, tuning = grouped_split(read_rows(options.train, "train"), TUNED_ON, seed=0)
+        measured = tuning if options.tune else read_rows(options.validation, "validation")
         taught = random.Random(seed).sample(rest, options.steps * TRAINING.batch_size)
         kept = work / "logits.npz"
         if not kept.is_file():
             work.mkdir(parents=True, exist_ok=True)
-            np.savez(
-                kept,
-                **{
-                    name: teacher_logits(teacher, rows, compute=Compute(device="cpu", threads=1), max_length=64)
-                    for name, rows in (("taught", taught), ("measured", measured))
-                },
-            )
+            asked = {"compute": Compute(device="cpu", threads=1), "max_length": 64}
+            both = {"taught": taught, "measured": measured}
+            np.savez(kept, **{name: teacher_logits(teacher, rows, **asked) for name, rows in both.items()})
         logits = np.load(kept)
         return cls(
             teacher,
@@ -213,13 +207,8 @@ class Study:
         folder = self.work / "training"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        written = tokenized(
-            folder / "rows.arrow",
-            iter(given),
-            tokenizer,
-            max_length=TRAINING.max_length,
-            task=find_task("classification"),
-        )
+        asked = {"max_length": TRAINING.max_length, "task": find_task("classification")}
+        written = tokenized(folder / "rows.arrow", iter(given), tokenizer, **asked)
         train(
             model,
             written,
@@ -236,21 +225,9 @@ def gold_of(examples: Sequence[Example], teacher: Model) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, type=Path, help="model directory")
-    parser.add_argument("--train", required=True, type=Path, help="labelled file to learn from")
-    parser.add_argument("--validation", required=True, type=Path, help="labelled file to measure on")
-    parser.add_argument("--work", required=True, type=Path, help="folder for what is kept between starts")
-    parser.add_argument("--arms", nargs="+", default=ARMS, choices=ARMS)
-    parser.add_argument("--shares", nargs="+", type=float, default=[0.6, 0.8], help="of heads and neurons that go")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--optimiser", choices=("adam", "sgd"), default="adam", help="of movement's scores")
-    parser.add_argument("--penalty", type=float, default=1e-4, help="of movement's scores")
-    parser.add_argument("--tune", action="store_true", help="measure on another slice of train")
-    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
-    options = parser.parse_args()
-    quiet_libraries()
+    given = {"arms": list(ARMS), "shares": [0.6, 0.8], "seeds": [0], "steps": 400, "tune": False}
+    given |= {"optimiser": ("adam", "sgd"), "penalty": 1e-4}  # of movement's scores
+    options = read_options(__doc__, teacher=Path, train=Path, validation=Path, work=Path, **given)
     torch.set_num_threads(1)
     common = {
         "study": "pruning-schedules",

@@ -11,14 +11,15 @@ on one thread, else wall time. A line replaces that of the same rows, batch size
 
 from __future__ import annotations
 
+import sys
 import time
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from script import read_options
 
-from compress.benchmarking.results.files import provenance, replace_line
 from compress.data import open_source
 from compress.data.tokenization import encode, pad
 from compress.inference.compute import autocast, fast_float32, resolve_precision
@@ -28,6 +29,9 @@ from compress.models.model_dir import Model
 from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
 from compress.training.trainer import RowAdamW, clip_gradients
 from compress.training.training_data import EpochSampler
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import milliseconds, provenance, read_options, replace_line, said  # noqa: I001
 
 WARM_UP = 2  # steps of each way
 
@@ -67,10 +71,8 @@ def main() -> None:
             batches = [batch_of(order[start : start + options.batch_size], padding_id) for start in starts]
             batches = batches if number else batches[:WARM_UP]
             for name in [*ways][:: -1 if number % 2 else 1]:
-                begun = clock()
-                for batch in batches:
-                    train_step(ways[name], batch, optimizer, precision)
-                pass_ms[name] += [1000 * (clock() - begun)] if number else []
+                took = milliseconds(partial(train, ways[name], optimizer, precision, batches), clock)
+                pass_ms[name] += [took] if number else []
             seen += batches if number else []
     ratio = speedup([[one] for one in pass_ms["whole"]], [[one] for one in pass_ms["parts"]])
     counts = np.array([tokens_of(batch, tokens_of_a_part(model)) for batch in seen])
@@ -94,8 +96,7 @@ def main() -> None:
     replace_line(options.output, line, "data", "rows", "batch_size", "model", "precision", "threads", "host_id")
     tokens_of_a_row = "{tokens_per_row:.1f} tokens a row, {padded_tokens_per_row:.1f} with padding, "
     divided_ones = "{padded_tokens_per_row_in_parts:.1f} in {parts_per_batch:.1f} parts a batch"
-    print((tokens_of_a_row + divided_ones).format(**line))
-    print(f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+    print((tokens_of_a_row + divided_ones).format(**line), said(line["parts_are_faster_by"]), sep="\n")
 
 
 def batch_of(rows: list[Any], padding_id: int) -> Batch:
@@ -109,21 +110,17 @@ def tokens_of(batch: Batch, part_tokens: float) -> tuple[int, int, int]:
     return batch.input_ids.numel(), sum(len(part) * int(lengths[part].max()) for part in parts), len(parts)
 
 
-def train_step(
-    recorder: ActivationRecorder,
-    batch: Batch,
-    optimizer: torch.optim.Optimizer,
-    precision: str,
-) -> None:
+def train(recorder: ActivationRecorder, optimizer: torch.optim.Optimizer, precision: str, batches: list[Batch]) -> None:
     def forward(**inputs: Any) -> Any:
         with autocast("cpu", precision):  # of every part, as a training does it
             return recorder.model(**inputs)
 
-    raw, _ = recorder(batch, forward)
-    torch.nn.functional.cross_entropy(raw.float(), torch.randint(raw.shape[1], (len(raw),))).backward()
-    clip_gradients(recorder.model.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad()
+    for batch in batches:
+        raw, _ = recorder(batch, forward)
+        torch.nn.functional.cross_entropy(raw.float(), torch.randint(raw.shape[1], (len(raw),))).backward()
+        clip_gradients(recorder.model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 if __name__ == "__main__":

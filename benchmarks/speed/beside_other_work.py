@@ -15,7 +15,6 @@ Other work is one or two processes that compute in a loop, of normal or of the l
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import random
@@ -27,14 +26,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from compress.files import write_json_lines
-from compress.host import describe_host, library_versions, typed_command
 from compress.inference.threads import RENEWED_AFTER_S, available_cores, busy_seconds
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import provenance, read_options, read_rows  # noqa: I001
 
 CORES = len(available_cores())
 VARIANTS = {"before": CORES, "sleeping": CORES, "now": 0, "one thread": 1}  # how many threads the stage is asked for
@@ -52,16 +52,9 @@ LABELLED_ROWS, TRAINING_STEPS, SCORING_ROWS, VALIDATION_ROWS = 2048, 8, 32, 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, help="a torch model directory")
-    parser.add_argument("--train", required=True, help="labelled rows")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--loads", nargs="+", default=list(LOADS), choices=list(LOADS))
-    parser.add_argument("--lock", type=Path, help="a file to hold in each repeat, where experiments share a machine")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--client", choices=list(VARIANTS), help=argparse.SUPPRESS)
-    parser.add_argument("-o", "--output", type=Path, help="JSON lines to write")
-    options = parser.parse_args()
+    # The lock is a file to hold in each repeat, where experiments share a machine; a client is one of the VARIANTS.
+    given = {"loads": list(LOADS), "repeats": 3, "seed": 0, "lock": None, "client": None}
+    options = read_options(__doc__, None, teacher=str, train=str, **given)
     if options.client:
         client(options.client, Path(options.teacher), options.train)
         return
@@ -85,15 +78,17 @@ def main() -> None:
             worker.stdin.close()
     lines = list(results(took, before, options))
     for line in lines:
-        print(f"{line['load']:20} {line['command']:9} {line['variant']:11} {said(line)}")
+        span = f"({min(line['all_seconds']):.1f} to {max(line['all_seconds']):.1f})"
+        print(f"{line['load']:20} {line['command']:9} {line['variant']:11} {line['seconds']:6.1f} s {span}")
     if options.output:
-        write_json_lines(options.output, lines)
+        write_json_lines(Path(options.output), lines)
 
 
 def results(
     took: dict[tuple[str, str, str], list[float]], before: dict[str, list[float]], options: Any
 ) -> Iterator[dict[str, Any]]:
     """Yield a line for every load, command and variant."""
+    known = provenance()
     common = {
         "rows_labelled": LABELLED_ROWS,
         "training_steps": TRAINING_STEPS,
@@ -101,10 +96,8 @@ def results(
         "validation_rows": VALIDATION_ROWS,
         "model": Path(options.teacher).name,
         "data": Path(options.train).name,
-        "command_line": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": describe_host(),
-        "versions": library_versions(),
+        "command_line": known.pop("command"),
+        **known,
     }
     for (load, command, variant), seconds in sorted(took.items()):
         processes, niceness = LOADS[load]
@@ -120,17 +113,13 @@ def results(
         }
 
 
-def said(line: dict[str, Any]) -> str:
-    return f"{line['seconds']:6.1f} s ({min(line['all_seconds']):.1f} to {max(line['all_seconds']):.1f})"
-
-
 @contextmanager
-def held(lock: Path | None) -> Iterator[None]:
+def held(lock: str | None) -> Iterator[None]:
     """Hold a file's lock within the block, if one is named."""
     if lock is None:
         yield
         return
-    with lock.open("a") as file:
+    with Path(lock).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -202,10 +191,9 @@ class Work:
     """The inputs of the stages: disjoint rows of one labelled file, and the teacher, also as ONNX."""
 
     def __init__(self, teacher: Path, train: str, folder: Path) -> None:
-        from compress.data import open_source, read_examples
         from compress.data.examples import row_key, without_label
 
-        rows = read_examples(open_source(train, role="train", labelled=True))
+        rows = read_rows(train, "train")
         random.Random(0).shuffle(rows)
         rows = list({row_key(row): row for row in rows}.values())
         self.teacher, self.onnx, self.labels = teacher, folder / "onnx", folder / "labels"

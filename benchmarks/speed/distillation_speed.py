@@ -20,45 +20,62 @@ cached logits is given without and with the time to label the text once.
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
-from distillation_turns import (
-    BFLOAT16,
-    CACHED,
-    FIRST,
-    LIVE_TEACHER,
-    NO_TEACHER,
-    PASS_FOR_EACH,
-    TRAINING,
-    UNCHANGED,
-    Candidate,
-    Competitor,
-    Ours,
-    TrainingPlan,
-)
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 
 from compress import plugins
-from compress.benchmarking.results.files import provenance
+from compress.data import Example, open_source
+from compress.data.tokenization import maximum_length
+from compress.errors import CompressError
 from compress.files import write_json_lines
+from compress.inference.batching import Run, logits_of
+from compress.inference.compute import Compute, fast_float32
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import available_cores
-from compress.progress import quiet_libraries
-from compress.recipes import Choice, needs_of
+from compress.labelling.label import Plan, plan_for, start_runtime
+from compress.models.batch import Batch, Outputs
+from compress.models.model_dir import Model
+from compress.recipes import Choice, Training, needs_of
 from compress.training.losses._common import layer_map
+from compress.training.teacher_signal import (
+    LIVE,
+    LiveTeacher,
+    TeacherSignal,
+    cached_first_states,
+    cached_teacher,
+    write_first_states,
+)
+from compress.training.trainer import DistillationTrainer, Objective, TrainingRun
+from compress.training.training_data import EpochSampler, Masker, TrainingRow, collator, tokenized
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from competitor_environments import textbrewer_python  # noqa: I001
+from script import in_turns, provenance, read_options, said  # noqa: I001
 
+DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
+TRAINING = Training(batch_size=32, precision="float32", max_length=128)
+NO_TEACHER, CACHED, FIRST, LIVE_TEACHER = "none", "cached logits", "cached first states", "live"
+PASS_FOR_EACH = "live, a pass for each loss"
+# As a training multiplies matrices; with PyTorch's own choice of a library; in bfloat16.
+FLOAT32, UNCHANGED, BFLOAT16 = "float32", "float32 as PyTorch multiplies it", "bfloat16"
+CLIENT = Path(__file__).with_name("textbrewer_client.py")
 LEFT_OUT = {
     "mixed-vocabulary": "reads text in two vocabularies, which this student has not",
     "shared-projection": "is for a student of another width",
@@ -73,21 +90,238 @@ IN_EACH_ARITHMETIC = (
 LABELLING = "compress label"
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A way to learn: the losses, how the teacher's outputs come about, and how matrices are multiplied.
+
+    ``request`` is for TextBrewer: its matches, what its models return and their attention. ``opponents`` are those of
+    ours that a candidate of TextBrewer is compared with.
+    """
+
+    losses: tuple[str, ...]
+    teacher: str
+    library: str = "compress"
+    request: Mapping[str, Any] = field(default_factory=dict)
+    opponents: tuple[str, ...] = ()
+    arithmetic: str = FLOAT32
+
+    @property
+    def name(self) -> str:
+        parts = [" + ".join(self.losses), self.teacher, self.arithmetic, self.library]
+        return ", ".join(part for part in parts if part not in (FLOAT32, "compress"))
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What one round trains on: the texts, their rows, these rows as finished batches, and first states."""
+
+    examples: list[Example]
+    rows: Dataset
+    batches: Path
+    first_states: Path
+    seed: int
+
+
+@dataclass
+class Ours:
+    """Our side: a student that every turn trains further, its teacher, and text that the teacher has labelled."""
+
+    model: Model
+    teacher: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    student: PreTrainedModel
+    student_folder: Path
+    pool: list[Example]
+    logits: np.ndarray
+    plan: Plan
+    run: Run
+    steps: int
+    source_name: str
+    scratch: Path
+    tokens_median: float = 0.0
+
+    @classmethod
+    def prepare(
+        cls, teacher: str, unlabeled: str, *, rounds: int, steps: int, threads: int, seed: int, scratch: Path
+    ) -> Ours:
+        """Open the teacher, start a student from its layers, and label enough text for all rounds.
+
+        Raises:
+            CompressError: there is less text than that.
+        """
+        model = Model.open(teacher)
+        tokenizer = model.tokenizer
+        wanted = rounds * TRAINING.batch_size * (WARM_UP + steps)
+        source = open_source(unlabeled, role="unlabeled", labelled=False).sample(wanted)
+        pool = list(source)
+        if len(pool) < wanted:
+            raise CompressError(f"{unlabeled} has {len(pool)} rows and {wanted} are needed; use fewer --rounds")
+        random.Random(seed).shuffle(pool)
+        plan = plan_for(
+            model, tokenizer, compute=Compute(device="cpu", threads=threads), max_length=TRAINING.max_length
+        )
+        run = start_runtime(plan, model, scratch)
+        logits = logits_of(pool, run, tokenizer, max_length=plan.max_length)
+        loaded: Any = model.load()
+        start = plugins.find("architectures", "transformer").function
+        student: Any = start(loaded, tokenizer, pool, depth=DEPTH, start="spread")
+        folder = scratch / "student"
+        student.save_pretrained(folder)
+        return cls(model, loaded, tokenizer, student, folder, pool, logits, plan, run, steps, source.name, scratch)
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        return self.student.config.num_hidden_layers, self.teacher.config.num_hidden_layers
+
+    def training_plan(self, number: int) -> TrainingPlan:
+        """Return the text of one round, which no other round has."""
+        size = TRAINING.batch_size * (WARM_UP + self.steps)
+        chosen = slice(number * size, (number + 1) * size)
+        examples, logits = self.pool[chosen], self.logits[chosen]
+        length = min(TRAINING.max_length, maximum_length(self.tokenizer, self.model.config))
+        written = tokenized(
+            self.scratch / f"rows-{number}.arrow",
+            (TrainingRow(e, z, int(z.argmax())) for e, z in zip(examples, logits, strict=True)),
+            self.tokenizer,
+            max_length=length,
+            task=self.model.task,
+        )
+        rows = written
+        lengths = np.asarray(rows.with_format("numpy")["length"])
+        self.tokens_median = float(np.median(lengths))
+        batches = self.scratch / f"batches-{number}.npz"
+        np.savez(batches, **self._batches(rows, lengths, number))  # type: ignore[arg-type]
+        first_states = self.scratch / f"first-{number}.npy"
+        write_first_states(first_states, rows, self.teacher, self.collate, device="cpu", precision=TRAINING.precision)
+        return TrainingPlan(examples, rows, batches, first_states, seed=number)
+
+    @property
+    def collate(self) -> Callable[..., dict[str, Tensor]]:
+        return collator(self.tokenizer.pad_token_id or 0)
+
+    def _batches(self, rows: Dataset, lengths: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """Return what our trainer will read in its first epoch, for another library: ``[B, T]`` by number and name."""
+        order = list(EpochSampler(TRAINING.batch_size, lengths, seed=seed))
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        found = {}
+        for index in range(len(order) // TRAINING.batch_size):
+            chosen = order[index * TRAINING.batch_size : (index + 1) * TRAINING.batch_size]
+            batch = self.collate([rows[row] for row in chosen])
+            found.update({f"{index}/{name}": batch[name].numpy() for name in names if name in batch})
+        return found
+
+    def train(self, candidate: Candidate, training_plan: TrainingPlan) -> float:
+        """Train for some steps and return their mean milliseconds."""
+        losses = tuple(Choice(name) for name in candidate.losses)
+        masker = Masker(self.tokenizer, MASKING) if "targets" in needs_of(losses) else None
+        compute = Compute("cpu", seed=training_plan.seed)
+        precision = BFLOAT16 if candidate.arithmetic == BFLOAT16 else FLOAT32
+        training = replace(TRAINING, precision=precision)  # type: ignore[arg-type]
+        trainer = DistillationTrainer(
+            self.student,
+            training_plan.rows,
+            Objective(losses, self._signal(candidate, losses, training_plan, precision), self.teacher, masker),
+            TrainingRun(self.scratch / "checkpoints", training, self.model.task, compute),
+            steps=WARM_UP + self.steps,
+            collate=self.collate,
+        )
+        watch = Stopwatch()
+        trainer.add_callback(watch)
+        with nullcontext() if candidate.arithmetic == UNCHANGED else fast_float32():
+            trainer.train()
+        trainer.release()
+        return 1000 * (watch.ends[-1] - watch.ends[WARM_UP - 1]) / self.steps
+
+    def _signal(
+        self, candidate: Candidate, losses: Sequence[Choice], training_plan: TrainingPlan, precision: str
+    ) -> TeacherSignal:
+        if candidate.teacher == FIRST:
+            return partial(cached_first_states, np.load(training_plan.first_states, mmap_mode="r"))
+        if candidate.teacher in {NO_TEACHER, CACHED}:
+            return cached_teacher
+        live = LiveTeacher(self.teacher, needs_of(losses) & LIVE, precision)
+
+        def without_cache(batch: Batch, cached_logits: Tensor | None) -> Outputs:
+            if candidate.teacher == PASS_FOR_EACH:
+                for _ in losses[1:]:
+                    live(batch, None)
+            return live(batch, None)
+
+        return without_cache
+
+    def label(self, training_plan: TrainingPlan) -> float:
+        """Return the milliseconds that labelling takes for one batch of text."""
+        started = time.perf_counter()
+        logits_of(
+            training_plan.examples,
+            self.run,
+            self.tokenizer,
+            max_length=self.plan.max_length,
+            batch_rows=self.plan.batch_rows,
+        )
+        return 1000 * (time.perf_counter() - started) * TRAINING.batch_size / len(training_plan.examples)
+
+
+class Stopwatch(TrainerCallback):
+    """Notes when each step ends, and keeps the trainer from saving at the end."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.ends.append(time.perf_counter())
+        control.should_save = False
+
+
+class Competitor:
+    """TextBrewer in a process of its own; see textbrewer_client.py."""
+
+    def __init__(self, python: Path, student: Path, teacher: Path, threads: int, scratch: Path) -> None:
+        self.errors = scratch / "textbrewer.log"
+        command = [str(python), str(CLIENT), str(student), str(teacher), str(threads), str(scratch / "textbrewer")]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+            )
+        self.versions = self._answer()
+
+    def __enter__(self) -> Competitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+
+    def train(self, candidate: Candidate, training_plan: TrainingPlan) -> float:
+        """Train for the same steps and return their mean milliseconds."""
+        request = {
+            **candidate.request,
+            "batches": str(training_plan.batches),
+            "warm_up": WARM_UP,
+            "temperature": TEMPERATURE,
+            "learning_rate": TRAINING.learning_rate,
+            "weight_decay": TRAINING.weight_decay,
+            "max_gradient_norm": TRAINING.max_gradient_norm,
+        }
+        asked: IO[str] = self.process.stdin  # type: ignore[assignment]
+        print(json.dumps(request), file=asked, flush=True)
+        return float(self._answer()["step_ms"])
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"TextBrewer ended:\n{self.errors.read_text()[-2000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, help="model directory")
-    parser.add_argument("--unlabeled", required=True, help="file of texts")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8, help="that are timed in each turn")
-    parser.add_argument("--threads", type=int, default=0, help="default: all cores")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", required=True, type=Path, help="JSON lines to write")
-    parser.add_argument("pip_options", nargs="*", metavar="PIP OPTIONS")
-    options = parser.parse_args()
+    given = {"rounds": 5, "steps": 8, "threads": 0, "seed": 0}
+    options = read_options(__doc__, positional="pip_options", teacher=str, unlabeled=str, **given)
     python = textbrewer_python(options.pip_options)
     if python is None:
         return 1
-    quiet_libraries()
     threads = options.threads or len(available_cores())
     torch.set_num_threads(threads)
     loads = [os.getloadavg()[0]]
@@ -167,53 +401,33 @@ def textbrewer_candidates(depths: tuple[int, int]) -> list[Candidate]:
             for ours, theirs in layer_map(*depths)
         ]
 
-    alone = Candidate(
-        ("kl",),
-        LIVE_TEACHER,
-        "TextBrewer",
-        {"matches": [], "outputs": {}, "attention": "sdpa"},
-        tuple(name for _, teacher in IN_EACH_ARITHMETIC[:2] for name in in_each(f"kl, {teacher}")),
-    )
-    hidden = Candidate(
-        ("kl", "hidden-mse"),
-        LIVE_TEACHER,
-        "TextBrewer",
-        {
-            "matches": matches("hidden", "hidden_mse", first=1),
-            "outputs": {"output_hidden_states": True},
-            "attention": "sdpa",
-        },
-        in_each(f"kl + hidden-mse, {LIVE_TEACHER}"),
-    )
-    attention = Candidate(
-        ("kl", "attention-mse"),
-        LIVE_TEACHER,
-        "TextBrewer",
-        {
-            "matches": matches("attention", "attention_mse", first=0),
-            "outputs": {"output_attentions": True},
-            "attention": "eager",
-        },
-        in_each(f"kl + attention-mse, {LIVE_TEACHER}"),
-    )
-    return [alone, hidden, attention]
+    hidden, attention = matches("hidden", "hidden_mse", first=1), matches("attention", "attention_mse", first=0)
+    requests = {
+        ("kl",): {"matches": [], "outputs": {}, "attention": "sdpa"},
+        ("kl", "hidden-mse"): {"matches": hidden, "outputs": {"output_hidden_states": True}, "attention": "sdpa"},
+        ("kl", "attention-mse"): {"matches": attention, "outputs": {"output_attentions": True}, "attention": "eager"},
+    }
+    found = []
+    for losses, request in requests.items():
+        teachers = [teacher for known, teacher in IN_EACH_ARITHMETIC if known == losses]
+        opponents = [name for teacher in teachers for name in in_each(f"{' + '.join(losses)}, {teacher}")]
+        found.append(Candidate(losses, LIVE_TEACHER, "TextBrewer", request, tuple(opponents)))
+    return found
 
 
 def take_turns(
     ours: Ours, competitor: Competitor, everyone: Sequence[Candidate], rounds: int, seed: int
 ) -> dict[str, list[float]]:
     """Return the mean milliseconds of a step of every candidate, and of labelling one batch, one value a round."""
-    generator = random.Random(seed)
     turns: dict[str, Callable[[TrainingPlan], float]] = {LABELLING: ours.label}
     for candidate in everyone:
         turn = ours.train if candidate.library == "compress" else competitor.train
         turns[candidate.name] = partial(turn, candidate)
     step_ms: dict[str, list[float]] = {name: [] for name in turns}
-    for number in range(rounds):
-        training_plan = ours.training_plan(number)
-        for name in generator.sample(sorted(turns), len(turns)):
-            step_ms[name].append(turns[name](training_plan))
-            print(f"round {number + 1}: {name}: {step_ms[name][-1]:,.0f} ms a step", flush=True)
+    plan_of = lru_cache(1)(ours.training_plan)
+    for number, name in in_turns(turns, rounds, seed):
+        step_ms[name].append(turns[name](plan_of(number)))
+        print(f"round {number + 1}: {name}: {step_ms[name][-1]:,.0f} ms a step", flush=True)
     return step_ms
 
 
@@ -265,16 +479,13 @@ def results(everyone: Sequence[Candidate], step_ms: Mapping[str, list[float]], s
 
 
 def show(line: Mapping[str, Any]) -> None:
-    share = line["speed_to_cached_logits"]
-    print(
-        f"{line['name']:60} {line['steps_per_second']:6.2f} steps/s, x{share['value']:.2f} of kl with cached logits "
-        f"({share['low']:.2f} to {share['high']:.2f})"
-    )
+    share = said(line["speed_to_cached_logits"])
+    print(f"{line['name']:60} {line['steps_per_second']:6.2f} steps/s, {share} of kl with cached logits")
     for name in ("faster_than_unchanged", "faster_than_a_pass_for_each", "faster_than_one_by_one"):
         if name in line:
-            print(f"    {name}: x{line[name]['value']:.2f} ({line[name]['low']:.2f} to {line[name]['high']:.2f})")
+            print(f"    {name}: {said(line[name])}")
     for name, ratio in line.get("ours_is_faster_by", {}).items():
-        print(f"    ours ({name}) is x{ratio['value']:.2f} as fast ({ratio['low']:.2f} to {ratio['high']:.2f})")
+        print(f"    ours ({name}) is {said(ratio)} as fast")
 
 
 if __name__ == "__main__":

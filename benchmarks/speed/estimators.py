@@ -41,17 +41,18 @@ import numpy as np
 from scipy import stats
 
 from compress.benchmarking.candidates import Candidate, Entry
-from compress.benchmarking.results.files import provenance
 from compress.benchmarking.results.verdict import judge_speedup
 from compress.benchmarking.rounds import CHECKED_ROUNDS
 from compress.benchmarking.worker import Worker, WorkerRun, load_candidate
 from compress.benchmarking.worker_main import write_rows
-from compress.data import open_source, read_examples
 from compress.files import write_json_lines
 from compress.inference.speedup_intervals import PROCESS_SPREAD, Interval, bootstrap_interval, speedup
 from compress.inference.threads import available_cores, quietest_first
 from compress.models.model_dir import Model
 from compress.recipes import BenchmarkSettings
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import provenance, read_options, read_rows  # noqa: I001
 
 ROWS = 10
 ROUNDS = 12  # of a segment, from which one estimate of every pair is made
@@ -289,17 +290,9 @@ def record(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("teacher", "int8", "bilstm"):
-        parser.add_argument(f"--{name}", required=True, help="model directory")
-    parser.add_argument("--data", required=True, help="file of texts")
-    parser.add_argument("--slices", type=int, nargs="+", default=[5, 1, 10], help="rows in a turn")
-    parser.add_argument("--segments", type=int, nargs="+", default=[6, 2, 2], help="for each of the slices")
-    parser.add_argument("--conditions", nargs="+", default=list(DISTURBERS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--records", type=Path, required=True, help="folder of all calls; what it has is not repeated")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON lines to write")
-    options = parser.parse_args()
+    # Slices are rows in a turn, each with its segments; of the records what is there is not made again.
+    given = {"slices": [5, 1, 10], "segments": [6, 2, 2], "conditions": list(DISTURBERS), "seed": 0}
+    options = read_options(__doc__, teacher=str, int8=str, bilstm=str, data=str, records=Path, **given)
     options.records.mkdir(parents=True, exist_ok=True)
     places = {
         (condition, size): options.records / f"{condition} {size}.npz"
@@ -327,17 +320,12 @@ def main() -> None:
             about = {"condition": condition, "slice_rows": size, "rounds": rounds, "truths": truths}
             lines.append({**about, "gate": gate(joined(segments, together), truths)})
             print(json.dumps(lines[-1]), flush=True)
-    common = {
-        "rows": ROWS,
-        **provenance(),
-    }
-    write_json_lines(options.output, [{**line, **common} for line in lines])
+    write_json_lines(options.output, [{**line, "rows": ROWS, **provenance()} for line in lines])
 
 
 def record_all(options: argparse.Namespace, places: Mapping[tuple[str, int], Path]) -> None:
     """Record what is not there yet, with the same processes."""
-    texts = read_examples(open_source(options.data, role="test", labelled=False))
-    texts = sorted(texts, key=lambda row: len(row.text))
+    texts = sorted(read_rows(options.data, "test", labelled=False), key=lambda row: len(row.text))
     texts = [texts[int((i + 0.5) / ROWS * len(texts))] for i in range(ROWS)]
     segments = dict(zip(options.slices, options.segments, strict=True))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

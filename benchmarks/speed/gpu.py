@@ -11,7 +11,6 @@ Needs this repository, torch, transformers, click, scipy and scikit-learn; it is
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import math
@@ -34,7 +33,7 @@ from compress.benchmarking.hardware import EnergyMeter, matmul_peak_tflops
 from compress.benchmarking.results.files import write_results
 from compress.benchmarking.results.formatting import is_wide
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
-from compress.data import Example, open_source, read_examples
+from compress.data import Example
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
 from compress.host import describe_host, library_versions, typed_command, without_home
@@ -42,8 +41,10 @@ from compress.inference.compute import Compute
 from compress.inference.threads import available_cores
 from compress.inference.torch_run import TorchRun, open_torch
 from compress.models.model_dir import Model
-from compress.progress import quiet_libraries
 from compress.recipes import BenchmarkSettings
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import read_options, read_rows, said  # noqa: I001
 
 RUNTIMES = ("torch", "torch-bfloat16", "torch-float16", "torch-compile", "torch-cuda-graphs", "onnxruntime")
 BATCH_SIZES = (1, 32, 256)
@@ -79,28 +80,27 @@ class Clock:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True, type=Path)
-    parser.add_argument("--model", dest="models", action="append", default=[], type=Path)
-    parser.add_argument("--data", required=True, help="labelled rows that no model has seen")
-    parser.add_argument("--runtime", dest="runtimes", action="append", choices=RUNTIMES, help="default: all of them")
-    parser.add_argument("--batch-size", dest="sizes", action="append", type=int, help="default: 1, 32 and 256")
-    parser.add_argument("--rounds", type=int, default=20, help="at most; fewer where time is short")
-    parser.add_argument("--threads", type=int, default=min(4, len(available_cores())))
-    parser.add_argument("--seconds", type=float, default=540, help="for everything")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("-o", "--output", required=True, type=Path)
-    options = parser.parse_args(arguments)
+    options = read_options(
+        __doc__,
+        arguments=arguments,
+        teacher=Path,
+        model=[],
+        data=str,
+        runtime=list(RUNTIMES),
+        batch_size=list(BATCH_SIZES),
+        rounds=20,
+        threads=min(4, len(available_cores())),
+        seconds=540.0,
+        device=("cuda", "cpu"),
+    )
     clock = Clock(options.seconds)
-    quiet_libraries()
     try:
         process_s = check_setup(options.device)
         with tempfile.TemporaryDirectory(prefix="compress-gpu-") as scratch:
-            rows = read_examples(open_source(options.data, role="test", labelled=True))
-            sizes = tuple(options.sizes or BATCH_SIZES)
+            rows, sizes = read_rows(options.data, "test"), tuple(options.batch_size)
             checks = [
                 check
-                for path in (options.teacher, *options.models)
+                for path in (options.teacher, *map(Path, options.model))
                 for check in check_model(path, rows, sizes, options, clock, Path(scratch))
             ]
         peaks = measure_peaks(options.device, options.threads)
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def asked(options: Any) -> tuple[list[str], list[str]]:
     """Return the runtimes that were asked for and run on the device, the baseline first, and those that do not."""
-    names = dict.fromkeys((REFERENCE_RUNTIME, *(options.runtimes or RUNTIMES)))
+    names = dict.fromkeys((REFERENCE_RUNTIME, *options.runtime))
     here = [name for name in names if options.device in plugins.find("runtimes", name).load().DEVICES]
     return here, [name for name in names if name not in here]
 
@@ -294,7 +294,7 @@ def measure(
         try:
             lines = benchmark(
                 options.teacher,
-                options.models,
+                options.model,
                 rows,
                 BenchmarkSettings(
                     runtimes=tuple(runtimes),
@@ -362,8 +362,7 @@ def show(lines: Sequence[Measurement]) -> None:
         share = "" if line.matmul_peak_share is None else f"{line.matmul_peak_share:.1%}"
         print(
             f"{line.model:24.24} {line.runtime:18.18} {line.batch_size:5} {line.latency_p50_ms:8.3f} "
-            f"{card:>8} {line.throughput_rows_per_second:9,.0f} {share:>6} "
-            f"x{line.speedup:.2f} ({line.speedups.low:.2f} to {line.speedups.high:.2f})"
+            f"{card:>8} {line.throughput_rows_per_second:9,.0f} {share:>6} {said(line.speedups._asdict())}"
             + (", wide" if is_wide(line.speedups) else "")
         )
     for missing in lines[0].left_out:

@@ -12,6 +12,7 @@ in RESULTS.
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from script import read_options
 
 from compress import plugins
-from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.evaluation.metrics import probabilities as softmax
@@ -37,6 +36,9 @@ from compress.inference.speedup_intervals import percentile, speedup
 from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import Model
 from compress.models.networks.small_graph import SMALL_PRODUCT
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import provenance, read_options  # noqa: I001
 
 WAYS = ("float32", "batch", "rows")
 BATCH_ROWS = 32

@@ -12,6 +12,7 @@ rounds with its bootstrap interval. Start-up of both (loading, exporting) is lef
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,9 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from script import read_options
 
-from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.files import write_json_lines
 from compress.host import has_bfloat16
@@ -33,6 +32,9 @@ from compress.labelling.label import Plan, plan_for, start_runtime
 from compress.labelling.label_dir import read_shard, write_shard
 from compress.models.model_dir import Model
 from compress.tasks import default
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import in_turns, milliseconds, provenance, read_options, said  # noqa: I001
 
 PIPELINE_BATCHES = (1, 8, 16, 32, 64, 128)
 BFLOAT16 = "compress label, bfloat16"
@@ -46,8 +48,7 @@ def main() -> None:
     source = open_source(arguments.unlabeled, role="unlabeled", labelled=False)
     source = source.sample(arguments.rows * arguments.rounds)
     pool = list(source)
-    generator = random.Random(arguments.seed)
-    generator.shuffle(pool)
+    random.Random(arguments.seed).shuffle(pool)
     with tempfile.TemporaryDirectory() as scratch:
         candidates, startup_s = _contenders(model, Path(scratch))
         samples: dict[str, list[list[float]]] = {name: [] for name in candidates}
@@ -61,15 +62,10 @@ def main() -> None:
                 "bfloat16_agreement": float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean()),
             }
             print(rounding, flush=True)
-        for number in range(arguments.rounds):
+        for number, name in in_turns(candidates, arguments.rounds, arguments.seed):
             rows = pool[number * arguments.rows : (number + 1) * arguments.rows]
-            for name in generator.sample(sorted(candidates), len(candidates)):
-                timed = candidates[name](rows)
-                started = time.perf_counter()
-                timed()
-                seconds = time.perf_counter() - started
-                samples[name].append([1000 * seconds])
-                print(f"round {number + 1}: {name}: {len(rows) / seconds:,.0f} examples/s", flush=True)
+            samples[name].append([milliseconds(candidates[name](rows))])
+            print(f"round {number + 1}: {name}: {1000 * len(rows) / samples[name][-1][0]:,.0f} examples/s", flush=True)
     lines = []
     for name, rounds in samples.items():
         ratio = speedup(rounds, samples["compress label"], seed=arguments.seed)
@@ -91,10 +87,8 @@ def main() -> None:
             faster = speedup(rounds, samples[BFLOAT16], seed=arguments.seed)
             line["compress_label_bfloat16_is_faster_by"] = faster._asdict()
         lines.append(line)
-        print(
-            f"{name:28} {line['examples_per_second']:8,.0f} examples/s; compress label is x{ratio.value:.2f} "
-            f"({ratio.low:.2f} to {ratio.high:.2f})"
-        )
+        faster = said(line["compress_label_is_faster_by"])
+        print(f"{name:28} {line['examples_per_second']:8,.0f} examples/s; compress label is {faster}")
     if arguments.output:
         write_json_lines(Path(arguments.output), lines)
 

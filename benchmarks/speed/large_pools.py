@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from script import read_options
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from compress.benchmarking.results.files import provenance, replace_line
 from compress.files import write_atomically
 from compress.models.model_dir import Model
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import provenance, read_options, replace_line  # noqa: I001
 
 STUDENT = """
 description = "so many steps"

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import pickle
-import random
 import subprocess
 import sys
 import tempfile
@@ -24,9 +23,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from script import read_options
 
-from compress.benchmarking.results.files import provenance
 from compress.data import ExampleSource, TextSource, open_source
 from compress.files import write_json_lines
 from compress.labelling.label import Engine, Job, Labelled, Shard
@@ -35,6 +32,9 @@ from compress.models.model_dir import Model
 from compress.progress import Advance
 from compress.requests.compression import export
 from compress.requests.labelling import label
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import in_turns, provenance, read_options  # noqa: I001
 
 ENGINES = {
     "one process": [],
@@ -47,7 +47,6 @@ DRIVEN_ROWS = 200_000
 
 def main() -> None:
     arguments = read_options(__doc__, None, teacher=str, unlabeled=str, rounds=3, seed=0)
-    generator = random.Random(arguments.seed)
     seconds: dict[tuple[str, int], list[float]] = {(name, rows): [] for name in ENGINES for rows in LENGTHS}
     loads: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -57,18 +56,14 @@ def main() -> None:
         for rows in LENGTHS:
             texts = (f"{example.text}\n" for example in itertools.islice(source, rows))
             (folder / f"{rows}.txt").write_text("".join(texts), encoding="utf-8")
-        for _ in range(arguments.rounds):
-            for name, rows in generator.sample(sorted(seconds), len(seconds)):
-                loads.append(os.getloadavg()[0])
-                seconds[name, rows].append(_label(teacher, folder, rows, ENGINES[name]))
-                print(f"{name}, {rows:,} rows: {seconds[name, rows][-1]:.1f} s, load {loads[-1]:.1f}", flush=True)
+        for _, (name, rows) in in_turns(seconds, arguments.rounds, arguments.seed):
+            loads.append(os.getloadavg()[0])
+            seconds[name, rows].append(_label(teacher, folder, rows, ENGINES[name]))
+            print(f"{name}, {rows:,} rows: {seconds[name, rows][-1]:.1f} s, load {loads[-1]:.1f}", flush=True)
         driven = [_drive(teacher, source, folder) for _ in range(arguments.rounds)]
     lines = [_line(name, {rows: seconds[name, rows] for rows in LENGTHS}) for name in ENGINES]
     lines.append({"engine": "driver alone", "rows_per_second": median(driven), "rows_per_second_by_round": driven})
-    told = {
-        **provenance(),
-        "load": [min(loads), median(loads), max(loads)],
-    }
+    told = {**provenance(), "load": [min(loads), median(loads), max(loads)]}
     for line in lines:
         print(json.dumps(line))
     if arguments.output:
@@ -77,18 +72,9 @@ def main() -> None:
 
 def _label(teacher: Path, folder: Path, rows: int, options: list[str]) -> float:
     """Return the seconds of a whole command."""
-    given = [
-        "--teacher",
-        str(teacher),
-        "--unlabeled",
-        str(folder / f"{rows}.txt"),
-        "--threads",
-        "1",
-        *options,
-        "--force",
-    ]
+    given = ["--teacher", teacher, "--unlabeled", folder / f"{rows}.txt", "--threads", "1", *options, "--force", "-q"]
     begun = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "compress", "label", *given, "-q", "-o", str(folder / "labels")], check=True)
+    subprocess.run([sys.executable, "-m", "compress", "label", *given, "-o", folder / "labels"], check=True)
     return time.perf_counter() - begun
 
 
@@ -117,13 +103,8 @@ class Workers(Engine):
 def _drive(teacher: Path, source: TextSource, folder: Path) -> float:
     """Return the rows a second that the driver reads, sends and writes."""
     begun = time.perf_counter()
-    made = label(
-        teacher,
-        ExampleSource([*itertools.islice(source, DRIVEN_ROWS)], source.name),
-        folder / "driven",
-        engine=Workers(),
-        force=True,
-    )
+    rows = ExampleSource([*itertools.islice(source, DRIVEN_ROWS)], source.name)
+    made = label(teacher, rows, folder / "driven", engine=Workers(), force=True)
     return made.rows / (time.perf_counter() - begun)
 
 

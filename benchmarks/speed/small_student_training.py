@@ -17,13 +17,13 @@ import random
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from compress import plugins, recipes
-from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, pad
 from compress.files import write_json_lines
@@ -31,33 +31,26 @@ from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import Model
 from compress.training.trainer import RowAdamW, clip_gradients, sparse_gradients
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import in_turns, milliseconds, provenance, read_options, said  # noqa: I001
+
 STUDENTS = ("cnn", "ngram")
 WAYS = ("as it is", "dense")
 WARM_UP, BATCH_ROWS, CORPUS_ROWS = 4, 128, 20_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", required=True)
-    parser.add_argument("--unlabeled", required=True)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("-o", "--output", required=True)
-    parser.add_argument("--turn", help=argparse.SUPPRESS)  # a candidate and a seed: what the process of a turn does
-    arguments = parser.parse_args()
+    # A turn is a candidate and a seed: what the process of a turn does.
+    arguments = read_options(__doc__, teacher=str, unlabeled=str, rounds=5, steps=20, threads=1, turn=None)
     if arguments.turn:
         print(json.dumps(turn(arguments, *json.loads(arguments.turn))))
         return
-    candidates = [(student, name) for student in STUDENTS for name in WAYS]
-    samples: dict[tuple[str, str], list[list[float]]] = {candidate: [] for candidate in candidates}
-    generator = random.Random(0)
-    for number in range(arguments.rounds):
-        for student, name in generator.sample(candidates, len(candidates)):
-            taking = [sys.executable, *sys.argv, "--turn", json.dumps([student, name, number])]
-            done = subprocess.run(taking, capture_output=True, text=True, check=True)
-            samples[student, name].append(json.loads(done.stdout.splitlines()[-1]))
-            print(f"round {number + 1}: {student}, {name}: {min(samples[student, name][-1]):.1f} ms", flush=True)
+    samples: dict[tuple[str, str], list[list[float]]] = {one: [] for one in itertools.product(STUDENTS, WAYS)}
+    for number, (student, name) in in_turns(samples, arguments.rounds):
+        taking = [sys.executable, *sys.argv, "--turn", json.dumps([student, name, number])]
+        done = subprocess.run(taking, capture_output=True, text=True, check=True)
+        samples[student, name].append(json.loads(done.stdout.splitlines()[-1]))
+        print(f"round {number + 1}: {student}, {name}: {min(samples[student, name][-1]):.1f} ms", flush=True)
     lines = []
     for (student, name), rounds in samples.items():
         ratio = speedup(rounds, samples[student, "as it is"])
@@ -71,8 +64,8 @@ def main() -> None:
             **provenance(),
         }
         lines.append(line)
-        print(f"{student:8} {name:16} as it is x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
-    write_json_lines(Path(arguments.output), lines)
+        print(f"{student:8} {name:16} as it is {said(line['as_it_is_is_faster_by'])}")
+    write_json_lines(arguments.output, lines)
 
 
 def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> list[float]:
@@ -92,15 +85,14 @@ def turn(arguments: argparse.Namespace, student: str, name: str, seed: int) -> l
     batches = [_batch(tokenizer, rows[start : start + BATCH_ROWS]) for start in range(0, len(rows), BATCH_ROWS)]
     goals = torch.randn(BATCH_ROWS, len(directory.labels))
     clock = time.process_time if arguments.threads == 1 else time.perf_counter
-    took = []
-    for batch in batches:
-        before = clock()
+
+    def step(batch: dict[str, torch.Tensor]) -> None:
         torch.nn.functional.mse_loss(model(**batch).logits, goals).backward()
         clip_gradients(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        took.append(round(1000 * (clock() - before), 2))
-    return took[WARM_UP:]
+
+    return [round(milliseconds(partial(step, batch), clock), 2) for batch in batches][WARM_UP:]
 
 
 def _batch(tokenizer: Any, rows: list[Example]) -> dict[str, torch.Tensor]:

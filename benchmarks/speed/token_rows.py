@@ -11,20 +11,19 @@ batches of consecutive texts, padded to their longest. Times are CPU time on one
 from __future__ import annotations
 
 import itertools
-import random
 import shutil
+import sys
 import tempfile
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
-from script import read_options
 
 from compress import plugins
-from compress.benchmarking.results.files import provenance
 from compress.data import open_source
 from compress.exporting.export import write_onnx
 from compress.files import write_json_lines
@@ -32,6 +31,9 @@ from compress.inference.batching import open_runtime
 from compress.inference.runners import LoadedModel
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import Model
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import in_turns, milliseconds, provenance, read_options, said  # noqa: I001
 
 WAYS, PRECISIONS = ("all positions", "tokens"), ("float32", "int8")
 
@@ -47,16 +49,9 @@ def main() -> None:
             starts = range(0, len(texts) - batch_size + 1, batch_size)
             batches = [runner.prepare(texts[start : start + batch_size]) for start in starts]
             samples: dict[tuple[str, str], list[list[float]]] = {key: [] for key in graphs}
-            generator = random.Random(0)
-            for number in range(arguments.rounds + 1):
-                for key in generator.sample(sorted(graphs), len(graphs)):
-                    took = []
-                    for batch in batches:
-                        before = time.process_time_ns()
-                        graphs[key](batch)
-                        took.append((time.process_time_ns() - before) / 1e6)
-                    if number:  # the first one warms up
-                        samples[key].append(took)
+            for number, key in in_turns(graphs, arguments.rounds + 1):
+                took = [milliseconds(partial(graphs[key], batch), time.process_time) for batch in batches]
+                samples[key] += [took] if number else []  # the first round warms up
         sizes = [(batch["attention_mask"].sum(), batch["attention_mask"].size) for batch in batches]
         padding = 1 - np.array(sizes).sum(axis=0)[0] / np.array(sizes).sum(axis=0)[1]
         for precision in PRECISIONS:
@@ -78,11 +73,8 @@ def main() -> None:
                 **provenance(),
             }
             lines.append(line)
-            print(
-                f"{line['model']}, {precision}, batch {batch_size}, {padding:.0%} padding: "
-                f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
-                flush=True,
-            )
+            setting = f"{line['model']}, {precision}, batch {batch_size}, {padding:.0%} padding"
+            print(f"{setting}: {said(ratio._asdict())}", flush=True)
     write_json_lines(arguments.output, lines)
 
 

@@ -13,22 +13,24 @@ from __future__ import annotations
 import copy
 import os
 import random
-import time
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-from script import read_options
 
-from compress.benchmarking.results.files import provenance
 from compress.data import Example, open_source
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.files import write_json_lines
 from compress.inference.speedup_intervals import speedup
 from compress.models.model_dir import Model
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import in_turns, milliseconds, provenance, read_options, said  # noqa: I001
 
 OURS = "compress"
 Way = Callable[[Example], object]
@@ -47,19 +49,10 @@ def main() -> None:
     for way in ways.values():
         way(before[0])
     samples: dict[str, list[list[float]]] = {name: [] for name in ways}
-    tokens = []
-    generator = random.Random(arguments.seed)
-    for number in range(arguments.rounds):
+    for number, name in in_turns(ways, arguments.rounds, arguments.seed):
         rows = pool[number * arguments.rows : (number + 1) * arguments.rows]
-        for name in generator.sample(sorted(ways), len(ways)):
-            times = []
-            for row in rows:
-                started = time.perf_counter_ns()
-                ways[name](row)
-                times.append((time.perf_counter_ns() - started) / 1e6)
-            samples[name].append(times)
-        tokens += [len(ids) for ids in encode(model.tokenizer, rows, 512)["input_ids"]]
-    lines = []
+        samples[name].append([milliseconds(partial(ways[name], row)) for row in rows])
+    tokens, lines = [len(ids) for ids in encode(model.tokenizer, pool, 512)["input_ids"]], []
     for name, rounds in samples.items():
         ratio = speedup(rounds, samples[OURS], seed=arguments.seed)
         line = {
@@ -80,7 +73,7 @@ def main() -> None:
         lines.append(line)
         print(
             f"{name:42} median {line['median_us']:6.1f} us, mean {line['mean_us']:6.1f} us; compress is "
-            f"x{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+            f"{said(line['compress_is_faster_by'])}"
         )
     print(f"{np.mean(tokens):.1f} tokens a text")
     if arguments.output:

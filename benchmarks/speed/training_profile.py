@@ -10,6 +10,7 @@ of the process, so that other programs hardly count.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +22,8 @@ from typing import Any
 from unittest import mock
 
 from accelerate import Accelerator
-from script import read_options
 
 from compress import recipes
-from compress.benchmarking.results.files import provenance
 from compress.data import open_source
 from compress.files import write_json_lines
 from compress.inference.compute import Compute
@@ -33,6 +32,9 @@ from compress.requests.training import distill
 from compress.training import trainer
 from compress.training.teacher_signal import LiveTeacher
 from compress.training.trainer import RowAdamW
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import provenance, read_options, read_rows  # noqa: I001
 
 WHOLE = "training"
 PARTS: dict[str, tuple[Any, str]] = {
@@ -64,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         text = open_source(options.unlabeled, role="unlabeled", labelled=False).sample(options.rows)
         labels = label(options.teacher, text, Path(scratch, "labels"), device=compute.device, threads=compute.threads)
-        validation = list(open_source(options.validation, role="validation", labelled=True))
+        validation = read_rows(options.validation, "validation")
         data: dict[str, Any] = {"labels": [labels], "validation": validation, "threads": 1}
         for student in options.student:
             for precision in options.precision:

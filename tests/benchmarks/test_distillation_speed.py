@@ -32,31 +32,26 @@ def speed() -> Iterator[Any]:
     sys.path.remove(str(FOLDER))
 
 
-@pytest.fixture(scope="module")
-def turns(speed: Any) -> Any:
-    return sys.modules["distillation_turns"]
-
-
 def test_every_loss_is_measured_or_said_not_to_be(speed: Any) -> None:
     alone = {candidate.losses[0] for candidate in speed.candidates() if len(candidate.losses) == 1}
     assert alone | set(speed.LEFT_OUT) == set(plugins.names("losses"))
     assert not alone & set(speed.LEFT_OUT)
 
 
-def test_all_that_is_compared_is_measured(speed: Any, turns: Any) -> None:
+def test_all_that_is_compared_is_measured(speed: Any) -> None:
     everyone = [*speed.candidates(), *speed.textbrewer_candidates((3, 6))]
     names = [candidate.name for candidate in everyone]
     assert len(set(names)) == len(names)
     step_ms = {name: [100.0, 100.0] for name in [*names, speed.LABELLING]}
     step_ms["kl, live, TextBrewer"] = [200.0, 200.0]
-    step_ms[turns.Candidate(speed.TOGETHER, turns.PASS_FOR_EACH).name] = [150.0, 150.0]
+    step_ms[speed.Candidate(speed.TOGETHER, speed.PASS_FOR_EACH).name] = [150.0, 150.0]
     lines = {line["name"]: line for line in speed.results(everyone, step_ms, seed=0)}
     assert list(lines) == names
     compared = lines["kl, live, TextBrewer"]["ours_is_faster_by"]
     assert compared["kl, live"]["value"] == 2
     assert compared["kl, cached logits, labelled for 1 epoch"]["value"] == 1  # 200 / (100 + 100)
     assert math.isclose(compared["kl, cached logits, labelled for 2 epochs"]["value"], 200 / 150)
-    together = lines[turns.Candidate(speed.TOGETHER, turns.LIVE_TEACHER).name]
+    together = lines[speed.Candidate(speed.TOGETHER, speed.LIVE_TEACHER).name]
     assert together["faster_than_a_pass_for_each"]["value"] == 1.5
     assert together["faster_than_one_by_one"]["value"] == len(speed.TOGETHER)
 
@@ -67,15 +62,13 @@ def test_textbrewers_layers_are_those_of_the_uniform_map(speed: Any) -> None:
     assert [(m["layer_S"], m["layer_T"]) for m in attention.request["matches"]] == [(0, 1), (1, 3), (2, 5)]
 
 
-def test_both_sides_read_the_same_batches(
-    speed: Any, turns: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(turns, "DEPTH", 1)
-    monkeypatch.setattr(turns, "TRAINING", turns.Training(batch_size=4, precision="float32", max_length=32))
+def test_both_sides_read_the_same_batches(speed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "DEPTH", 1)
+    monkeypatch.setattr(speed, "TRAINING", speed.Training(batch_size=4, precision="float32", max_length=32))
     teacher = write(tmp_path / "teacher", classifier("bert"))
     unlabeled = tmp_path / "pool.txt"
     pool_file(unlabeled)
-    ours = turns.Ours.prepare(str(teacher), str(unlabeled), rounds=2, steps=1, threads=1, seed=0, scratch=tmp_path)
+    ours = speed.Ours.prepare(str(teacher), str(unlabeled), rounds=2, steps=1, threads=1, seed=0, scratch=tmp_path)
     training_plan = ours.training_plan(1)
     read: list[Batch] = []
 
@@ -83,23 +76,23 @@ def test_both_sides_read_the_same_batches(
         read.append(batch)
         return cached_teacher(batch, cached_logits)
 
-    monkeypatch.setattr(turns, "cached_teacher", reader)
+    monkeypatch.setattr(speed, "cached_teacher", reader)
     before = {name: value.clone() for name, value in ours.student.state_dict().items()}
-    assert ours.train(turns.Candidate(("kl",), turns.CACHED), training_plan) > 0
+    assert ours.train(speed.Candidate(("kl",), speed.CACHED), training_plan) > 0
     assert any(not torch.equal(value, before[name]) for name, value in ours.student.state_dict().items())
     assert not (tmp_path / "checkpoints" / "checkpoint-3").exists()
     arrays = np.load(training_plan.batches)
-    assert len(read) == turns.WARM_UP + 1
+    assert len(read) == speed.WARM_UP + 1
     for index, batch in enumerate(read):
         assert batch.input_ids.tolist() == arrays[f"{index}/input_ids"].tolist()
         assert batch.attention_mask.tolist() == arrays[f"{index}/attention_mask"].tolist()
 
 
-def test_too_little_text_is_refused(turns: Any, tmp_path: Path) -> None:
+def test_too_little_text_is_refused(speed: Any, tmp_path: Path) -> None:
     texts = tmp_path / "few.txt"
     texts.write_text("good film\nbad film\n", encoding="utf-8")
-    with pytest.raises(turns.CompressError, match="use fewer --rounds"):
-        turns.Ours.prepare(
+    with pytest.raises(speed.CompressError, match="use fewer --rounds"):
+        speed.Ours.prepare(
             str(write(tmp_path / "teacher", classifier("bert"))),
             str(texts),
             rounds=1,
@@ -110,9 +103,9 @@ def test_too_little_text_is_refused(turns: Any, tmp_path: Path) -> None:
         )
 
 
-def test_a_competitor_that_ends_says_why(turns: Any, tmp_path: Path) -> None:
+def test_a_competitor_that_ends_says_why(speed: Any, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ModuleNotFoundError|Error"):
-        turns.Competitor(Path(sys.executable), tmp_path, tmp_path, 1, tmp_path)
+        speed.Competitor(Path(sys.executable), tmp_path, tmp_path, 1, tmp_path)
 
 
 def test_the_table_of_results(speed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

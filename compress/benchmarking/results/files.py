@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -22,8 +21,7 @@ from compress.benchmarking.results import formatting
 from compress.benchmarking.results.schema import FIELDS, SCHEMA, Measurement
 from compress.errors import CompressError, MissingPackage, refuse
 from compress.escaping import one_line
-from compress.files import RESULTS_LIMIT_BYTES, parse_json, read_text, write_atomically, write_json_lines
-from compress.host import describe_host, library_versions, typed_command
+from compress.files import RESULTS_LIMIT_BYTES, parse_json, read_text, write_atomically
 from compress.models.output_dir import unwritable
 
 T = TypeVar("T")
@@ -267,21 +265,3 @@ def host_id(host: Mapping[str, Any]) -> str:
     if quota := host.get("cpu_quota"):
         deciding["cpu_quota"] = quota
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def provenance() -> dict[str, Any]:
-    """Return by which command, when, where and with which versions a line of a script was measured."""
-    host = describe_host()
-    return {
-        "command": typed_command("python"),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": host,
-        "host_id": host_id(host),
-        "versions": library_versions(),
-    }
-
-
-def replace_line(path: Path, line: Mapping[str, Any], *keys: str) -> None:
-    """Write a line to a file of JSON lines, in place of the one that has the same values of these fields."""
-    known = map(json.loads, path.read_text(encoding="utf-8").splitlines() if path.is_file() else [])
-    write_json_lines(path, [*(one for one in known if any(one[key] != line[key] for key in keys)), line])
