@@ -9,7 +9,7 @@ groups, each with the teacher among them.
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,6 @@ from compress.benchmarking.result_fields import (
     device_fields,
     keep_predictions,
     quality_fields,
-    setting_fields,
     speed_fields,
 )
 from compress.benchmarking.results.files import Results, host_id, write_results
@@ -94,16 +93,10 @@ class BenchmarkOutput:
     progress: Progress = silent
 
     @classmethod
-    def of(cls, output: Self | str | Path | None) -> Self:
-        """Return ``output``, where a path stands for the result file."""
-        return output if isinstance(output, BenchmarkOutput) else cls(output)
-
-    @classmethod
     def for_request(cls, request: Any) -> Self:
         """Return the output of a request, which overlaps nothing that the request names to be read."""
         path = None if request.output is None else os.fspath(request.output)  # a slash at its end says something
-        command = without_home(request.command)
-        output = cls(path, request.force, command=command, progress=request.progress)
+        output = cls(path, request.force, command=without_home(request.command), progress=request.progress)
         keep_apart(output.files, local_inputs(request))
         return output
 
@@ -114,15 +107,6 @@ class BenchmarkOutput:
             return ()
         results = output_path(self.path, added=LOCK_SUFFIX, file=True)
         return results, lock_path(results)
-
-    def check(self) -> None:
-        """Refuse before the measurement files that could not, or must not, be written after it."""
-        for file in self.files:
-            check_file(file, force=self.force)
-
-    def alone(self) -> AbstractContextManager[None]:
-        """Keep other commands from writing the files meanwhile."""
-        return alone(self.files[0]) if self.files else nullcontext()
 
 
 def run_benchmark(request: Benchmark) -> Results:
@@ -199,25 +183,25 @@ def benchmark(
         CompressError: see :mod:`compress.benchmarking.candidates`; rows that a model has seen; a model that ends its
             process; an output that exists.
     """
-    output = BenchmarkOutput.of(output)
+    output = output if isinstance(output, BenchmarkOutput) else BenchmarkOutput(output)
+    files = output.files
     settings = replace(
         settings,
         threads=tuple(dict.fromkeys(settings.thread_counts)),
         batch_sizes=tuple(dict.fromkeys(settings.batch_sizes)),
         lengths=tuple(dict.fromkeys(settings.lengths)),
     )
-    counts, cores = settings.thread_counts, core_count()
-    refuse(
-        (
-            max(counts, default=0) > cores,
-            f"--threads {','.join(map(str, counts))} is not possible here; use 1 to {cores}, the cores at hand",
-        ),
-    )
+    counts, threads, cores = settings.thread_counts, max(settings.thread_counts, default=0), core_count()
+    impossible = f"--threads {','.join(map(str, counts))} is not possible here; use 1 to {cores}, the cores at hand"
+    refuse((threads > cores, impossible))
     compute = replace(compute, device=resolve_device(compute.device))
-    output.check()
-    with output.alone(), tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder:
+    for file in files:  # refused before the measurement
+        check_file(file, force=output.force)
+    with (
+        alone(files[0]) if files else nullcontext(),
+        tempfile.TemporaryDirectory(prefix="compress-benchmark-") as folder,
+    ):
         scratch = Path(folder)
-        threads = max(settings.thread_counts)
         if compute.device == "cpu" and threads > 1 and threads > free_cores():
             logger.warning(
                 "other work keeps cores busy: speeds on %d threads are those of this machine as it is now; one thread "
@@ -225,13 +209,13 @@ def benchmark(
                 threads,
             )
         candidates = open_candidates(teacher, models, controls)
-        keep_apart(output.files, [candidate.model.path for candidate in candidates])
+        keep_apart(files, [candidate.model.path for candidate in candidates])
         steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
         first = candidates[0].model
         rows = _read_rows(data, output.data_name, "test", first)
-        read_by = [candidate.model for candidate in candidates]
-        check_unseen(read_by, rows.examples, "test", TRAINING_ROLES, option="data")
-        fitted = _read_fitted(train, rows, settings.overlap, read_by)
+        opened = [candidate.model for candidate in candidates]
+        check_unseen(opened, rows.examples, "test", TRAINING_ROLES, option="data")
+        fitted = _read_fitted(train, rows, settings.overlap, opened)
         metric = first.task.metric(settings.metric or None, len(first.labels))
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
@@ -241,8 +225,8 @@ def benchmark(
         compared = competitor_models(candidates, settings.competitor_models)
         added, left_out = plan_competitors(settings.competitors, compared, scratch, device=device, has_train=has_train)
         # Last, because the largest take a while to build: a mistake in the settings is found before.
-        references = build_reference_models(settings.reference_models, candidates, scratch)
-        entries += [Entry(one, REFERENCE_RUNTIME, one.model, REFERENCE_RUNTIME, device) for one in references]
+        for one in build_reference_models(settings.reference_models, candidates, scratch):
+            entries.append(Entry(one, REFERENCE_RUNTIME, one.model, REFERENCE_RUNTIME, device))
         entries += baselines
         write_rows(scratch, rows.examples, *((fitted.examples, fitted.gold) if fitted else ()))
         measured_fields: list[Fields] = []
@@ -278,23 +262,22 @@ def benchmark(
             **({"budget": output.budget} if output.budget else {}),
         }
         lines = [Measurement(**common, **fields) for fields in measured_fields]
-        cut = {line.model: f"{line.truncated_rows:,} for {line.model}" for line in lines if line.truncated_rows}
+        cut = dict.fromkeys(f"{line.truncated_rows:,} for {line.model}" for line in lines if line.truncated_rows)
         if cut:
-            number, of_models = len(rows.examples), ", ".join(cut.values())
-            logger.info("of %d test rows, longer than what is read, were cut: %s", number, of_models)
+            logger.info("of %d test rows, longer than what is read, were cut: %s", len(rows.examples), ", ".join(cut))
         # Intervals resample whole sentences, which cannot be done with the predictions of single words.
         if len(rows.examples) <= PREDICTIONS_KEPT and not first.task.by_word:
             predictions = {
                 title: first.task.predictions(values) for title, values in logits.items() if values is not None
             }
             lines = keep_predictions(lines, predictions, rows.gold)
-        for file in output.files:
+        for file in files:
             set_aside(file)
-        if output.files:
-            write_results(output.files[0], lines)
+        if files:
+            write_results(files[0], lines)
             places = {candidate.name: candidate.model.path for candidate in candidates}
-            write_lock(output.files[0], lines, settings, compute, places, fitted.examples if fitted else None)
-    return Results(tuple(lines), output.files[:1])
+            write_lock(files[0], lines, settings, compute, places, fitted.examples if fitted else None)
+    return Results(tuple(lines), files[:1])
 
 
 def _measure(
@@ -333,7 +316,6 @@ def _measure(
                 run,
                 {
                     **described,
-                    **setting_fields(run, runs, workload),
                     **speed_fields(run, runs, workload, compute.seed),
                     **device_fields(run, workload, *arithmetic),
                     **quality[run.entry.title],

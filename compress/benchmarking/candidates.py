@@ -397,34 +397,19 @@ def build_reference_model(name: str, directory: Path, teacher: Model) -> None:
     save_model(_random_model(config, teacher, seed=0), tokenizer, directory)
 
 
-@dataclass(frozen=True)
-class PruningStep:
-    """The shape of a pruned model, ``of``, after the first of its ``removals``: these, in turn."""
+def plan_pruning_steps(candidates: Sequence[Candidate]) -> list[tuple[Candidate, Mapping[str, Any]]]:
+    """Return the shapes that pruned torch models had before their last removal, whose files are not there yet.
 
-    of: Candidate
-    removals: tuple[str, ...]
-    config: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        *others, last = (REMOVALS[removal] for removal in self.removals)
-        return f"{self.of.name}: fewer {' and '.join(filter(None, (', '.join(others), last)))}"
-
-
-def plan_pruning_steps(candidates: Sequence[Candidate]) -> list[PruningStep]:
-    """Return the shapes that pruned torch models had before their last removal.
+    Of each it is the pruned model by another name and with its first removals only, and the config of the shape.
 
     Raises:
         CompressError: no model had two removals.
     """
     found = []
     for candidate in candidates:
-        if candidate.kind == "model" and not candidate.model.is_onnx:
-            shapes = removal_shapes(candidate.model)
-            found += [
-                PruningStep(candidate, tuple(removal for removal, _ in shapes[: index + 1]), config)
-                for index, (_, config) in enumerate(shapes[:-1])
-            ]
+        shapes = [] if candidate.kind != "model" or candidate.model.is_onnx else removal_shapes(candidate.model)
+        for number, (_, config) in enumerate(shapes[:-1], 1):
+            found.append((pruning_step(candidate, tuple(removal for removal, _ in shapes[:number])), config))
     refuse(
         (
             not found,
@@ -435,7 +420,15 @@ def plan_pruning_steps(candidates: Sequence[Candidate]) -> list[PruningStep]:
     return found
 
 
-def build_pruning_steps(steps: Sequence[PruningStep], scratch: Path) -> list[Candidate]:
+def pruning_step(pruned: Candidate, removals: tuple[str, ...]) -> Candidate:
+    """Return a pruned model as it was after some of its removals, in turn; its files are still those of the model."""
+    *others, last = (REMOVALS[removal] for removal in removals)
+    name = f"{pruned.name}: fewer {' and '.join(filter(None, (', '.join(others), last)))}"
+    changed: dict[str, Any] = {"kind": "pruning-step", "removals": removals, "step_of": pruned.name}
+    return replace(pruned, name=name, recipe="", control="", **changed)
+
+
+def build_pruning_steps(steps: Sequence[tuple[Candidate, Mapping[str, Any]]], scratch: Path) -> list[Candidate]:
     """Write every pruning step into a folder of its own and return what is measured; the same weights every time.
 
     Raises:
@@ -444,11 +437,11 @@ def build_pruning_steps(steps: Sequence[PruningStep], scratch: Path) -> list[Can
     from compress.models.saving import describe_architecture, save_model
 
     found = []
-    for number, step in enumerate(steps):
-        directory, source = scratch / f"pruning-step-{number}", step.of.model
+    for number, (step, config) in enumerate(steps):
+        directory, source = scratch / f"pruning-step-{number}", step.model
         try:
             # Two models may have had the same shape: their pruning steps differ by their weights.
-            model = _random_model(step.config, source, seed=crc32(step.name.encode()))
+            model = _random_model(config, source, seed=crc32(step.name.encode()))
         except Exception as error:  # configs and models refuse what is wrong by many classes of their own
             raise CompressError(
                 f"{step.name} cannot be built from the manifest of {source.path}: {first_line(error)}; leave "
@@ -464,18 +457,7 @@ def build_pruning_steps(steps: Sequence[PruningStep], scratch: Path) -> list[Can
             parents=(parent_entry("pruned", source),),
             files=describe_files(directory),
         )
-        found.append(
-            replace(
-                step.of,
-                model=Model(directory, manifest),
-                name=step.name,
-                kind="pruning-step",
-                recipe="",
-                control="",
-                removals=step.removals,
-                step_of=step.of.name,
-            )
-        )
+        found.append(replace(step, model=Model(directory, manifest)))
     return found
 
 

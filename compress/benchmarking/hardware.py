@@ -150,25 +150,19 @@ def matmul_peak_tflops(device: str, precision: str, threads: int) -> float:
         threads: CPU threads; does not matter on a GPU.
     """
     import torch
+    from torch.utils.benchmark import Timer
 
     tf32_before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     best = 0.0
     try:
         for size in PEAK_SIZES[device]:
-            seconds = _fastest_s(size, device, precision, threads)
+            left, right = (torch.randn(size, size, device=device).to(getattr(torch, precision)) for _ in range(2))
+            timer = Timer("torch.matmul(left, right)", globals={"left": left, "right": right}, num_threads=threads)
+            seconds = float(min(timer.blocked_autorange(min_run_time=PEAK_SECONDS).times))
             best = max(best, 2 * size**3 / seconds / 1e12)
             if seconds > PEAK_SECONDS:
                 break  # larger ones take eight times as long, and this one filled the device
     finally:
         torch.backends.cuda.matmul.allow_tf32 = tf32_before
     return best
-
-
-def _fastest_s(size: int, device: str, precision: str, threads: int) -> float:
-    import torch
-    from torch.utils.benchmark import Timer
-
-    left, right = (torch.randn(size, size, device=device).to(getattr(torch, precision)) for _ in range(2))
-    timer = Timer("torch.matmul(left, right)", globals={"left": left, "right": right}, num_threads=threads)
-    return float(min(timer.blocked_autorange(min_run_time=PEAK_SECONDS).times))

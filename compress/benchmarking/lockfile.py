@@ -7,11 +7,11 @@ checked, numbers are bounded, and no name in it is ever used as a path.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from compress.benchmarking.results.schema import FIELDS, Measurement, WithIntervals
+from compress.benchmarking.results.schema import Measurement, WithIntervals
 from compress.data import Example, content_sha256
 from compress.errors import CompressError, refuse
 from compress.fields import validated
@@ -57,7 +57,7 @@ class LockedModel(Checked):
         )
 
 
-class _Figure(WithIntervals, Checked):
+class _FigureChecks(WithIntervals, Checked):
     def faults(self: Any) -> list[str]:
         return _failed(
             {
@@ -72,22 +72,32 @@ class _Figure(WithIntervals, Checked):
 
 
 # The fields of a line that a lock keeps of each configuration.
-_FIGURES = (
-    *("model", "kind", "model_sha256", "runtime", "device", "threads", "batch_size", "length", "padding"),
-    *("metric_name", "metric", "metric_low", "metric_high", "speedup", "speedup_low", "speedup_high"),
-    *("latency_p50_ms", "size_bytes", "clock", "schema"),
-)
+_FIGURE = {
+    "model": str,
+    "kind": str,
+    "model_sha256": str,
+    "runtime": str,
+    "device": str,
+    "threads": int,
+    "batch_size": int,
+    "length": int | None,
+    "padding": str,
+    "metric_name": str | None,
+    **dict.fromkeys(("metric", "metric_low", "metric_high"), float | None),
+    **dict.fromkeys(("speedup", "speedup_low", "speedup_high"), float),
+    "latency_p50_ms": float,
+    "size_bytes": int,
+    "clock": str,
+    "schema": int,
+}
 if TYPE_CHECKING:
     LockedFigure = Measurement
 else:
-    _TYPES = {"string": str, "integer": int, "number": float}
-    _kept = [(FIELDS[name], _TYPES[FIELDS[name].kind]) for name in _FIGURES]
-    _hints = [(one.name, kind | None if one.null else kind) for one, kind in _kept]
-    LockedFigure = validated(type("LockedFigure", (_Figure,), {"__annotations__": dict(_hints)}))
+    LockedFigure = validated(make_dataclass("LockedFigure", _FIGURE.items(), bases=(_FigureChecks,), frozen=True))
 
 
 def locked_figure(line: Measurement) -> LockedFigure:
-    return LockedFigure(**{name: getattr(line, name) for name in _FIGURES})
+    return LockedFigure(**{name: getattr(line, name) for name in _FIGURE})
 
 
 @validated
@@ -191,8 +201,12 @@ def read_lock(path: str | Path) -> Lock:
         ) from None
     refuse((not isinstance(content, dict), f"{path} is not a lock of compress benchmark: it is not an object"))
     version = content.pop("format_version", None)
-    wrong = f"{path} is a lock of format {version!r:.20}; this compress reads {LOCK_VERSION}"
-    refuse((version != LOCK_VERSION, wrong))
+    refuse(
+        (
+            version != LOCK_VERSION,
+            f"{path} is a lock of format {version!r:.20}; this compress reads {LOCK_VERSION}",
+        )
+    )
     try:
         return parse(Lock, content, source="it")
     except CompressError as error:

@@ -115,8 +115,7 @@ def replay(request: Replay) -> ReplayOutcome:
         if content_sha256(fitted) != lock.train.sha256:
             _check_rows(train, lock.train, "train")
             fitted = train
-    roots = request.roots or (Path(request.lock).parent, Path.cwd())
-    models = find_models(lock.models, [*map(Path, roots)])
+    models = find_models(lock.models, [*map(Path, request.roots or (Path(request.lock).parent, Path.cwd()))])
     cores = core_count()  # figures of more threads than this host has cores for are reported as missing
     of_kind = {kind: [models[model] for model in lock.models if model.kind == kind] for kind in LOCKED_KINDS}
     lines = benchmark(

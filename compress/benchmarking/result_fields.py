@@ -163,33 +163,19 @@ def shape_of(model: Model) -> Fields:
     return {key: values[0] for key, values in found.items() if values and values[0] is not None}
 
 
-def setting_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload) -> Fields:
-    """Return the workload of a run and the tokens of its rows; rows of baselines are counted as the teacher's."""
-    lengths = [workload.length] if workload.length else token_lengths(run, runs)
-    return {
-        "batch_size": workload.batch_size,
-        "length": workload.length,
-        "padding": workload.padding,
-        "max_length": workload.width or run.loaded["max_length"],
-        "truncated_rows": run.loaded["truncated_rows"],
-        "tokens_median": float(np.median(lengths)),
-        "tokens_p95": float(np.percentile(lengths, 95)),
-        "tokens_max": max(lengths),
-    }
-
-
 def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, seed: int) -> Fields:
-    """Return the timing fields of a run at a workload: alone, against the teacher in torch and in its own runtime.
+    """Return a workload and a run's speed at it: alone, against the teacher in torch and in its own runtime.
 
-    Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be.
+    Both are compared at the same threads, batch size and length; neither teacher is padded more than it must be. Rows
+    of baselines are counted in the teacher's tokens.
     """
     plain = workload.plain
     teachers = [r for r in runs if r.threads == run.threads and r.entry.candidate.kind == "teacher"]
     baseline = next(r for r in teachers if r.entry.is_reference)
     same = next((r for r in teachers if r.entry.runtime == run.entry.runtime and plain in r.rounds), None)
-    rounds, lengths = run.rounds[workload], token_lengths(run, runs)
-    mine = run.milliseconds(workload)
+    rounds, lengths, mine = run.rounds[workload], token_lengths(run, runs), run.milliseconds(workload)
     tokens = [sum(workload.length or lengths[row] for batch in one.measured for row in batch) for one in rounds]
+    read = [workload.length] if workload.length else lengths
     cold = [value for one in rounds for value in one.times["cold_ms"]]
 
     def against(teacher: WorkerRun, with_tokenizer: bool | None) -> Interval:
@@ -198,6 +184,14 @@ def speed_fields(run: WorkerRun, runs: Sequence[WorkerRun], workload: Workload, 
         return speedup_of(run, workload, teacher, plain, with_tokenizer=with_tokenizer, seed=seed)
 
     return {
+        "batch_size": workload.batch_size,
+        "length": workload.length,
+        "padding": workload.padding,
+        "max_length": workload.width or run.loaded["max_length"],
+        "truncated_rows": run.loaded["truncated_rows"],
+        "tokens_median": float(np.median(read)),
+        "tokens_p95": float(np.percentile(read, 95)),
+        "tokens_max": max(read),
         "rounds": len(rounds),
         "clock": "cpu" if run.uses_cpu_time and baseline.uses_cpu_time else "wall",
         "warm_up_stable": run.warm[workload],
@@ -236,8 +230,7 @@ def device_fields(
     Args:
         flops_per_row, peaks: as :func:`count_arithmetic` returns them.
     """
-    rounds = run.rounds[workload]
-    device_ms = [value for one in rounds for value in one.times["device_ms"] if value is not None]
+    device_ms = [value for one in run.rounds[workload] for value in one.times["device_ms"] if value is not None]
     flops = flops_per_row.get((run.entry.title, workload))
     peak = peaks.get(precision_of(run.entry) or "")
     rows_per_second = throughput(run.milliseconds(workload), workload.batch_size).value

@@ -99,8 +99,14 @@ def take_turns(
                 group = groups.pop(plain)
                 wide = _wide(group, settings)
                 less_precise += len(wide) if is_last else 0
-                if wide and not is_last:
-                    groups[plain] = _with_teachers(wide, group)
+                if wide and not is_last:  # with the teachers that they are compared with
+                    kept = {(run.threads, name) for run, _ in wide for name in (run.entry.runtime, REFERENCE_RUNTIME)}
+                    groups[plain] = [
+                        (run, own)
+                        for run, own in group
+                        if (run, own) in wide
+                        or (run.entry.kind == "teacher" and own == plain and (run.threads, run.entry.runtime) in kept)
+                    ]
     if less_precise:
         logger.info(
             "%s less precise than asked, after %d s and %s: a longer --time-limit or more --rounds may narrow them",
@@ -141,17 +147,6 @@ def _wide(group: Sequence[Pair], settings: BenchmarkSettings) -> list[Pair]:
         if not all(ratio.half_width <= wanted for ratio in ratios):
             wide.append((run, workload))
     return wide
-
-
-def _with_teachers(wide: Sequence[Pair], group: Sequence[Pair]) -> list[Pair]:
-    """Return pairs with the teachers of their group that they are compared with."""
-    kept = {(run.threads, runtime) for run, _ in wide for runtime in (run.entry.runtime, REFERENCE_RUNTIME)}
-    others = [
-        (run, own)
-        for run, own in group
-        if run.entry.kind == "teacher" and own == own.plain and (run.threads, run.entry.runtime) in kept
-    ]
-    return others + [pair for pair in wide if pair not in others]
 
 
 def speedup_of(

@@ -49,11 +49,15 @@ class Worker:
         self._log = scratch / f"{id(self)}.log"
         # A checkout that is not installed is found from any folder; it comes last, so that it hides nothing.
         package_last = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(_PACKAGE.parent))))
+        if python:  # this package alone: beside it may lie libraries that another environment must not see
+            (scratch / "package").mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (scratch / "package" / _PACKAGE.name).symlink_to(_PACKAGE.resolve(), target_is_directory=True)
         environment = {
             **os.environ,
             **dict.fromkeys(_THREAD_VARIABLES, str(threads)),
             "TOKENIZERS_PARALLELISM": "false",
-            "PYTHONPATH": _package_alone(scratch) if python else package_last,
+            "PYTHONPATH": str(scratch / "package") if python else package_last,
         }
         with self._log.open("wb") as log:
             # A session of its own: Ctrl-C reaches the parent only, which then ends its children in order.
@@ -81,7 +85,13 @@ class Worker:
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         if not answer:
-            raise CompressError(self._last_words())
+            code = self._process.wait()
+            reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            if code == -9:
+                reason += ", most often for want of memory"
+            lines = [line for line in self._log.read_text("utf-8", "replace").splitlines() if line.strip()]
+            said = lines[-1].strip() if lines else "nothing"
+            raise CompressError(f"{self.title}: its process {reason}; it said last: {said}")
         found = json.loads(answer)
         if "unavailable" in found:
             raise Unavailable(found["unavailable"])
@@ -89,31 +99,13 @@ class Worker:
             raise CompressError(f"{self.title}: {found['error']}")
         return dict(found)
 
-    def _last_words(self) -> str:
-        code = self._process.wait()
-        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        if code == -9:
-            reason += ", most often for want of memory"
-        lines = [line for line in self._log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        return f"{self.title}: its process {reason}; it said last: {lines[-1].strip() if lines else 'nothing'}"
-
     def close(self) -> None:
         """End the child at once: it has nothing to save."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def _package_alone(scratch: Path) -> str:
-    """Return a folder with this package alone: beside it may lie libraries that another environment must not see."""
-    folder = scratch / "package"
-    folder.mkdir(exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        (folder / _PACKAGE.name).symlink_to(_PACKAGE.resolve(), target_is_directory=True)
-    return str(folder)
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
 
 
 @dataclass(frozen=True)

@@ -266,8 +266,7 @@ def write_rows(
     """Write what children read: the texts of the test rows, and of the training rows if they have gold labels."""
     for name, examples in ((TEXTS_NAME, test), (TRAIN_NAME, train if gold is not None else ())):
         if examples:
-            texts = [[row.text, row.text_pair] for row in examples]
-            (folder / name).write_text(json.dumps(texts), encoding="utf-8")
+            (folder / name).write_text(json.dumps([[row.text, row.text_pair] for row in examples]), encoding="utf-8")
     if gold is not None:
         np.save(folder / GOLD_NAME, gold)
 

@@ -251,11 +251,14 @@ def cascade(request: Cascade) -> CascadeDir:
         for place, number in enumerate(plan.members, 1):
             target = stage.working / MEMBERS / str(place)
             shutil.copytree(members[number].path, target, ignore=shutil.ignore_patterns(".*", "README.md"))
+        # The data of all members, each once, so that no benchmark reports on their training rows.
+        entries = [dict(entry) for member in members for entry in member.manifest.data]
+        fitted_on = {json.dumps(entry, sort_keys=True): entry for entry in entries}.values()
         choice = {"members": content["members"], "thresholds": plan.thresholds}
         write_atomically(stage.working / CASCADE_NAME, json.dumps(choice) + "\n")
         stage.finish(
             kind=KIND,
-            data=(*_of_all(members), *described),
+            data=(*fitted_on, *described),
             recipe=settings,
             metrics=tuple(
                 {"name": metric.name, "value": content[role]["value"], "split": role, "rows": content[role]["rows"]}
@@ -294,9 +297,3 @@ def _none_within(tried: Sequence[CascadePlan], results: MemberResults, max_drop:
         f"points ({points(best['low'])} to {points(best['high'])}) and {times(best['speedup'])}; give more rows, or a "
         "larger --max-accuracy-drop"
     )
-
-
-def _of_all(members: Sequence[Model]) -> list[dict[str, Any]]:
-    """Return the data of all members, each once, so that no benchmark reports on their training rows."""
-    found = {json.dumps(entry, sort_keys=True): dict(entry) for member in members for entry in member.manifest.data}
-    return list(found.values())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.results import verdict
-from compress.benchmarking.results.aggregate import Aggregate, aggregate
+from compress.benchmarking.results.aggregate import aggregate
 from compress.benchmarking.results.files import Result, Results, grouped
 from compress.benchmarking.results.formatting import (
     in_percent,
@@ -232,8 +232,7 @@ def judge(limit: Limit, line: Measurement) -> Judgement:
             what, value = ("size", line.size_bytes) if limit.gate == "max_size" else ("memory", line.model_memory_bytes)
             why = f"{megabytes(value)} ({value:,} bytes, n = 1, no interval)"
             what = f"the {what} of at most {megabytes(most) if most >= 1000 else plural(int(most), 'byte')}"
-            outcome = HOLDS if value <= most else BROKEN
-            return limit.because(what, outcome, why, value, value, value, 1, "measurement")
+            return limit.because(what, HOLDS if value <= most else BROKEN, why, value, value, value, 1, "measurement")
     return limit.unknown(what, line, missing)
 
 
@@ -266,32 +265,28 @@ def judge_over_seeds(limit: float, chosen: Sequence[Measurement], lines: Sequenc
     chosen = [line for line in chosen if not line.is_reference]
     sets = {line.data_sha256 for line in chosen}
     asked = {(line.model, line.runtime, line.device): line for line in chosen}
-    found = []
+    what, found = f"the mean loss over seeds of at most {in_points(limit)}", list[Judgement]()
     for mean in aggregate(line for line in lines if line.data_sha256 in sets):
         members = {(model, mean.runtime, mean.device) for model in mean.models}
         if members & set(asked):
-            found.append(_judge_mean(limit, mean))
+            subject = f"{mean.name} in {mean.runtime}" + (f", on {mean.device}" if mean.device != "cpu" else "")
+            judged, of_metric = Limit("max_accuracy_drop", limit, subject), f"{what} of {mean.metric_name}"
+            if mean.low is None or mean.high is None or mean.seeds < 2:
+                loss = -mean.difference_points
+                missing = "; ".join(mean.notes) or f"there is {mean.seeds} training seed, and a mean needs two or more"
+                why = f"{lost(loss)} on {mean.rows:,} examples, but {missing}"
+                found.append(judged.because(of_metric, UNDECIDED, why, loss, count=mean.seeds, of="seeds"))
+            else:
+                figures = as_loss((mean.difference_points, mean.low, mean.high))
+                outcome = verdict.at_least(mean.low, mean.high, -limit, MORE_SEEDS)
+                of = f"seeds and {mean.rows:,} examples"
+                found.append(judged.judged(of_metric, figures, outcome, lost, mean.seeds, of))
         asked = {key: line for key, line in asked.items() if key not in members}
-    what = f"the mean loss over seeds of at most {in_points(limit)}"
     rest = list(asked.values())
     return found + [
         Limit("max_accuracy_drop", limit, subject).unknown(what, line, "metric")
         for line, subject in zip(rest, subjects(rest), strict=True)
     ]
-
-
-def _judge_mean(budget: float, mean: Aggregate) -> Judgement:
-    subject = f"{mean.name} in {mean.runtime}" + (f", on {mean.device}" if mean.device != "cpu" else "")
-    limit = Limit("max_accuracy_drop", budget, subject)
-    what = f"the mean loss over seeds of at most {in_points(budget)} of {mean.metric_name}"
-    if mean.low is None or mean.high is None or mean.seeds < 2:
-        loss = -mean.difference_points
-        missing = "; ".join(mean.notes) or f"there is {mean.seeds} training seed, and a mean needs two or more"
-        why = f"{lost(loss)} on {mean.rows:,} examples, but {missing}"
-        return limit.because(what, UNDECIDED, why, loss, count=mean.seeds, of="seeds")
-    figures = as_loss((mean.difference_points, mean.low, mean.high))
-    found = verdict.at_least(mean.low, mean.high, -budget, MORE_SEEDS)
-    return limit.judged(what, figures, found, lost, mean.seeds, f"seeds and {mean.rows:,} examples")
 
 
 _SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")
@@ -335,7 +330,13 @@ class ReferenceComparison:
             else:
                 self.notes.append(f"{subject} is not in {self.name}, so it is not compared.")
                 self.changes.append(Change(subject, None, line))
-        self._note_what_is_gone()
+        there = {(line.model, line.runtime) for line in self.lines}
+        gone = [old for old in self.older if old.is_compressed and (old.model, old.runtime) not in there]
+        for (model, runtime), lines in grouped(gone, lambda old: (old.model, old.runtime)).items():
+            last = _newest(lines)
+            if not any(change.now is None and change.then is last for change in self.changes):
+                self.notes.append(f"{model} in {runtime} is in {self.name} and not in these results.")
+                self.changes.append(Change(f"{model} in {runtime}", last, None))
 
     def _judge_known(
         self,
@@ -392,23 +393,13 @@ class ReferenceComparison:
         is_paired = line.labels == then.labels  # a prediction is the number of a label
         if metric and is_paired and now_rows is not None and then_rows is not None and gold is not None:
             if len(now_rows) == len(then_rows) == len(gold):
-                classes = len(line.labels)
-                found = paired_difference(now_rows, then_rows, gold, metric=metric, classes=classes)
+                found = paired_difference(now_rows, then_rows, gold, metric=metric, classes=len(line.labels))
                 return found.points, found.low, found.high
         # Rows that cannot be paired: two separate intervals are wider.
         bounds = [one.interval("metric") or Interval(0, 0, 0) for one in (line, then)]
         half = 100 * math.hypot(*((one.high - one.low) / 2 for one in bounds))
         difference = line.points_above(then)
         return difference, difference - half, difference + half
-
-    def _note_what_is_gone(self) -> None:
-        there = {(line.model, line.runtime) for line in self.lines}
-        gone = [old for old in self.older if old.is_compressed and (old.model, old.runtime) not in there]
-        for (model, runtime), lines in grouped(gone, lambda old: (old.model, old.runtime)).items():
-            old = _newest(lines)
-            if not any(change.now is None and change.then is old for change in self.changes):
-                self.notes.append(f"{model} in {runtime} is in {self.name} and not in these results.")
-                self.changes.append(Change(f"{model} in {runtime}", old, None))
 
 
 def _teacher(lines: Sequence[Measurement], like: Measurement) -> tuple[Any, ...]:
@@ -472,8 +463,7 @@ def check(
         chosen = select(budget, rows, prefix=prefix)
         for name, limit in budget.limits().items():
             made = judge_over_seeds(limit, chosen, lines) if budget.over_seeds else _judge_each(name, limit, chosen)
-            nothing = f"{prefix}{name} is relative to the teacher in torch, and it selects nothing else"
-            refuse((not made, nothing))
+            refuse((not made, f"{prefix}{name} is relative to the teacher in torch, and it selects nothing else"))
             judgements += made
     verdict = GateVerdict(tuple(dict.fromkeys(judgements)), tuple(baselines_within(rows, every)))
     hosts = [line.host_id for line in lines]

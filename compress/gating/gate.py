@@ -8,7 +8,7 @@ from typing import Any
 
 from compress.errors import CompressError, PartlyMade
 from compress.files import write_atomically
-from compress.gating.budgets import BudgetFile, GateBudget, Tolerance, read_budgets
+from compress.gating.budgets import BudgetFile, GateBudget, read_budgets
 from compress.gating.check import HOLDS, GateVerdict, check
 from compress.gating.outputs import read_junit, read_verdict, to_json, to_junit
 from compress.gating.reference import store_reference
@@ -30,7 +30,15 @@ def gate(request: Check) -> GateVerdict:
     if renewed:
         refuse_other_outputs(renewed, "--update-baseline a directory of results")
     file = read_budgets(Path(request.budgets)) if request.budgets else BudgetFile()
-    asked, tolerances = _options_of(request, file.baseline)
+    # Budgets and tolerances of options: one for each pair of a chosen model and runtime.
+    pairs = product(request.models or (None,), request.runtimes or (None,))
+    selectors = [{"model": model, "runtime": runtime, "batch_size": request.batch_size} for model, runtime in pairs]
+    chosen: list[Any] = [_given(one) for one in selectors]
+    limits: dict[str, Any] = request.limits()
+    asked = [GateBudget(**one, **limits, over_seeds=request.over_seeds) for one in chosen if limits]
+    changes = {"max_drop": request.max_baseline_drop, "max_slowdown": request.max_baseline_slowdown}
+    # What is not chosen stays as the file's [baseline] has it.
+    tolerances = [replace(file.baseline, **_given(changes), **one) for one in chosen]
     older: dict[str, Any] = {"baseline": request.baseline, "against": request.against}
     verdict = GateVerdict()
     if file.budget or asked or any(older.values()) or not renewed:
@@ -51,17 +59,8 @@ def gate(request: Check) -> GateVerdict:
     return verdict
 
 
-def _options_of(request: Check, default: Tolerance) -> tuple[list[GateBudget], list[Tolerance]]:
-    """Return budgets and tolerances of options: one for each pair of a chosen model and runtime."""
-    pairs = product(request.models or (None,), request.runtimes or (None,))
-    selectors = [{"model": model, "runtime": runtime, "batch_size": request.batch_size} for model, runtime in pairs]
-    # What is not chosen stays as the file's [baseline] has it.
-    chosen: list[Any] = [{key: value for key, value in one.items() if value is not None} for one in selectors]
-    limits: dict[str, Any] = request.limits()
-    budgets = [GateBudget(**one, **limits, over_seeds=request.over_seeds) for one in chosen if limits]
-    changes: dict[str, Any] = {"max_drop": request.max_baseline_drop, "max_slowdown": request.max_baseline_slowdown}
-    tolerance = replace(default, **{key: value for key, value in changes.items() if value is not None})
-    return budgets, [replace(tolerance, **one) for one in chosen]
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _check_outputs(request: Check, outputs: dict[str, Any]) -> None:

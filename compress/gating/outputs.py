@@ -39,6 +39,7 @@ _JUNIT = """\
   </testsuite>
 </testsuites>
 """
+_IN_TITLES = str.maketrans({":": "%3A", ",": "%2C"})  # of annotations
 _MARKS = {HOLDS: "✅", BROKEN: "❌", UNDECIDED: "❔"}
 _CHANGE = "{}: metric {} then, {} now, {} points; speed-up {} then, {} now, ratio {}; weights {} then, {} now."
 _HEADINGS = {HOLDS: "the budgets hold", BROKEN: "a budget is broken", UNDECIDED: "cannot decide"}
@@ -96,9 +97,9 @@ def github_annotations(verdict: GateVerdict) -> list[str]:
     """Return workflow commands: an error for each broken limit, a warning for an undecided one, a notice for a note."""
     levels = {BROKEN: "error", UNDECIDED: "warning"}
     lines = [
-        f"::{levels[j.outcome]} title={_property(f'{j.gate}: {j.subject}')}::{_message(j.sentence)}"
-        for j in verdict.judgements
-        if j.outcome in levels
+        f"::{levels[one.outcome]} title={title.translate(_IN_TITLES)}::{_message(one.sentence)}"
+        for one, title in ((one, _message(f"{one.gate}: {one.subject}")) for one in verdict.judgements)
+        if one.outcome in levels
     ]
     return lines + [f"::notice title=compress check::{_message(note)}" for note in verdict.notes]
 
@@ -106,10 +107,6 @@ def github_annotations(verdict: GateVerdict) -> list[str]:
 def _message(text: str) -> str:
     """Escape as GitHub's own toolkit does; on one line there is nothing else to escape."""
     return terminal_text(one_line(text)).replace("%", "%25")
-
-
-def _property(text: str) -> str:
-    return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def to_json(verdict: GateVerdict) -> str:

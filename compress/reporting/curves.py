@@ -234,15 +234,12 @@ def pruning_curve(name: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> 
     for title, recovered in (("by importance", False), ("after recovery", True)):
         chosen = [row for row in rows if (str(row.get("recovered")) == "True") is recovered]
         points = [(100 * float(row["share_removed"]), scale * float(row["value"])) for row in chosen]
-        bars = [_bar(row, scale) for row in chosen] if "low" in rows[0] else ()
+        bars = []
+        for row in chosen if "low" in rows[0] else ():  # the 95% interval of the difference, around the value
+            value, middle, low, high = (float(row[name]) for name in ("value", "points", "low", "high"))
+            bars.append((scale * (value + (low - middle) / 100), scale * (value + (high - middle) / 100)))
         lines.append(Series(title, points, bars))
         cells += [[Cell(title), number(x, "{:.1f}".format), number(y, "{:.2f}".format)] for x, y in points]
     title = f"{name}: {metric}{' on ' + split if split else ''}"
     picture = line_chart(lines, title=title, x_label=label.lower(), y_label=metric_title(metric))
     return ReportTable(name, ["Line", label, metric_title(metric)], cells, pictures=[picture])
-
-
-def _bar(row: Mapping[str, Any], scale: int) -> tuple[float, float]:
-    """Return the 95% interval of the difference to the whole model, around the value."""
-    value, points, low, high = (float(row[name]) for name in ("value", "points", "low", "high"))
-    return scale * (value + (low - points) / 100), scale * (value + (high - points) / 100)

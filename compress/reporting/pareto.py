@@ -86,8 +86,7 @@ def pareto_chart(canvas: Canvas, points: Sequence[Point], *, title: str, y_label
     speeds = [1.0, *(p.speedup.value for p in shown if p.speedup)]
     axes = {mode: Axis.over(speeds, canvas.left, canvas.right, log=mode == "log") for mode in MODES}
     heights = [p.metric.value for p in shown if p.metric] or [0.0, scale]
-    y = Axis.over(heights, canvas.bottom, canvas.top, margin=0.15)
-    plot = _Plot(axes, y, canvas)
+    plot = _Plot(axes, Axis.over(heights, canvas.bottom, canvas.top, margin=0.15), canvas)
     places = [_names(points, plot, mode) for mode in MODES]
     drawn = [
         (point, {mode: found[index] for mode, found in zip(MODES, places, strict=True) if index in found})

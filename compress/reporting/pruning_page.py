@@ -22,7 +22,7 @@ from compress.benchmarking.results.formatting import (
 from compress.inference.speedup_intervals import Interval
 from compress.reporting.curves import pruning_curve
 from compress.reporting.pages import EMPTY, Cell, ReportTable, StagePage, integer, number, quality
-from compress.reporting.svg import Bar, Picture, Series, heat_map, line_chart, waterfall_chart
+from compress.reporting.svg import Bar, Series, heat_map, line_chart, waterfall_chart
 
 EVALUATED = frozenset(("oracle", "shapley"))  # criteria that compare what the model is worth
 BUDGET = 1.0  # points of loss that verdicts are about
@@ -284,10 +284,6 @@ def removed(cuts: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _word(removal: str) -> str:
-    return WORDS.get(removal, removal)
-
-
 def _interval(speed: Mapping[str, Any]) -> Interval:
     return Interval(speed["speedup"], speed["low"], speed["high"])
 
@@ -301,27 +297,43 @@ def _removals(found: Mapping[str, Any], runtime: str) -> ReportTable:
         of = f"{cut['removed']:,} of {cut['of']:,}{', weights trained' * cut['trained']}" if cut["of"] else ""
         rows.append(
             [
-                Cell(_word(cut["removal"]), of),
+                Cell(WORDS.get(cut["removal"], cut["removal"]), of),
                 number(cut["parameters"], count),
                 number(cut["flops"], lambda flops: f"{flops / 1e9:.3g}"),
-                *(_speed(speeds[last, size]) for size in sizes),
+                *(
+                    Cell(
+                        times(speed["speedup"]),
+                        f"{milliseconds(speed['latency_ms'])}, {speed_span(_interval(speed), times)}",
+                        speed["speedup"],
+                    )
+                    for speed in (speeds[last, size] for size in sizes)
+                ),
                 *quality(cut, found["metric"]),
             ]
         )
-    measured = "No speed was measured."
     if sizes:
         measured = (
             "Speeds are against the unpruned model in the same runtime, in turns on the same batches; recovery changes "
             "none."
         )
+        timed = [speed for (_, size), speed in speeds.items() if size == sizes[0]]
+        ends = [(speed["name"], speed["speedup"]) for speed in timed]
+        total = with_span(_interval(timed[-1]), times)
+        labels = {"title": f"{found['name']} in {runtime}, batch {sizes[0]}"}
+    else:
+        measured = "No speed was measured."
+        kept = [cut for cut in found["cuts"] if cut["removal"] != "recovery"]
+        ends = [(cut["removal"], kept[0]["parameters"] / cut["parameters"]) for cut in kept]
+        total = times(ends[-1][1])
+        labels = {"title": f"{found['name']}: how many times smaller", "label": "times as few weights as at first"}
+    bars = [Bar(WORDS.get(name, name), now, times(now / before)) for (_, before), (name, now) in pairwise(ends)]
+    bars.append(Bar("all together", ends[-1][1], total, is_total=True))
     return ReportTable(
         title=f"Each removal in {runtime}" if runtime else "Each removal",
         caption="Removals go on top of each other; operations are those of a row of "
         f"{found['cuts'][0]['tokens']} tokens, the median. {measured}",
         name=f"removals-{runtime}" if runtime else "removals",
-        pictures=[_waterfall(found, [speed for (_, size), speed in speeds.items() if size == sizes[0]])]
-        if sizes
-        else [_weights(found)],
+        pictures=[waterfall_chart(bars, **labels)],
         headings=[
             "Removed",
             "Parameters",
@@ -332,29 +344,6 @@ def _removals(found: Mapping[str, Any], runtime: str) -> ReportTable:
         ],
         rows=rows,
     )
-
-
-def _speed(speed: Mapping[str, Any]) -> Cell:
-    small = f"{milliseconds(speed['latency_ms'])}, {speed_span(_interval(speed), times)}"
-    return Cell(times(speed["speedup"]), small, speed["speedup"])
-
-
-def _weights(found: Mapping[str, Any]) -> Picture:
-    kept = [cut for cut in found["cuts"] if cut["removal"] != "recovery"]
-    fewer = [(cut["removal"], kept[0]["parameters"] / cut["parameters"]) for cut in kept]
-    title = f"{found['name']}: how many times smaller"
-    return _chart(fewer, times(fewer[-1][1]), title=title, label="times as few weights as at first")
-
-
-def _waterfall(found: Mapping[str, Any], timed: Sequence[Mapping[str, Any]]) -> Picture:
-    title = f"{found['name']} in {timed[0]['runtime']}, batch {timed[0]['batch_size']}"
-    ends = [(speed["name"], speed["speedup"]) for speed in timed]
-    return _chart(ends, with_span(_interval(timed[-1]), times), title=title)
-
-
-def _chart(ends: Sequence[tuple[str, float]], total: str, **labels: str) -> Picture:
-    bars = [Bar(_word(name), now, times(now / before)) for (_, before), (name, now) in pairwise(ends)]
-    return waterfall_chart([*bars, Bar("all together", ends[-1][1], total, is_total=True)], **labels)
 
 
 def _curve(found: Mapping[str, Any]) -> ReportTable:

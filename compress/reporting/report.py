@@ -3,12 +3,11 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from compress.benchmarking.lockfile import lock_path, read_lock
-from compress.benchmarking.results.files import Results, grouped
+from compress.benchmarking.results.files import Results
 from compress.benchmarking.results.formatting import NONE, plural
 from compress.benchmarking.results.schema import Measurement
 from compress.data import content_sha256, open_rows, read_examples
@@ -46,9 +45,9 @@ def report(request: Report) -> Path:
         CompressError: a file is missing or not what it should be, or the output exists, as a report or as
             a model.
     """
+    results = Results.open(*request.results)
     target = output_path(str(request.output or ""))
     refuse((target.is_file(), f"{target} is a file; -o names a directory for {', '.join(PAGES)}"))
-    results = Results.open(*request.results)
     keep_apart([target / name for name in PAGES], [*results.files, *request.curves])
     _check_files(target, request.force)
     folders = {path: [path / METRICS_NAME, path / CURVE_NAME] for path in map(Path, request.curves)}
@@ -161,7 +160,7 @@ def view(
         title=title or ", ".join(sorted({line.study for line in lines} - {""})) or f"Compression on {lines[0].data}",
         budget_points=budget_points,
         hosts=len({line.host_id for line in lines}),
-        sections=[section(part, texts or {}, budget_points) for part in measured],
+        sections=[section(part, texts or {}) for part in measured],
         curves=curves,
         trainings=trainings,
         training_pictures=pictures,
@@ -176,9 +175,9 @@ def view(
 
 def origins(lines: Iterable[Measurement]) -> list[Mapping[str, Any]]:
     """Return every run of the benchmark among the lines: the command, and when, on what and where it ran."""
-    found: list[Mapping[str, Any]] = []
-    for line, *_ in grouped(lines, attrgetter("created", "host_id", "command", "data_sha256")).values():
-        host, versions = line.host, line.versions
+    found: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for line in lines:
+        run, host, versions = (line.created, line.host_id, line.command, line.data_sha256), line.host, line.versions
         flags = ", ".join(host.get("cpu_flags", [])) or "none of note"
         quota = f", of which a container has {host['cpu_quota']:g}" if host.get("cpu_quota") else ""
         facts = {
@@ -191,8 +190,8 @@ def origins(lines: Iterable[Measurement]) -> list[Mapping[str, Any]]:
             "Rounds of the teacher and seed": f"{plural(line.rounds, 'round')}, seed {line.seed}",
             "Rows cut to": plural(line.max_length, "token"),
         }
-        found.append({"command": line.command, "facts": facts})
-    return found
+        found.setdefault(run, {"command": line.command, "facts": facts})
+    return list(found.values())
 
 
 def _models(lines: Iterable[Measurement]) -> ReportTable:

@@ -27,7 +27,7 @@ from compress.benchmarking.results.formatting import (
     with_span,
 )
 from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
-from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, Verdict, judge_drop_of
+from compress.benchmarking.results.verdict import UNDECIDED, WITHIN, WORSE, JudgedLines, Verdict
 from compress.errors import refuse
 from compress.evaluation.metrics import paired_difference
 from compress.reporting.curves import learning_curve, sweep
@@ -54,43 +54,6 @@ CLOCKS = {"cpu": "CPU time", "wall": "wall-clock time"}
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
 
 
-def outcome_of(line: Measurement, budget_points: float) -> str:
-    """Return whether a line is ``within`` a budget, ``worse`` or ``undecided``; empty where it has no metric."""
-    judged = judge_drop_of(line, budget_points)
-    return judged.outcome if judged else ""
-
-
-def _fastest(lines: Sequence[Measurement], outcome: str, budget_points: float) -> Measurement | None:
-    """Return the fastest of an outcome whose loss is no larger than the budget as far as its rows say."""
-    good = [line for line in lines if outcome_of(line, budget_points) == outcome]
-    good = [line for line in good if (line.difference_points or 0.0) >= -budget_points]
-    return max(good, key=attrgetter("speedup"), default=None)
-
-
-def best_line(lines: Sequence[Measurement], budget_points: float = 1.0) -> Measurement | None:
-    """Return the fastest model that is within the budget.
-
-    Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
-    loses least, of those that may be within the budget if there are any.
-    """
-    models = [line for line in lines if line.is_compressed and line.difference is not None]
-    return (
-        _fastest(models, WITHIN, budget_points)
-        or _fastest(models, UNDECIDED, budget_points)
-        or max(models, key=lambda line: (outcome_of(line, budget_points) != WORSE, line.metric or 0.0), default=None)
-    )
-
-
-def faster_line(
-    best: Measurement | None, lines: Sequence[Measurement], budget_points: float = 1.0
-) -> Measurement | None:
-    """Return the fastest model that may be within the budget too, where it is surely faster than one that surely is."""
-    if best is None or outcome_of(best, budget_points) != WITHIN:
-        return None
-    faster = [line for line in lines if line.is_compressed and line.speedups.low > best.speedups.high]
-    return _fastest(faster, UNDECIDED, budget_points)
-
-
 def control_pair(line: Measurement, lines: Sequence[Measurement]) -> Pair | None:
     """Return a student and its control, whose difference is what distillation is worth to a model; None without one.
 
@@ -115,15 +78,12 @@ def control_pair(line: Measurement, lines: Sequence[Measurement]) -> Pair | None
     return min(students or [line], key=lambda other: other.runtime != control.runtime), control
 
 
-def verdict(lines: Sequence[Measurement], budget: float = 1.0) -> list[str]:
+def verdict(judged: JudgedLines) -> list[str]:
     """Return the sentences a reader needs if they read nothing else; the first one is the result.
-
-    ``lines`` are those of the table's rows at the smallest batch size; ``budget`` is in points.
 
     A baseline that is within the budget comes before every model: whoever reads no further should know of it.
     """
-    best = best_line(lines, budget)
-    faster = faster_line(best, lines, budget)
+    lines, best, faster, budget = judged.lines, judged.best, judged.faster, in_points(judged.budget_points)
     teachers = [line for line in lines if line.is_reference]
     # A model is compared with the teacher of its own run.
     teacher = min(teachers, key=lambda line: best is not None and line.created != best.created, default=None)
@@ -132,32 +92,37 @@ def verdict(lines: Sequence[Measurement], budget: float = 1.0) -> list[str]:
     by_metric = sorted(lines, key=lambda line: -(line.metric or 0.0))
     baselines = [line for line in by_metric if line.kind == "baseline" and line.difference is not None]
     sentences = [
-        f"{line.model} alone is within {in_points(budget)} of the teacher: {shown_metric(line)} against "
+        f"{line.model} alone is within {budget} of the teacher: {shown_metric(line)} against "
         f"{shown_metric(teacher)}, {_interval(line)}."
         for line in baselines
-        if outcome_of(line, budget) == WITHIN
+        if judged.of(line).outcome == WITHIN
     ]
-    others = [] if sentences else _other_baselines(baselines, budget)
-    judged = judge_drop_of(best, budget) if best else None
-    if best is None or judged is None:
+    if best is None:
         return [*sentences, "No compressed model was measured here, so there is none to judge."]
-    sentences += [_best_sentence(best, teacher, judged, budget), _accuracy_sentence(best, teacher, judged)]
+    others = []
+    if baselines and not sentences:
+        nearest = next((line for line in baselines if judged.of(line).outcome == UNDECIDED), baselines[0])
+        others = [f"No baseline is within {budget}: the best, {nearest.model}, is at {_interval(nearest)}."]
+        if more := judged.of(nearest).more:
+            others = [f"{nearest.model} alone may be enough, at {_interval(nearest)}: undecided; {more}."]
+    found = judged.of(best)
+    sentences += [_best_sentence(best, teacher, found, budget), _accuracy_sentence(best, teacher, found)]
     sentences += _control_sentence(control_pair(best, lines), teacher)
-    if faster and (open_one := judge_drop_of(faster, budget)):
+    if faster:
         sentences.append(
             f"{faster.title} is faster still, {with_span(faster.speedups, times)}, at {_interval(faster)}: whether "
-            f"that is within {in_points(budget)} is undecided; {open_one.more}."
+            f"that is within {budget} is undecided; {judged.of(faster).more}."
         )
         sentences += _control_sentence(control_pair(faster, lines), teacher)
-    sentences += [*others, *_faster_competitor(best, lines, budget)]
+    sentences += [*others, *_faster_competitor(best, judged)]
     compared = [line for line in lines if not line.is_reference]
     if wide := [line for line in compared if is_wide(line.speedups)]:
         sentences.append(f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}")
     return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
 
 
-def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget_points: float) -> str:
-    budget, kept = in_points(budget_points), line.metric_kept_percent
+def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget: str) -> str:
+    kept = line.metric_kept_percent
     size, full = megabytes(line.size_bytes), megabytes(teacher.size_bytes)
     said = (
         (f"has {shown_metric(line)}" if kept is None else f"keeps {kept:.1f}% of the teacher’s {line.metric_name}")
@@ -203,31 +168,19 @@ def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:
     return [f"{sentence} ({span(points(found.low), points(found.high))}){doubt}."]
 
 
-def _other_baselines(baselines: Sequence[Measurement], budget_points: float) -> list[str]:
-    """Say of the best baseline, none of which is within the budget, how far it is."""
-    undecided = [line for line in baselines if outcome_of(line, budget_points) == UNDECIDED]
-    if not baselines:
-        return []
-    best = (undecided or baselines)[0]
-    judged = judge_drop_of(best, budget_points)
-    if undecided and judged:
-        return [f"{best.model} alone may be enough, at {_interval(best)}: undecided; {judged.more}."]
-    return [f"No baseline is within {in_points(budget_points)}: the best, {best.model}, is at {_interval(best)}."]
-
-
-def _faster_competitor(best: Measurement, lines: Sequence[Measurement], budget_points: float) -> list[str]:
+def _faster_competitor(best: Measurement, judged: JudgedLines) -> list[str]:
     """Name a competitor that is surely faster than the best model and not surely worse than the budget.
 
     Where tokenisation cannot be told from the competitor's time it is counted on both sides.
     """
-    within = f"within {in_points(budget_points)}"
+    within = f"within {in_points(judged.budget_points)}"
     outcomes = {WITHIN: within, UNDECIDED: f"whether that is {within} is undecided"}
-    faster = [line for line in lines if line.kind == "competitor" and is_surely_faster(line, best)]
-    open_ones = [line for line in faster if outcome_of(line, budget_points) in outcomes]
+    faster = [line for line in judged.lines if line.kind == "competitor" and is_surely_faster(line, best)]
+    open_ones = [line for line in faster if judged.of(line).outcome in outcomes]
     return [
         f"A competitor is faster: {line.title} at {with_span(line.speedups, times)}"
         f"{', tokenisation included' if line.tokenizer_inside else ''}, at {_interval(line)}: "
-        f"{outcomes[outcome_of(line, budget_points)]}."
+        f"{outcomes[judged.of(line).outcome]}."
         for line in sorted(open_ones, key=lambda line: -line.speedup)[:1]
     ]
 
@@ -275,30 +228,24 @@ class Section:
 class Measured:
     """The rows of a section: ``rows`` of the table, ``swept`` with more threads, ``fixed`` of fixed lengths.
 
-    ``best`` is the fastest model within the budget (:func:`best_line`), ``faster`` one that may be within it too.
+    ``judged`` are the lines of the table's smallest batch size; a run of larger batches only is not among them.
     """
 
     rows: list[Result]
     swept: list[Result]
     fixed: list[Result]
     lines: list[Measurement]
-    best: Measurement | None
-    faster: Measurement | None
+    judged: JudgedLines
 
     @property
     def leaders(self) -> list[Measurement]:
         """The best model and, behind it, a faster one that needs more examples to be as sure of."""
-        return [line for line in (self.best, self.faster) if line is not None]
+        return [line for line in (self.judged.best, self.judged.faster) if line is not None]
 
     @property
     def small_batches(self) -> list[Measurement]:
         """The line of every row at the smallest batch size that was measured of it."""
         return [row.small_batch for row in self.rows]
-
-    @property
-    def compared(self) -> list[Measurement]:
-        """The lines of the smallest batch size of all rows; a run of larger batches only is not compared with them."""
-        return of_smallest_batch(self.rows)
 
 
 def gather(lines: Sequence[Measurement], budget_points: float = 1.0) -> list[Measured]:
@@ -340,18 +287,16 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     rows.sort(
         key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
     )
-    best = best_line(of_smallest_batch(rows), budget_points)
-    faster = faster_line(best, of_smallest_batch(rows), budget_points)
-    return Measured(rows, swept, fixed, lines, best, faster)
+    return Measured(rows, swept, fixed, lines, JudgedLines(of_smallest_batch(rows), budget_points))
 
 
-def section(measured: Measured, texts: Mapping[str, Sequence[str]], budget: float = 1.0) -> Section:
-    """Return everything that is shown of what was measured; ``budget`` is in points."""
-    rows, lines, best = measured.rows, measured.small_batches, measured.best
-    first = lines[0]
-    published, speeds = published_figures(lines), [line.speedup for line in measured.compared]
+def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
+    """Return everything that is shown of what was measured."""
+    rows, lines, judged = measured.rows, measured.small_batches, measured.judged
+    first, best, budget = lines[0], judged.best, judged.budget_points
+    published, speeds = published_figures(lines), [line.speedup for line in judged.lines]
     sweeps = [learning_curve(lines), sweep(measured.swept, "threads", best), sweep(measured.fixed, "length", best)]
-    by_length = grouped(measured.fixed, lambda row: row.small_batch.length or 0)
+    lengths = sorted(filter(None, {row.small_batch.length for row in measured.fixed} - {first.length}))
     gpus = first.host.get("gpu") or []
     machine = str(gpus[0]) if first.device == "cuda" and gpus else str(first.host.get("cpu", "unknown processor"))
     length = "" if first.length is None else f", every row {first.length} tokens long"
@@ -364,18 +309,20 @@ def section(measured: Measured, texts: Mapping[str, Sequence[str]], budget: floa
         device=first.device,
         threads=first.threads,
         length=first.length,
-        verdict=verdict(measured.compared, budget),
-        outcome=outcome_of(best, budget) if best else "",
-        picture=_picture(measured.compared, published),
+        verdict=verdict(judged),
+        outcome=judged.of(best).outcome if best else "",
+        picture=_picture(judged.lines, published),
         kinds=[kind for kind in ORDER if any(line.kind == kind for line in lines)] + ["published"] * bool(published),
         logarithmic=bool(speeds) and max(speeds) / min(speeds) > LOGARITHMIC_FROM,
         table=results(rows, budget),
+        at_lengths={
+            at: results([row for row in measured.fixed if row.small_batch.length == at], budget) for at in lengths
+        },
+        flips=flips_of(lines, texts),
         notes=_notes(measured),
         published=published,
         waterfalls=breakdowns(measured.leaders, rows, measured.lines),
         sweeps=[one for one in sweeps if one],
-        at_lengths={at: results(by_length[at], budget) for at in sorted(by_length) if at != first.length},
-        flips=flips_of(lines, texts),
         survey=survey(lines, measured.lines),
     )
 
@@ -425,10 +372,8 @@ def _notes(measured: Measured) -> list[str]:
     models = sum(line.is_compressed for line in lines)
     inside = sorted({line.title for line in lines if line.tokenizer_inside})
     others = [row.small_batch for row in measured.swept if row.small_batch.title not in shown]
-    threads = {
-        title: " and ".join(map(str, sorted({line.threads for line in alike})))
-        for title, alike in grouped(others, attrgetter("title")).items()
-    }
+    names = dict.fromkeys(other.title for other in others)
+    counts = {title: sorted({other.threads for other in others if other.title == title}) for title in names}
     chosen = (
         f"The model named first was chosen among {models} combinations of a compressed model and a runtime on "
         "these examples, so that its figures are a little lucky: for a decision that matters, measure it on "
@@ -451,8 +396,8 @@ def _notes(measured: Measured) -> list[str]:
         *([f"{with_tokenizer}theirs."] if inside else []),
         *([runs] if len({line.created for row in rows for line in row.lines}) > 1 else []),
         *(
-            f"{title} was measured with {counts} threads alone, and is not in this table: report its results by "
-            "themselves."
-            for title, counts in threads.items()
+            f"{title} was measured with {' and '.join(map(str, threads))} threads alone, and is not in this table: "
+            "report its results by themselves."
+            for title, threads in counts.items()
         ),
     ]

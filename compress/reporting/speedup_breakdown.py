@@ -246,8 +246,7 @@ def _threads(run: _Run) -> list[Pair]:
 
 def _step(name: str, before: Measurement, after: Measurement, *, of_means: bool) -> Step:
     if before.group == after.group:
-        same_clock = before.clock == after.clock
-        costs = (line.cost_ms if same_clock else line.latency_ms for line in (before, after))
+        costs = (line.cost_ms if before.clock == after.clock else line.latency_ms for line in (before, after))
         ratio = speedup(*costs, of_means=of_means)
     else:  # no round is shared, but each was compared with the teacher in its own
         ratio = divided(after.speedups, before.speedups)

@@ -29,7 +29,6 @@ from compress.reporting.tables import CELLS
 from compress.reporting.terminal import sparkline
 
 NOT_MEASURED = Cell("not measured")
-MISSING = {"shape": NOT_MEASURED}
 LATE = 4  # the share of the evaluations whose gain tells whether more steps would help: one of so many
 # The columns in their order, with their headings.
 HEADINGS = {
@@ -110,13 +109,28 @@ def survey(
     listed: list[tuple[StudentRecipe, Survey | None]] = [(recipe, one) for recipe in known for one in recipe.survey]
     listed += [(recipe, None) for recipe in known if not recipe.survey]  # which the survey could not know
     for recipe, one in listed:
+        cells = {
+            "system": Cell(NONE, recipe.paper),
+            "recipe": Cell(recipe.name, value=recipe.name),
+            "command": Cell(recipe.command),
+            "shape": NOT_MEASURED,
+        }
+        if one:  # how many times smaller it was reported to be, the share it kept, and how many times faster
+            baseline = "" if one.baseline == "BERT-base" else f"against {one.baseline}"
+            cells["system"] = Cell(one.system, f"{one.model}; {one.evaluated_on}", one.system)
+            cells["published"] = Cell(one.in_short, baseline, one.performance_kept)
         if one and one.reference_model:  # random weights have no quality, and no recipe makes them
-            line = reference_models.get(one.reference_model)
-            found = (_speed_only(line) if line else MISSING) | {"command": EMPTY}
-        else:
-            found = _measured(students[recipe.name]) if recipe.name in students else MISSING
-        found = _published(recipe, one) | found
-        rows.append([found.get(key, EMPTY) for key in HEADINGS])
+            cells["command"] = EMPTY
+            if line := reference_models.get(one.reference_model):
+                cells |= {
+                    "shape": Cell(shape(line), f"{line.model} with random weights: speed only"),
+                    "parameters": CELLS["parameters"](line),
+                    "disk": CELLS["size_bytes"](line),
+                    **dict.fromkeys(("speedup_torch", "speedup_best"), CELLS["speedup"](line)),
+                }
+        elif recipe.name in students:
+            cells |= _measured(students[recipe.name])
+        rows.append([cells.get(key, EMPTY) for key in HEADINGS])
     head = next((line for line in measured if line.is_reference), measured[0])
     names = {"metric": str(head.metric_name).capitalize(), "batch": f"batch {head.batch_size}"}
     of_rows = [line for student in students.values() for line in student.compared] or [head]
@@ -144,29 +158,6 @@ def _students(measured: Sequence[Measurement], lines: Sequence[Measurement]) -> 
         judged = (recipe.is_rounded and rounded) or trained or own[0]
         students[name] = Student(recipe, made, compared, trained, judged, controls)
     return students
-
-
-def _published(recipe: StudentRecipe, one: Survey | None) -> dict[str, Cell]:
-    """Return how many times smaller a system was reported to be, the share it kept and how many times faster it was."""
-    known = {"recipe": Cell(recipe.name, value=recipe.name), "command": Cell(recipe.command)}
-    if one is None:
-        return {"system": Cell(NONE, recipe.paper), "published": EMPTY, **known}
-    baseline = "" if one.baseline == "BERT-base" else f"against {one.baseline}"
-    return {
-        "system": Cell(one.system, f"{one.model}; {one.evaluated_on}", one.system),
-        "published": Cell(one.in_short, baseline, one.performance_kept),
-        **known,
-    }
-
-
-def _speed_only(line: Measurement) -> dict[str, Cell]:
-    return {
-        "shape": Cell(shape(line), f"{line.model} with random weights: speed only"),
-        "parameters": CELLS["parameters"](line),
-        "disk": CELLS["size_bytes"](line),
-        "speedup_torch": CELLS["speedup"](line),
-        "speedup_best": CELLS["speedup"](line),
-    }
 
 
 def _measured(student: Student) -> dict[str, Cell]:

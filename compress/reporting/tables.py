@@ -10,7 +10,7 @@ from typing import Any
 
 from compress.benchmarking.results import formatting
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
-from compress.benchmarking.results.files import Result, grouped, largest_batch, smallest_batch
+from compress.benchmarking.results.files import Result, largest_batch, smallest_batch
 from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, points, shown, times
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import judge_drop_of
@@ -221,9 +221,9 @@ SEEDS_HEADINGS = [
 def repeats(lines: Sequence[Measurement]) -> ReportTable | None:
     """Return means and intervals of recipes over seeds and data sets; None where everything was measured once."""
     trained = [line for line in lines if line.recipe and line.training_seed is not None]
-    repeated = grouped(trained, attrgetter("recipe", "kind")).values()
-    once = all(len({line.training_seed for line in same}) < 2 for same in repeated)
-    if once and len({line.data_sha256 for line in lines}) < 2:
+    recipes = {(line.recipe, line.kind) for line in trained}
+    is_once = len({(line.recipe, line.kind, line.training_seed) for line in trained}) == len(recipes)
+    if is_once and len({line.data_sha256 for line in lines}) < 2:
         return None
     rows = [_recipe_row(one) for one in aggregate(lines) if one.kind != "teacher" or one.data_sets > 1]
     return ReportTable("Over seeds and data sets", SEEDS_HEADINGS, rows)
@@ -382,34 +382,34 @@ def flips_of(lines: Sequence[Measurement], texts: Mapping[str, Sequence[str]]) -
 
     ``texts`` are the rows of a data set by its content hash.
     """
-    found: dict[tuple[str, str, str], Flips] = {}
+    first: dict[tuple[str, str, str], Measurement] = {}
     for line in lines:
         if line.kind != "teacher" and line.flips_lost_rows is not None:
             tool = line.runtime if line.kind == "competitor" else ""  # each answers in its own way
-            found.setdefault((line.model, line.model_sha256, tool), _flips(line, texts.get(line.data_sha256, ())))
-    return list(found.values())
-
-
-def _flips(line: Measurement, texts: Sequence[str]) -> Flips:
-    lost, won = (
-        _flip_table(f"Rows that {line.model} {what}", flips[:WORST_SHOWN], line.labels, texts)
-        for what, flips in (("lost", line.flips_lost), ("won", line.flips_won))
-    )
-    classes = [
-        [
-            Cell(one["label"]),
-            integer(one["rows"]),
-            share(one["recall"]),
-            share(one["teacher_recall"]),
-            number(one["difference_points"], points, (one["low"], one["high"])),
+            first.setdefault((line.model, line.model_sha256, tool), line)
+    found = []
+    for line in first.values():
+        lost, won = (
+            _flip_table(f"Rows that {line.model} {what}", flips, line.labels, texts.get(line.data_sha256, ()))
+            for what, flips in (("lost", line.flips_lost), ("won", line.flips_won))
+        )
+        classes = [
+            [
+                Cell(one["label"]),
+                integer(one["rows"]),
+                share(one["recall"]),
+                share(one["teacher_recall"]),
+                number(one["difference_points"], points, (one["low"], one["high"])),
+            ]
+            for one in line.classes
         ]
-        for one in line.classes
-    ]
-    classes.sort(key=lambda row: (row[-1].value is None, row[-1].value or 0.0))
-    by_class = ReportTable(f"{line.model} by class", ["Class", "Rows", "Recall", "Of the teacher", "Points"], classes)
-    error = str(CELLS["calibration_error"](line))
-    counts = (line.flips_lost_rows or 0, line.flips_won_rows or 0)
-    return Flips(line.model, line.runtime, line.kind, *counts, lost, won, by_class, error)
+        classes.sort(key=lambda row: (row[-1].value is None, row[-1].value or 0.0))
+        headings = ["Class", "Rows", "Recall", "Of the teacher", "Points"]
+        by_class = ReportTable(f"{line.model} by class", headings, classes)
+        counts = (line.flips_lost_rows or 0, line.flips_won_rows or 0)
+        error = str(CELLS["calibration_error"](line))
+        found.append(Flips(line.model, line.runtime, line.kind, *counts, lost, won, by_class, error))
+    return found
 
 
 def _flip_table(
@@ -419,23 +419,18 @@ def _flip_table(
         """Return a class by its name, a score as it is; a word that was cut off is predicted to be -1."""
         return Cell(labels[value] if isinstance(value, int) and 0 <= value < len(labels) else f"{value:g}")
 
-    rows = [
-        [
-            Cell(str(one["row"] + 1), "", one["row"]),
-            name(one["gold"]),
-            name(one["predicted"]),
-            number(one["change"], points),
-        ]
-        for one in flips
-    ]
-    shown = [_flip_text(one, texts[one["row"]]) for one in flips if one["row"] < len(texts)]
+    rows, shown = [], []
+    for one in flips[:WORST_SHOWN]:
+        row = one["row"]
+        rows.append(
+            [Cell(str(row + 1), "", row), name(one["gold"]), name(one["predicted"]), number(one["change"], points)]
+        )
+        if row < len(texts):
+            text, word = texts[row], one.get("word")
+            if word is not None:
+                words = Example(text).words  # a row to tag is a sentence, its words apart
+                missing = f"a flip is of word {word + 1} of row {row + 1}, which has {len(words)}"
+                refuse((word >= len(words), f"{missing}; run the benchmark again"))
+                text = f"{words[word]}: {text}"
+            shown.append(text)
     return ReportTable(title, ["Row", "Gold", "Predicted", "Change"], rows, texts=shown)
-
-
-def _flip_text(one: Mapping[str, Any], text: str) -> str:
-    if "word" not in one:
-        return text
-    words, word = Example(text).words, one["word"]  # a row to tag is a sentence, its words apart
-    missing = f"a flip is of word {word + 1} of row {one['row'] + 1}, which has {len(words)}; run the benchmark again"
-    refuse((word >= len(words), missing))
-    return f"{words[word]}: {text}"

@@ -29,7 +29,7 @@ from compress.inference.compute import Compute
 from compress.inference.runners import Runner
 from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
 from compress.models.model_dir import Model
-from compress.models.output_dir import finish
+from compress.models.output_dir import alone, finish
 from compress.recipes import BenchmarkSettings
 from tests.support.results import line as result_line
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
@@ -604,11 +604,11 @@ def test_training_rows_that_are_test_rows_are_refused_before_the_measuring_or_le
 
 def test_a_second_benchmark_of_one_output_is_refused(tmp_path: Path) -> None:
     output = tmp_path / "new" / "results.jsonl"
-    with BenchmarkOutput(output).alone(), pytest.raises(CompressError, match="another command is writing .*results"):
+    with alone(output), pytest.raises(CompressError, match="another command is writing .*results"):
         benchmark(torch_directory("bert"), [], examples(), QUICK, output=output)
     assert not any(tmp_path.iterdir())
     (tmp_path / ".results.jsonl.lock").write_text("a file of somebody's")
-    with BenchmarkOutput(tmp_path / "results.jsonl").alone():
+    with alone(tmp_path / "results.jsonl"):
         pass
     assert (tmp_path / ".results.jsonl.lock").read_text() == "a file of somebody's"
 

@@ -13,10 +13,10 @@ from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import (
     Candidate,
     Entry,
-    PruningStep,
     build_pruning_steps,
     open_candidates,
     plan_pruning_steps,
+    pruning_step,
 )
 from compress.benchmarking.lockfile import lock_path, read_lock
 from compress.benchmarking.results.files import Results, results_of
@@ -133,8 +133,9 @@ def test_a_shape_is_the_same_every_time_and_no_other_models(half: Model, teacher
     once, again = (build_pruning_steps(planned[2:], tmp_path / folder)[0] for folder in ("a", "b"))
     assert once.model.sha256 == again.model.sha256
     assert once.model.labels == half.labels and once.model.config["model_type"] == half.config["model_type"]
-    named = replace(planned[2], of=replace(planned[2].of, name="other"))
-    assert build_pruning_steps([named], tmp_path / "c")[0].model.sha256 != once.model.sha256
+    step, config = planned[2]
+    named = replace(step, name="other")
+    assert build_pruning_steps([(named, config)], tmp_path / "c")[0].model.sha256 != once.model.sha256
 
 
 @pytest.mark.parametrize("family", ["distilbert", "modernbert"])
@@ -142,7 +143,7 @@ def test_shapes_have_the_models_classes_and_recorded_sizes(family: str, tmp_path
     teacher = write(tmp_path / "whole", classifier(family), family)
     pruned = small(teacher, tmp_path / "less", heads="3", ffn="50%", hidden="25%", multiple=8, step=1.0)
     planned = plan_pruning_steps(candidates(pruned, teacher))
-    assert [one.removals for one in planned] == [("heads",), ("heads", "neurons")]
+    assert [one.removals for one, _ in planned] == [("heads",), ("heads", "neurons")]
     built = build_pruning_steps(planned, tmp_path)
     cuts = json.loads((pruned.path / "pruning.json").read_text())["cuts"]
     assert [one.model.parameters for one in built] == [cut["parameters"] for cut in cuts[1:3]]
@@ -160,7 +161,7 @@ def test_taggers_stay_taggers(tmp_path: Path) -> None:
     labelled = AutoConfig.for_model(**config, id2label=dict(enumerate(tags)))
     tagger = Model.open(write(tmp_path / "tagger", BertForTokenClassification(labelled)))
     candidate = Candidate(tagger, "tagger", "model")
-    (built,) = build_pruning_steps([PruningStep(candidate, ("layers",), config)], tmp_path)
+    (built,) = build_pruning_steps([(pruning_step(candidate, ("layers",)), config)], tmp_path)
     assert built.model.task == "tagging" and built.model.labels == tags and built.name == "tagger: fewer layers"
 
 

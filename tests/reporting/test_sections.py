@@ -225,7 +225,7 @@ def test_a_run_of_large_batches_only_has_no_speed_at_a_small_one() -> None:
     lines += [student(), replace(student(batch_size=32), speedup=9.0)]
     large = line("large", batch_size=32, speedup=772.0, speedup_low=700.0, speedup_high=800.0)
     (found,) = gather([*lines, large])
-    assert found.best is not None and found.best.model == "s"
+    assert found.judged.best is not None and found.judged.best.model == "s"
     shown = section(found, {})
     row = {row.model: row.cells for row in shown.table.rows}["large"]
     assert row["speedup"].text == row["latency_p50_ms"].text == "–" and row["speedup_large"].text == "×772"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.results.verdict import judge_drop_of
-from compress.reporting.sections import best_line, control_pair, faster_line, verdict
+from compress.benchmarking.results.verdict import JudgedLines, judge_drop_of
+from compress.reporting.sections import control_pair, verdict
 from tests.support.results import line
 
 TEACHER = line("teacher", kind="teacher")
@@ -23,16 +23,14 @@ def model(name: str, speedup: float, low: float = -0.9, high: float = -0.1, **fi
 
 
 def said(*lines: Measurement, budget: float = 1.0) -> list[str]:
-    return verdict([TEACHER, *lines], budget)
+    return verdict(JudgedLines([TEACHER, *lines], budget))
 
 
 def test_a_model_within_comes_before_a_faster_undecided_one() -> None:
     lines = [TEACHER, model("sure", 5), model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7)]
-    best = best_line(lines)
-    assert best is not None and best.model == "sure"
-    faster = faster_line(best, lines)
-    assert faster is not None and faster.model == "open"
-    assert faster_line(best, [TEACHER, model("open", 5.1, -1.6, 2.0)]) is None  # not surely faster
+    judged = JudgedLines(lines)
+    assert (judged.best, judged.faster) == (lines[1], lines[2])
+    assert JudgedLines([*lines[:2], model("open", 5.1, -1.6, 2.0)]).faster is None  # not surely faster
     first, _, second = said(*lines[1:])[:3]
     assert first.startswith(
         "sure in torch keeps 99.4% of the teacher’s accuracy at ×5.00 its speed (×4.90 to ×5.10): within 1 point"
@@ -62,13 +60,13 @@ def test_an_undecided_model_comes_before_one_beyond_the_budget() -> None:
 
 def test_a_model_is_held_against_the_teacher_of_its_own_run() -> None:
     other = line("other teacher", kind="teacher", metric=0.5, created="2026-01-01T00:00:00+00:00")
-    sentences = verdict([other, TEACHER, model("m", 5)])
+    sentences = verdict(JudgedLines([other, TEACHER, model("m", 5)]))
     assert "against 90.00%" in sentences[1]
 
 
 def test_only_the_teacher_or_none_at_all() -> None:
     assert said() == ["No compressed model was measured here, so there is none to judge."]
-    assert "teacher in torch was not measured" in verdict([model("a", 5)])[0]
+    assert "teacher in torch was not measured" in verdict(JudgedLines([model("a", 5)]))[0]
 
 
 def test_a_baseline_within_the_budget_comes_first() -> None:
@@ -150,7 +148,7 @@ def test_an_interval_that_holds_zero_takes_the_worth_back() -> None:
     teacher = replace(TEACHER, gold=gold, predictions=gold)
     student = model("s", 20, predictions=[1, *gold[1:]], metric=0.99)
     control = model("c", 20, kind="control", control_of="s", predictions=[1, 0, *gold[2:]], metric=0.98)
-    sentences = verdict([teacher, student, control])
+    sentences = verdict(JudgedLines([teacher, student, control]))
     assert any("worth +1.00 points (" in s and " to +" in s and "do not show that it helped" in s for s in sentences)
 
 

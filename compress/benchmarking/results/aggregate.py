@@ -110,7 +110,9 @@ def aggregate(lines: Iterable[Measurement]) -> list[Aggregate]:
     model and seed measured twice on the same data the newest run counts. What has random weights is left out.
     """
     kept = [line for line in lines if line.metric is not None]
-    members, answers = _newest(kept), RowPredictions.read(kept)
+    runs = grouped(kept, lambda line: (line.model, *_unit_of(line), *_shared(line)))
+    members = [max(of_one, key=attrgetter("created")) for of_one in runs.values()]
+    answers = RowPredictions.read(kept)
     return [_aggregate(name, group, members, answers) for name, group in _named_groups(members)]
 
 
@@ -119,7 +121,11 @@ def _aggregate(
 ) -> Aggregate:
     head = group[0]
     sets = list(grouped(group, attrgetter("data_sha256")).values())
-    notes = _uneven(sets, members)
+    # Which data sets of the metric the group lacks, and where it has fewer seeds than elsewhere.
+    there, most = {lines[0].data_sha256 for lines in sets}, max(map(len, sets))
+    known = {line.data_sha256: line.data for line in members if line.metric_name == head.metric_name}
+    notes = [f"not measured on {data}" for sha256, data in known.items() if sha256 not in there]
+    notes += [f"{len(lines)} of {most} seeds on {lines[0].data}" for lines in sets if len(lines) < most]
     metrics = [[line.metric or 0.0 for line in lines] for lines in sets]
     bounds: tuple[float | None, float | None]
     if head.kind == "teacher" and head.runtime == REFERENCE_RUNTIME:
@@ -193,21 +199,6 @@ def _with_controls(
         notes += [f"no control on {x.data}{_seed_of(x)}" for x in lines if _unit_of(x) not in controls]
         pairs.append([(line, controls[_unit_of(line)]) for line in lines if _unit_of(line) in controls])
     return pairs if all(pairs) else []
-
-
-def _uneven(sets: Sequence[Sequence[Measurement]], members: Sequence[Measurement]) -> list[str]:
-    """Say which data sets of the metric the group lacks, and where it has fewer seeds than elsewhere."""
-    there, most = {lines[0].data_sha256 for lines in sets}, max(map(len, sets))
-    known = {x.data_sha256: x.data for x in members if x.metric_name == sets[0][0].metric_name}
-    return [
-        *(f"not measured on {name}" for sha, name in known.items() if sha not in there),
-        *(f"{len(lines)} of {most} seeds on {lines[0].data}" for lines in sets if len(lines) < most),
-    ]
-
-
-def _newest(lines: Sequence[Measurement]) -> list[Measurement]:
-    runs = grouped(lines, lambda line: (line.model, *_unit_of(line), *_shared(line)))
-    return [max(of_one, key=attrgetter("created")) for of_one in runs.values()]
 
 
 def _named_groups(members: Sequence[Measurement]) -> list[tuple[str, list[Measurement]]]:

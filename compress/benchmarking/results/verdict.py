@@ -5,7 +5,10 @@ of numbers, so the gate and the report judge alike.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
 
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
@@ -58,6 +61,47 @@ def judge_drop_of(line: Measurement, budget_points: float) -> Verdict | None:
     """Judge a result line against its teacher; None where it has no metric to compare."""
     # What is asked for are rows, of which the words of a tagger's metric are no independent part.
     return None if line.difference is None else judge_drop(*line.difference, budget_points, line.data_rows)
+
+
+class JudgedLines:
+    """Lines that may be compared, each judged once against its teacher by a budget in points."""
+
+    def __init__(self, lines: Sequence[Measurement], budget_points: float = 1.0) -> None:
+        self.lines, self.budget_points = lines, budget_points
+        self.verdicts = {id(line): judge_drop_of(line, budget_points) or Verdict("") for line in lines}
+
+    def of(self, line: Measurement) -> Verdict:
+        """Return the verdict on one of the lines; its outcome is empty where it has no metric."""
+        return self.verdicts[id(line)]
+
+    def _fastest(self, lines: Sequence[Measurement], outcome: str) -> Measurement | None:
+        """Return the fastest of an outcome whose loss is no larger than the budget as far as its rows say."""
+        good = [line for line in lines if self.of(line).outcome == outcome]
+        good = [line for line in good if (line.difference_points or 0.0) >= -self.budget_points]
+        return max(good, key=attrgetter("speedup"), default=None)
+
+    @cached_property
+    def best(self) -> Measurement | None:
+        """The fastest model that is within the budget.
+
+        Without any: the fastest whose loss is less than the budget though the data cannot show it; else the one that
+        loses least, of those that may be within the budget if there are any.
+        """
+        models = [line for line in self.lines if line.is_compressed and line.difference is not None]
+        return (
+            self._fastest(models, WITHIN)
+            or self._fastest(models, UNDECIDED)
+            or max(models, key=lambda line: (self.of(line).outcome != WORSE, line.metric or 0.0), default=None)
+        )
+
+    @cached_property
+    def faster(self) -> Measurement | None:
+        """The fastest model that may be within the budget too, where it is surely faster than one that surely is."""
+        best = self.best
+        if best is None or self.of(best).outcome != WITHIN:
+            return None
+        models = [line for line in self.lines if line.is_compressed and line.speedups.low > best.speedups.high]
+        return self._fastest(models, UNDECIDED)
 
 
 def rows_to_decide(difference_points: float, low: float, high: float, budget_points: float, rows: int) -> int | None:
