@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from script import provenance, read_options, read_rows, replace_line
 
-from compress.calibration.scaling import row_losses
+from compress.calibration.calibrate import row_losses
 from compress.data import Example, content_sha256, row_key
 from compress.errors import CompressError
 from compress.evaluation.metrics import (

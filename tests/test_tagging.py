@@ -20,8 +20,7 @@ from compress.benchmarking.result_fields import quality_fields
 from compress.benchmarking.results.files import Results
 from compress.cli import execute
 from compress.data import Example, content_sha256, open_source, read_examples
-from compress.data.examples import sentence
-from compress.data.label_encoding import infer_labels
+from compress.data.examples import infer_labels, sentence
 from compress.data.tokenization import at_words, by_sentence, encode, first_tokens
 from compress.errors import CompressError
 from compress.evaluation.metrics import (

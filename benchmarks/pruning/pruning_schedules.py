@@ -43,8 +43,8 @@ from compress.inference.batching import logits_of
 from compress.inference.compute import Compute, resolve_precision
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label import teacher_logits
+from compress.models.components import Part, units_of
 from compress.models.model_dir import Model
-from compress.models.prunable_units import Part, units_of
 from compress.pruning.criteria.gradient import importance
 from compress.pruning.scoring import scoring_batches
 from compress.recipes import Choice, Training

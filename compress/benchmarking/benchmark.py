@@ -61,8 +61,7 @@ from compress.host import describe_host, without_home
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_label_meaning
 from compress.inference.threads import core_count, free_cores
-from compress.models.fitted_rows import TRAINING_ROLES, check_unseen, tell_seen
-from compress.models.model_dir import Model
+from compress.models.model_dir import TRAINING_ROLES, Model, check_unseen, tell_seen
 from compress.models.output_dir import alone, check_file, keep_apart, output_path, set_aside
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings

@@ -25,9 +25,8 @@ from compress.benchmarking.results.schema import REFERENCE_RUNTIME
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError, Unavailable, did_you_mean, first_line, refuse, some_of
 from compress.host import without_home
-from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import VOCABULARIES, Manifest, describe_files, file_sha256
-from compress.models.model_dir import REMOVALS, Model, parent_entry, removal_shapes, removals_of
+from compress.models.model_dir import REMOVALS, CascadeDir, Model, open_model, parent_entry, removal_shapes, removals_of
 from compress.progress import logger
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.student import control_key

@@ -30,7 +30,7 @@ from compress.evaluation.metrics import CONFIDENCE
 from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import core_count
-from compress.models.cascade_dir import CASCADE_NAME, open_model
+from compress.models.model_dir import CASCADE_NAME, open_model
 from compress.requests.benchmarking import Replay
 
 DEPTH = 4  # how far below a root model directories are looked for

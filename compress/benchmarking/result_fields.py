@@ -29,9 +29,8 @@ from compress.inference.speedup_intervals import (
     throughput,
     units_per_second,
 )
-from compress.models.cascade_dir import CascadeDir
 from compress.models.manifest import METRICS_NAME, VOCABULARIES, Manifest
-from compress.models.model_dir import Model
+from compress.models.model_dir import CascadeDir, Model
 from compress.models.training_log import read_training, series
 from compress.progress import Progress, logger
 from compress.tasks import Task

@@ -109,7 +109,7 @@ class RequestHandler:
         if folder == "runtimes":
             from compress.inference.batching import open_runtime
             from compress.inference.runners import open_runner
-            from compress.models.cascade_dir import open_model
+            from compress.models.model_dir import open_model
 
             tokens = open_runner(open_model(place, verify=False), max_length, lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]

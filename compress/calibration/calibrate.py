@@ -1,32 +1,46 @@
 """Calibration stage: scale a classifier's logits so that its probabilities are right, and find when to accept them.
 
-A temperature, or a scale and shift of each class, is fitted on validation rows and put into the model itself
-(:mod:`compress.calibration.scaling`). What it does is judged by cross-validation: every row by what was fitted on other
-rows. ``accept_at`` asks for the confidence from which predictions are right that often; ``compress predict`` then says
-of each whether it is accepted.
+A temperature, or a scale and shift of each class, is fitted on validation rows and put into the model itself. What it
+does is judged by cross-validation: every row by what was fitted on other rows. ``accept_at`` asks for the confidence
+from which predictions are right that often; ``compress predict`` then says of each whether it is accepted. Shapes: N
+rows, C classes.
+
+* *Temperature scaling* (Guo et al. 2017, arXiv:1706.04599, section 4.2) divides all logits by one number T.
+* *Vector scaling* (section 4.2) has a scale and a shift of its own for every class.
+
+Both maximise the likelihood of the gold labels times a prior. ln T is normal around 0 with standard deviation 1, and in
+vector scaling the logarithms of the scales around -ln T, and the shifts around 0, with 0.5. From 500 rows on the prior
+of T moves it by less than 1%. Without it, few rows that are all predicted right would have T = 0, and every class with
+a handful of rows scales of its own, which is why Guo et al. found vector scaling to overfit with many classes.
+
+The scale and shift go into the last linear layer of torch, or after the graph of ONNX: every client then computes
+calibrated probabilities with the softmax that it always takes.
+
+*Acceptance* is the confidence from which predictions are right as often as asked, with 95% certainty. Thresholds that
+accept 5%, 10%, ... and all rows are tested in turn, beginning with few rows, as long as the binomial bound (Clopper and
+Pearson 1934) says that enough of the accepted rows are right. One early error would stop such a sequence: there are up
+to four, which begin at different thresholds and share the 5% of error among them: fixed-sequence testing with several
+starts (Angelopoulos et al. 2021, "Learn then Test", arXiv:2110.01052). The bounds take rows to be independent, and
+thresholds to be fixed; they are quantiles of the same confidences, which changes the certainty by a few tenths of a
+percent.
 """
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import nn
+from transformers import PreTrainedModel
 
-from compress.calibration.scaling import (
-    CERTAINTY,
-    Calibrated,
-    accept_from,
-    best_calibration,
-    calibrations,
-    last_layer,
-    levels,
-    loss_change,
-    rescale_graph,
-    rescale_torch,
-    rows_needed,
-)
 from compress.data import describe_rows, row_key, row_keys
-from compress.errors import refuse
+from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import (
     ACCURACY,
     BINS,
@@ -35,15 +49,19 @@ from compress.evaluation.metrics import (
     calibration_error,
     calibration_interval,
     interval,
+    log_probabilities,
     probabilities,
     score,
 )
+from compress.exporting.onnx_graph import write_graph
 from compress.files import read_json_table
 from compress.inference.predict import check_label_meaning
 from compress.inference.runners import load_runner
-from compress.models.fitted_rows import check_unseen
+from compress.models.components import example_inputs
+from compress.models.graph_files import copy_graph, graph_file
 from compress.models.loading import copy_client_files
-from compress.models.model_dir import Model
+from compress.models.manifest import ONNX_NAME
+from compress.models.model_dir import Model, check_unseen
 from compress.progress import logger
 from compress.reporting.calibration_page import calibration_page
 from compress.reporting.pages import write_study
@@ -51,8 +69,270 @@ from compress.requests.compression import Calibrate
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
 PAGE = f"{FOLDER}/report.html"
-COMPARED_ROWS, TOLERANCE = 64, 1e-4  # of what was written with what it should give
+COMPARED_ROWS = 64  # of what was written with what it should give
 FEWEST_ROWS = 20
+FOLDS = 10
+TEMPERATURE_DEVIATION = 1.0
+CLASS_DEVIATION = 0.5
+LARGEST_LOG_TEMPERATURE = 5.0  # where a probability of 99.9% becomes one of 51%
+CERTAINTY = 0.95
+LEVELS, STARTS = 20, 4
+TOLERANCE = 1e-4  # of the largest logit
+UNCALIBRATED = "uncalibrated_logits"
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """``scale * logits + shift``: the scale of all classes ``[1]``, or of each ``[C]``; a shift of each, or none."""
+
+    scale: Array
+    shift: Array | None = None
+
+    def apply(self, logits: Array) -> Array:
+        """Return calibrated logits ``[N, C]``."""
+        return logits * self.scale + (0.0 if self.shift is None else self.shift)
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by: T, or in vector scaling the geometric mean over classes."""
+        return float(np.exp(-np.log(self.scale).mean()))
+
+
+UNCHANGED = Scaling(np.ones(1))
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A way to calibrate, and what it does to rows that it was not fitted on.
+
+    Args:
+        name: ``none``, ``temperature`` or ``vector``.
+        scaling: fitted on all rows.
+        logits: out-of-fold logits ``[N, C]``: each row's are scaled by what was fitted on the other folds.
+        losses: negative log-likelihood of each row's gold label by them, in nats, ``[N]``.
+    """
+
+    name: str
+    scaling: Scaling
+    logits: Array
+    losses: Array
+
+
+def calibrations(logits: Array, gold: Array, keys: Array, *, shifts: bool = True) -> list[Calibrated]:
+    """Return no calibration, temperature scaling and vector scaling, each judged by ten-fold cross-validation.
+
+    Args:
+        logits: ``[N, C]``.
+        gold: class indices ``[N]``.
+        keys: a number of each row ``[N]``; rows of the same key are in the same fold, so that no text is judged by what
+            was fitted on its copy.
+        shifts: whether the model can have a shift; without, there is no vector scaling.
+    """
+    folds, found = keys % FOLDS, [Calibrated("none", UNCHANGED, logits, row_losses(logits, gold))]
+    for name, fit in {"temperature": fit_temperature, "vector": fit_vector}.items():
+        if name == "temperature" or shifts:
+            scaled = np.empty_like(logits)
+            for fold in np.unique(folds):
+                held_out = folds == fold
+                scaled[held_out] = fit(logits[~held_out], gold[~held_out]).apply(logits[held_out])
+            found.append(Calibrated(name, fit(logits, gold), scaled, row_losses(scaled, gold)))
+    return found
+
+
+def best_calibration(candidates: Sequence[Calibrated]) -> Calibrated:
+    """Return what is used: temperature scaling where it lowers the out-of-fold loss, vector scaling where certainly.
+
+    One number is hardly ever worse than none. Vector scaling has 2C and may change predictions, so that the whole 95%
+    interval of the paired difference has to be below 0.
+    """
+    best, *others = candidates
+    for one in others:
+        if one.losses.mean() < best.losses.mean() and (one.scaling.shift is None or loss_change(one, best)[2] < 0):
+            best = one
+    return best
+
+
+def loss_change(one: Calibrated, other: Calibrated) -> tuple[float, float, float]:
+    """Return by how much the mean loss of one is above the other's, in nats, with its paired 95% interval."""
+    difference = one.losses - other.losses
+    low, high = bootstrap((difference,), lambda drawn: np.asarray(drawn.mean(axis=-1)))
+    return float(difference.mean()), low, high
+
+
+def row_losses(logits: Array, gold: Array) -> Array:
+    """Return the negative log-likelihood of each gold label, in nats, ``[N]``."""
+    return np.asarray(-log_probabilities(logits)[np.arange(len(gold)), gold])
+
+
+def fit_temperature(logits: Array, gold: Array) -> Scaling:
+    """Return the most likely temperature for logits ``[N, C]`` and gold class indices ``[N]``; 1 without any row."""
+    from scipy.optimize import minimize_scalar
+
+    def loss(log_temperature: float) -> float:
+        likelihood = row_losses(logits * np.exp(-log_temperature), gold).sum()
+        return float(likelihood + (log_temperature / TEMPERATURE_DEVIATION) ** 2 / 2)
+
+    if not len(gold):
+        return UNCHANGED
+    bounds = (-LARGEST_LOG_TEMPERATURE, LARGEST_LOG_TEMPERATURE)
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    return Scaling(np.exp([-found.x]))
+
+
+def fit_vector(logits: Array, gold: Array) -> Scaling:
+    """Return the most likely scale and shift of every class for logits ``[N, C]`` and gold class indices ``[N]``."""
+    from scipy.optimize import minimize
+
+    classes = logits.shape[1]
+    is_gold = np.eye(classes)[gold]
+    start = np.append(np.log(fit_temperature(logits, gold).scale), np.zeros(2 * classes))
+
+    def loss(values: Array) -> tuple[float, Array]:
+        (common,), own, shift = np.split(values, [1, 1 + classes])
+        stretched = logits * np.exp(common + own)
+        logs = log_probabilities(stretched + shift)
+        error = np.exp(logs) - is_gold
+        by_scale = (error * stretched).sum(axis=0)
+        total = (
+            -(logs * is_gold).sum()
+            + (common / TEMPERATURE_DEVIATION) ** 2 / 2
+            + ((own**2).sum() + (shift**2).sum()) / (2 * CLASS_DEVIATION**2)
+        )
+        gradient = [by_scale.sum(), *by_scale, *error.sum(axis=0)] + values / deviations**2
+        return float(total), gradient
+
+    deviations = np.array([TEMPERATURE_DEVIATION, *[CLASS_DEVIATION] * (2 * classes)])
+    common, own, shift = np.split(minimize(loss, start, jac=True, method="L-BFGS-B").x, [1, 1 + classes])
+    return Scaling(np.exp(common + own), shift)
+
+
+def last_layer(model: PreTrainedModel) -> nn.Linear:
+    """Return the linear layer whose output are the logits.
+
+    Raises:
+        CompressError: there is none.
+    """
+    found: list[tuple[nn.Linear, torch.Tensor]] = []
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    hooks = [layer.register_forward_hook(lambda own, _, output: found.append((own, output))) for layer in layers]
+    try:
+        with torch.no_grad():
+            logits = model(**example_inputs(model)).logits
+    finally:
+        for hook in hooks:
+            hook.remove()
+    # A decoder classifies every token, and its logits are rows of that.
+    ends = [layer for layer, output in reversed(found) if output.shape[-1] == logits.shape[-1]]
+    if not ends:
+        raise CompressError(
+            f"this {model.config.model_type!r} model has no linear layer that gives its logits, so that they cannot be "
+            "scaled; turn it into ONNX with 'compress export' and calibrate that"
+        )
+    return ends[0]
+
+
+def rescale_torch(model: PreTrainedModel, scaling: Scaling) -> None:
+    """Scale the weights of the last layer of a torch model, in place.
+
+    Raises:
+        CompressError: its logits are not scaled by that.
+    """
+    layer, inputs = last_layer(model), example_inputs(model)
+    scale = torch.as_tensor(scaling.scale, dtype=layer.weight.dtype)
+    with torch.no_grad():
+        expected = scaling.apply(model(**inputs).logits.double().numpy())
+        layer.weight.mul_(scale[:, None])
+        if layer.bias is not None:
+            layer.bias.mul_(scale)
+            if scaling.shift is not None:
+                layer.bias.add_(torch.as_tensor(scaling.shift, dtype=layer.bias.dtype))
+        found = model(**inputs).logits.double().numpy()
+    if np.abs(found - expected).max() > TOLERANCE * max(1.0, np.abs(expected).max()):
+        raise CompressError(
+            f"the logits of this {model.config.model_type!r} model do not follow the weights of its last layer; turn "
+            "it into ONNX with 'compress export' and calibrate that"
+        )
+
+
+def rescale_graph(source: Path, target: Path, scaling: Scaling) -> None:
+    """Write the graph of a directory into another, with a multiplication, and an addition, after its logits."""
+    if scaling is UNCHANGED:
+        copy_graph(graph_file(source), target)
+        return
+    model = onnx.load(str(graph_file(source)))
+    graph = model.graph
+    output = next(value for value in graph.output if value.name == "logits")
+    kind = helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
+    known = {name for node in graph.node for name in node.output}
+    name = UNCALIBRATED
+    while name in known:  # calibrated before
+        name = f"{name}_"
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name if one == "logits" else one for one in names]
+    for operator, values in (("Mul", scaling.scale), ("Add", scaling.shift)):
+        if values is not None:
+            constant = f"{name}_{operator.lower()}"
+            graph.initializer.append(numpy_helper.from_array(values.astype(kind), constant))
+            graph.node.append(helper.make_node(operator, [name, constant], [f"{constant}_output"]))
+            name = f"{constant}_output"
+    graph.node[-1].output[0] = "logits"
+    write_graph(model, target / ONNX_NAME)
+
+
+@dataclass(frozen=True)
+class Level:
+    """Predictions of this confidence or more: how many there are, and how often they are right.
+
+    ``at_least`` is the lower bound of ``right``; ``share`` is of all rows.
+    """
+
+    threshold: float
+    rows: int
+    share: float
+    right: float
+    at_least: float
+
+
+def levels(confidence: Array, correct: Array, error: float = (1 - CERTAINTY) / LEVELS) -> list[Level]:
+    """Return what is accepted at thresholds that accept 5%, 10%, ... and all of the rows.
+
+    Args:
+        confidence: ``[N]``.
+        correct: whether each prediction is right, ``[N]``.
+        error: how often each bound may be wrong; by default all of them hold together with 95% certainty.
+    """
+    from scipy.stats import beta
+
+    rows = len(confidence)
+    found: dict[float, Level] = {}
+    falling = np.sort(confidence)[::-1]
+    for step in range(1, LEVELS + 1):
+        threshold = float(falling[max(0, -(-rows * step // LEVELS) - 1)])
+        accepted = confidence >= threshold
+        count, right = int(accepted.sum()), int(correct[accepted].sum())
+        at_least = float(beta.ppf(error, right, count - right + 1)) if right else 0.0
+        found[threshold] = Level(threshold, count, count / rows, right / count, at_least)
+    return list(found.values())
+
+
+def accept_from(confidence: Array, correct: Array, right: float) -> Level | None:
+    """Return the level that accepts most rows of those that are certainly ``right`` so often; None where none is."""
+    starts = next((n for n in range(STARTS, 0, -1) if rows_needed(right, n) <= len(confidence)), 0)
+    if not starts:
+        return None
+    found = levels(confidence, correct, (1 - CERTAINTY) / starts)
+    large = [level for level in found if level.rows >= rows_needed(right, starts)]  # smaller ones could not be certain
+    best = None
+    for start in np.unique(np.linspace(0, len(large) - 1, starts + 1).astype(int)[:starts]):
+        for level in itertools.takewhile(lambda level: level.at_least >= right, large[start:]):
+            best = level if best is None or level.rows > best.rows else best
+    return best
+
+
+def rows_needed(right: float, starts: int = 1) -> int:
+    """Return how many accepted rows without an error are certainly ``right`` so often, with so many sequences."""
+    return math.ceil(math.log((1 - CERTAINTY) / starts) / math.log(right))
 
 
 def calibrate(request: Calibrate) -> Model:
@@ -141,8 +421,8 @@ def calibrate(request: Calibrate) -> Model:
         if network is None:
             copy_client_files(source.path, stage.working)
             rescale_graph(source.path, stage.working, chosen.scaling)
-            architecture = source.manifest.architecture or {"model_type": source.config.get("model_type")}
-            stage.finish(architecture=architecture, **described)
+            known = source.manifest.architecture or {"model_type": source.config.get("model_type")}
+            stage.finish(architecture=known, **described)
         else:
             rescale_torch(network, chosen.scaling)
             stage.write_model(network, source.tokenizer, **described)
@@ -162,14 +442,14 @@ def calibration_verdict(model: Model) -> Sequence[str]:
 def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:
     """Return loss, calibration error and accuracy of out-of-fold probabilities, and the bins of their diagram."""
     confidence, correct, predicted = _confidence(one, gold)
-    classes = one.logits.shape[1]
+    about: dict[str, Any] = {"metric": ACCURACY, "classes": one.logits.shape[1]}
     loss = bootstrap((one.losses,), lambda drawn: np.asarray(drawn.mean(axis=-1)))
-    accuracy = score(predicted, gold, metric=ACCURACY, classes=classes)
-    error = calibration_error(confidence, correct)
     return {
         "loss": _figure(float(one.losses.mean()), *loss),
-        "calibration_error": _figure(error, *calibration_interval(confidence, correct)),
-        "accuracy": _figure(accuracy, *interval(predicted, gold, metric=ACCURACY, classes=classes)),
+        "calibration_error": _figure(
+            calibration_error(confidence, correct), *calibration_interval(confidence, correct)
+        ),
+        "accuracy": _figure(score(predicted, gold, **about), *interval(predicted, gold, **about)),
         "confidence": float(confidence.mean()),
         "bins": _bins(confidence, correct),
     }
@@ -188,10 +468,8 @@ def _bins(confidence: Array, correct: Array) -> list[dict[str, Any]]:
     for own in np.array_split(order, min(BINS, len(order) // 5)):
         right = correct[own].astype(int)
         low, high = interval(right, np.ones_like(right), metric=ACCURACY, classes=2)
-        share = float(right.mean())
-        found.append(
-            {"rows": len(own), "confidence": float(confidence[own].mean()), "right": share, "low": low, "high": high}
-        )
+        about = {"rows": len(own), "confidence": float(confidence[own].mean()), "right": float(right.mean())}
+        found.append({**about, "low": low, "high": high})
     return found
 
 

@@ -27,9 +27,17 @@ from compress.inference.compute import resolve_device
 from compress.inference.predict import check_label_meaning, load
 from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import default_threads
-from compress.models.cascade_dir import CASCADE_NAME, KIND, MEMBERS, CascadeDir, check_members, open_model
-from compress.models.fitted_rows import TRAINING_ROLES, check_unseen
-from compress.models.model_dir import Model
+from compress.models.model_dir import (
+    CASCADE_NAME,
+    KIND,
+    MEMBERS,
+    TRAINING_ROLES,
+    CascadeDir,
+    Model,
+    check_members,
+    check_unseen,
+    open_model,
+)
 from compress.reporting.calibration_page import cascade_page
 from compress.reporting.pages import write_study
 from compress.requests.compression import Cascade

@@ -38,8 +38,8 @@ def _known(name: str) -> dict[str, Any]:
 
 
 def _directory(name: str) -> dict[str, Any]:
-    from compress.models.cascade_dir import open_model
     from compress.models.manifest import METRICS_NAME
+    from compress.models.model_dir import open_model
     from compress.models.training_log import read_training
     from compress.reporting.terminal import BLOCKS, PLAIN, as_text
     from compress.studies.journal import JOURNAL_NAME, read_journal

@@ -3,24 +3,26 @@
 from compress.data.examples import (
     ContentFingerprint,
     Example,
+    LabelIndex,
     LabelledData,
     Overlap,
     among,
     batched,
+    check_classes,
     content_sha256,
     data_entry,
     describe_rows,
+    infer_labels,
     row_key,
     row_keys,
+    sort_labels,
 )
-from compress.data.label_encoding import LabelIndex, check_classes, infer_labels, sort_labels
 from compress.data.overlap import check_roles, grouped_split
 from compress.data.sources import (
     ExampleSource,
     FileSource,
     TextSource,
     join_sources,
-    load_labelled_data,
     load_rows,
     open_rows,
     open_source,
@@ -47,7 +49,6 @@ __all__ = [
     "grouped_split",
     "infer_labels",
     "join_sources",
-    "load_labelled_data",
     "load_rows",
     "open_rows",
     "open_source",

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from compress.data.examples import Columns
-from compress.data.label_encoding import NUMBER
+from compress.data.examples import NUMBER, Columns
 from compress.errors import CompressError, did_you_mean, refuse, some_of
 
 Cell: TypeAlias = "str | list[Any] | Mapping[str, Any] | None"
@@ -238,10 +237,9 @@ def class_names(features: Any, prefix: str = "") -> Iterator[tuple[str, tuple[st
 
 
 def _shown(value: Any) -> str:
-    kind = (
-        "an object" if isinstance(value, Mapping) else f"a list of {len(value)}" if isinstance(value, list) else "text"
-    )
-    return f"{kind} ({json.dumps(value, ensure_ascii=False, default=str):.60})"
+    kind = f"a list of {len(value)}" if isinstance(value, list) else "text"
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    return f"{'an object' if isinstance(value, Mapping) else kind} ({shown:.60})"
 
 
 class Dialect(NamedTuple):
@@ -318,14 +316,14 @@ def has_header(rows: Sequence[Cells], wanted: Iterable[str | None] = ()) -> bool
     if known:  # unless many rows have it again, such as the class "question"
         return columns[known[0]].count(first[known[0]]) <= len(columns[known[0]]) / 10
     return len(first) > 1 and any(
-        values and (all(map(NUMBER.fullmatch, values)) or (_are_few(values) and cell not in values))
+        values
+        and (
+            all(map(NUMBER.fullmatch, values))
+            or (len(values) >= 8 and len(set(values)) <= len(values) / 4 and cell not in values)
+        )
         for cell, values in zip(first, columns, strict=True)
         if cell
     )
-
-
-def _are_few(values: Sequence[str]) -> bool:
-    return len(values) >= 8 and len(set(values)) <= len(values) / 4
 
 
 def choose_columns(
@@ -378,9 +376,13 @@ def choose_columns(
         refuse((label is None, f"{unclear} the label that is needed here: name one with --label-column{such_as}."))
     _refuse_twice(names, {label}, source)
     chosen = [name for name in (text, pair, label) if name is not None]
-    told = f"(text = {text}, pair = {pair}, label = {label}): name different ones of {some_of(names)}."
-    fault = f"{source}: the same column cannot be text, pair and label at once {told}"
-    refuse((len(set(chosen)) < len(chosen), fault))
+    refuse(
+        (
+            len(set(chosen)) < len(chosen),
+            f"{source}: the same column cannot be text, pair and label at once (text = {text}, pair = {pair}, "
+            f"label = {label}): name different ones of {some_of(names)}.",
+        )
+    )
     return Columns(text, pair, label)
 
 
@@ -436,10 +438,17 @@ def _profiles(names: Sequence[str], sample: Sequence[Cells], used: set[str | Non
         except StructureError:
             continue
         filled = [value for value in values if value.strip()]
-        words = sum(len(value.split()) for value in filled) / max(1, len(filled))
         numeric = bool(filled) and all(NUMBER.fullmatch(value) for value in filled)
-        fractions = numeric and any("." in value for value in filled)
-        found.append(_Profile(name, words, len(set(filled)) / rows, len(filled) / rows, numeric, fractions))
+        found.append(
+            _Profile(
+                name,
+                words=sum(len(value.split()) for value in filled) / max(1, len(filled)),
+                distinct=len(set(filled)) / rows,
+                filled=len(filled) / rows,
+                numeric=numeric,
+                fractions=numeric and any("." in value for value in filled),
+            )
+        )
     return found
 
 

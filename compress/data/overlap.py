@@ -78,10 +78,13 @@ def check_roles(roles: Mapping[str, RoleData], overlap: Overlap = "few") -> Chec
         is_out = np.any([np.zeros(len(keys), dtype=bool), *hits.values()], axis=0)
         out = is_out.nonzero()[0]
         rows[role] = len(keys) - len(out)
-        everything = f"All {len(out):,} rows of {role} also occur in {' and '.join(hits)}, so that none is left to use"
         refuse(
             (not len(keys), f"The {role} set is empty: give a file with at least one row."),
-            (not rows[role], f"{everything}: give other data for {role}."),
+            (
+                not rows[role],
+                f"All {len(out):,} rows of {role} also occur in {' and '.join(hits)}, so that none is left to use: "
+                f"give other data for {role}.",
+            ),
         )
         if isinstance(data, Sequence):
             sets[role] = list(itertools.compress(data, ~is_out))
@@ -94,9 +97,13 @@ def check_roles(roles: Mapping[str, RoleData], overlap: Overlap = "few") -> Chec
             said = f"{len(out):,} of the {len(keys):,} rows of {role} also occur in {others}"
             few = _is_few(len(out), len(keys)) and all(_is_few(shared[name], len(held[name])) for name in hits)
             mixed = "so many mean that files or their split are mixed up: " if overlap == "few" else ""
-            advice = 'or say --drop-overlap (in a study overlap = "drop") to leave them out of'
-            fault = f"{said}, the first as row {first[0]:,} of {role}; {mixed}give other files, {advice} {role}"
-            refuse((overlap == "refuse" or (overlap == "few" and not few), fault))
+            refuse(
+                (
+                    overlap == "refuse" or (overlap == "few" and not few),
+                    f"{said}, the first as row {first[0]:,} of {role}; {mixed}give other files, or say --drop-overlap "
+                    f'(in a study overlap = "drop") to leave them out of {role}',
+                )
+            )
             which = f"{', '.join(map(str, first))}{', ...' * (len(out) > len(first))}"
             advice = " (--refuse-overlap refuses them)" if overlap == "few" else ""
             logger.warning("%s; left out of %s: row %s%s", said, role, which, advice)
@@ -120,8 +127,13 @@ def _refuse_same_source(roles: Mapping[str, RoleData]) -> None:
             shown = "the same rows" if one is other else ""
         else:
             shown = f"the same file, {one.name}" if one.identity & other.identity else ""
-        fault = f"{role} and {held} are {shown}: give each its own, because what was fitted or chosen on some rows"
-        refuse((shown, f"{fault} cannot be judged on them."))
+        refuse(
+            (
+                shown,
+                f"{role} and {held} are {shown}: give each its own, because what was fitted or chosen on some rows "
+                "cannot be judged on them.",
+            )
+        )
 
 
 def grouped_split(examples: Sequence[Example], share: float, *, seed: int) -> tuple[list[Example], list[Example]]:

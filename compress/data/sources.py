@@ -21,19 +21,20 @@ from compress.data.columns import (
 from compress.data.examples import (
     Columns,
     Example,
-    LabelledData,
+    Renaming,
     RowOrigin,
     content_sha256,
+    finite_number,
+    infer_labels,
     row_key,
     row_keys,
     sentence,
     without_label,
 )
+from compress.data.examples import label_map as read_label_map
 from compress.data.formats.objects import is_hub_name, object_table, read_hub
 from compress.data.formats.table import Table
 from compress.data.formats.text_files import FORMATS, read_table
-from compress.data.label_encoding import Renaming, finite_number, infer_labels
-from compress.data.label_encoding import label_map as read_label_map
 from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.escaping import is_uri, local_path, without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
@@ -165,7 +166,7 @@ class FileSource(TextSource):
         text_at = index[columns.text]
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
-        values_at = [index[name] for name in self._values]
+        values_at = [] if self._tagged else [index[name] for name in self._values]
         longest = text_limit_bytes()
         renamed, classes = self.renamed, table.classes.get(columns.label or "", ())
         origin = RowOrigin(table.name, table.unit, () if renamed else classes)
@@ -187,10 +188,17 @@ class FileSource(TextSource):
                         tags = tuple(words_of(cells[at := label_at]))
                     elif label_at is not None:
                         label = (label_of(cells[at := label_at]) or "").strip()
-                    further = () if self._tagged else values_at
-                    values = tuple((label_of(cells[at := place]) or "").strip() for place in further)
+                    values = tuple((label_of(cells[at := place]) or "").strip() for place in values_at)
                     row = Example(text, pair, label, tags, origin, number, values)
-                    _check_labels(row, columns.label)
+                    if label == "":
+                        raise CompressError(
+                            f"{row.where} has no label in column {columns.label!r}: remove the row or name another "
+                            "column with --label-column."
+                        )
+                    if tags is not None and len(tags) != len(row.words):
+                        raise CompressError(
+                            f"{row.where} has {len(tags)} tags for {len(row.words)} words: correct that row."
+                        )
                     yield renamed(row, classes) if renamed else row
             except StructureError as error:
                 raise _structure_error(table, number, at, cells[at], columns, error) from None
@@ -209,15 +217,6 @@ class FileSource(TextSource):
             notes.update(table.notes)
         shown += [f"{note}: {count:,}" for note, count in notes.items() if count]
         return f"{self.name}: {', '.join(shown)}"
-
-
-def _check_labels(row: Example, column: str | None) -> None:
-    if row.label == "":
-        raise CompressError(
-            f"{row.where} has no label in column {column!r}: remove the row or name another column with --label-column."
-        )
-    if row.tags is not None and len(row.tags) != len(row.words):
-        raise CompressError(f"{row.where} has {len(row.tags)} tags for {len(row.words)} words: correct that row.")
 
 
 def _structure_error(
@@ -320,7 +319,14 @@ def open_source(
         raise CompressError(f"{odd[0]} and {tables[0].name} have different columns: give files of one kind.")
     with faults_of(name, "examples"):
         columns, tagged = _columns(tables[0], given, labelled)
-        _check_values(tables[0], columns, values)
+        for column in values:
+            count, known = tables[0].columns.count(column), ", ".join(tables[0].columns[:20])
+            found = f"has {'two columns' if count else 'no column'} {column!r}; it has {known}: give the name of one."
+            used = f"the column {column!r} holds the text, and no values: name the text with --text-column."
+            refuse(
+                (count != 1, f"{tables[0].name} {found}{did_you_mean(column, tables[0].columns)}"),
+                (column in (columns.text, columns.text_pair), f"{tables[0].name}: {used}"),
+            )
     return FileSource(tables, columns, name=name, labelled=labelled, tagged=tagged, values=values, in_turn=in_turn)
 
 
@@ -352,18 +358,6 @@ def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, boo
     names = table.columns
     columns = choose_columns(names, sample, named=table.named, labelled=labelled, source=table.name, given=given)
     return columns, table.tagged or are_tagged(names, sample, columns, labelled)
-
-
-def _check_values(table: Table, columns: Columns, values: Sequence[str]) -> None:
-    """Refuse further columns that are not there, there twice, or texts."""
-    for name in values:
-        count, known = table.columns.count(name), ", ".join(table.columns[:20])
-        found = f"{table.name} has {'two columns' if count else 'no column'} {name!r}; it has {known}"
-        used = f"{table.name}: the column {name!r} holds the text, and no values: name the text with --text-column."
-        refuse(
-            (count != 1, f"{found}: give the name of one.{did_you_mean(name, table.columns)}"),
-            (name in (columns.text, columns.text_pair), used),
-        )
 
 
 def read_examples(source: TextSource) -> list[Example]:
@@ -479,13 +473,6 @@ def load_rows(data: Any, *, role: str, **columns: Any) -> list[Example]:
     examples = read_examples(source)
     logger.info("%s: %s", role, source.describe())
     return examples
-
-
-def load_labelled_data(train: Any, validation: Any, columns: dict[str, Any], **checks: Any) -> LabelledData:
-    """Read the labelled rows of a stage; ``checks`` are the other fields of :class:`LabelledData`."""
-    return LabelledData(
-        load_rows(train, role="train", **columns), load_rows(validation, role="validation", **columns), **checks
-    )
 
 
 def open_text(

@@ -51,8 +51,7 @@ class PlainTokenizer:
         from tokenizers import Tokenizer
 
         with faults_of(directory, "a directory with a tokenizer"):
-            definition = regular_file(directory / TOKENIZER_NAME, JSON_LIMIT_BYTES)
-            backend = Tokenizer.from_file(str(definition))
+            backend = Tokenizer.from_file(str(regular_file(directory / TOKENIZER_NAME, JSON_LIMIT_BYTES)))
             make_safe(backend, directory)
             path = directory / _SETTINGS_NAME
             settings = read_json_table(path) if os.path.lexists(path) else {}

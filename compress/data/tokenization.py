@@ -258,9 +258,9 @@ class _Words(dict[str, bytes]):
 def _layout(encoding: "Encoding") -> list[_Part]:
     """Return the parts of a row from the encoding of texts that have tokens."""
     tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
-    groups = itertools.groupby(tokens, lambda token: token[:2])
     parts = [
-        _Part(text, _int64([id for *_, id in some] if text is None else []), kind) for (text, kind), some in groups
+        _Part(text, _int64([id for *_, id in some] if text is None else []), kind)
+        for (text, kind), some in itertools.groupby(tokens, lambda token: token[:2])
     ]
     return parts or [_Part(0, b"", 0)]
 
@@ -327,15 +327,14 @@ def encode(
     if by_word:
         tokens = encoder.of_words([example.words for example in examples], max_length)
     else:
-        has_pairs = bool(examples) and examples[0].text_pair is not None
-        tokens = encoder(texts, [example.text_pair or "" for example in examples] if has_pairs else None, max_length)
+        pairs = [example.text_pair for example in examples if example.text_pair is not None]
+        tokens = encoder(texts, pairs or None, max_length)
     if counted:
         count_rows(max_length, examples, tokens.truncated)
     if not all(map(len, tokens["input_ids"])):
-        instead = {"input_ids": int(tokenizer.unk_token_id or 0)}
         for key, rows in tokens.items():
-            empty = np.array([instead.get(key, 0)], dtype=np.int64)
-            tokens[key] = [row if len(row) else empty for row in rows]
+            instead = int(tokenizer.unk_token_id or 0) if key == "input_ids" else 0
+            tokens[key] = [row if len(row) else np.array([instead], dtype=np.int64) for row in rows]
     return tokens
 
 
@@ -389,8 +388,8 @@ def first_tokens(words: Sequence[int | None]) -> list[int]:
     Args:
         words: for every token the word that it is of, counted from 0; None for special tokens.
     """
-    neighbours = itertools.pairwise([None, *words])
-    return [word + 1 if word is not None and word != before else 0 for before, word in neighbours]
+    pairs = itertools.pairwise([None, *words])
+    return [word + 1 if word is not None and word != before else 0 for before, word in pairs]
 
 
 def at_words(logits: np.ndarray, starts: np.ndarray, counts: Sequence[int]) -> np.ndarray:

@@ -31,8 +31,7 @@ from transformers.activations import NewGELUActivation
 from transformers.masking_utils import AttentionMaskInterface
 
 from compress.errors import refuse
-from compress.models.components import example_inputs
-from compress.models.modeling import input_names
+from compress.models.components import example_inputs, input_names
 from compress.models.networks.small_graph import OPSET
 
 ATTENTION = "compress-onnx"

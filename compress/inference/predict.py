@@ -20,9 +20,8 @@ from compress.evaluation.metrics import ACCURACY, Array, interval
 from compress.evaluation.metrics import probabilities as softmax
 from compress.inference.compute import Compute
 from compress.inference.runners import load_runner
-from compress.models.cascade_dir import open_model
 from compress.models.manifest import MANIFEST_NAME
-from compress.models.model_dir import Model, Prediction
+from compress.models.model_dir import Model, Prediction, open_model
 from compress.progress import logger
 from compress.requests.benchmarking import Predict
 

@@ -28,8 +28,7 @@ from compress.evaluation.metrics import confidence
 from compress.inference.batching import Run, TokenArrays, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
-from compress.models.cascade_dir import CascadeDir
-from compress.models.model_dir import Model
+from compress.models.model_dir import CascadeDir, Model
 from compress.progress import Advance
 
 # The number of a member, and those of the n rows that it reads -> logits [n, C].

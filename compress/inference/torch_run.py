@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from compress.errors import refuse
 from compress.inference.batching import TokenArrays
 from compress.inference.compute import set_up_gpu
+from compress.models.components import input_names
 from compress.models.model_dir import Model
-from compress.models.modeling import input_names
 
 
 class TorchRun:

@@ -21,7 +21,7 @@ from compress.data import (
     open_source,
     sort_labels,
 )
-from compress.data.label_encoding import NUMBER
+from compress.data.examples import NUMBER
 from compress.errors import CompressError, did_you_mean, refuse
 from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
 from compress.progress import logger

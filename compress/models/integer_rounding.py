@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -42,8 +42,7 @@ class _StraightThrough(torch.autograd.Function):
 
 def straight_through(values: Tensor, quantized: Tensor) -> Tensor:
     """Return ``quantized``, whose gradient goes to ``values`` unchanged."""
-    through: Tensor = _StraightThrough.apply(values, quantized.to(values.dtype))  # type: ignore[no-untyped-call]
-    return through
+    return cast(Tensor, _StraightThrough.apply(values, quantized.to(values.dtype)))  # type: ignore[no-untyped-call]
 
 
 def symmetric_codes(values: Tensor, largest: Tensor | float, bits: int = 8) -> tuple[Tensor, Tensor]:
@@ -68,8 +67,8 @@ def symmetric_int8(
     matrix: np.ndarray, *, axis: int | None, keepdims: bool = False, bits: int = 8
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return int8 codes as :func:`symmetric_codes` has them, and the step, or the steps over the other axis."""
-    largest = np.abs(matrix).max(axis=axis, keepdims=keepdims)
-    codes, steps = symmetric_codes(torch.tensor(matrix), torch.as_tensor(largest), bits)
+    largest = torch.as_tensor(np.abs(matrix).max(axis=axis, keepdims=keepdims))
+    codes, steps = symmetric_codes(torch.tensor(matrix), largest, bits)
     return codes.to(torch.int8).numpy(), steps.numpy()
 
 
@@ -156,8 +155,8 @@ def read_packed(directory: Path) -> dict[str, Tensor]:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
         stored = (file.metadata() or {}).get(_LAYOUT, "")
     layout: Any = parse_json(stored, f"the layout of {path}") if stored else None
-    unsaid = f"{path} does not say how its weights are packed; copy or make it again"
-    refuse((not isinstance(layout, dict), unsaid))
+    known = isinstance(layout, dict)
+    refuse((not known, f"{path} does not say how its weights are packed; copy or make it again"))
     with faults_of(path, "packed weights"):
         for name, how in layout.items():
             codes, low, step = (tensors.pop(f"{name}.{part}") for part in ("codes", "low", "step"))

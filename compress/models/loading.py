@@ -68,7 +68,18 @@ def check_files(directory: Path) -> None:
             path = Path(folder, name)
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
-                _check_link(path, roots)
+                with faults_of(path, "a link", "take it out of the model directory"):
+                    target = path.resolve(strict=True)
+                refuse(
+                    (
+                        not any(target.is_relative_to(root) for root in roots),
+                        f"{path} is a link to a file outside the model directory; copy the file there instead",
+                    ),
+                    (
+                        not target.is_file() and not target.is_dir(),
+                        f"{path} is a link to a pipe, a socket or a device; take it out of the model directory",
+                    ),
+                )
             elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise CompressError(f"{path} is a pipe, a socket or a device; take it out of the model directory")
             if Path(folder) == root and name.endswith(_READ_WHOLE) and path.is_file():
@@ -80,21 +91,6 @@ def copy_client_files(source: Path, target: Path) -> None:
     for file in source.iterdir():
         if file.is_file() and ".onnx" not in file.name and not file.name.startswith((MANIFEST_NAME, "README", ".")):
             shutil.copyfile(file, target / file.name)
-
-
-def _check_link(path: Path, roots: list[Path]) -> None:
-    with faults_of(path, "a link", "take it out of the model directory"):
-        target = path.resolve(strict=True)
-    refuse(
-        (
-            not any(target.is_relative_to(root) for root in roots),
-            f"{path} is a link to a file outside the model directory; copy the file there instead",
-        ),
-        (
-            not target.is_file() and not target.is_dir(),
-            f"{path} is a link to a pipe, a socket or a device; take it out of the model directory",
-        ),
-    )
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -134,10 +130,6 @@ def sigmoid_of(config: Mapping[str, Any]) -> bool:
     return kind == "Sigmoid"
 
 
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
 def _is_labels(value: Any) -> bool:
     """Tell whether labels are numbered from 0 without gaps, as logits are, and differ, so that gold names one."""
     if not isinstance(value, dict) or not all(isinstance(label, str | int | float) for label in value.values()):
@@ -154,7 +146,10 @@ def _is_number(least: int, most: int) -> Callable[[Any], bool]:
 # Key of config.json -> what it must be, and whether a value is that.
 _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model_type": ("a name", lambda value: isinstance(value, str)),
-    "architectures": ("a list of names", _is_names),
+    "architectures": (
+        "a list of names",
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    ),
     "id2label": (
         f"a table of at most {MOST_LABELS:,} labels, numbered from 0, each with a name of its own",
         _is_labels,
@@ -345,9 +340,8 @@ def load_network(
                 output_loading_info=True,
                 **_TRUSTED,
             )
-    for name, tensor in model.state_dict().items():
-        odd = f"{directory} has weights that are not finite numbers ({name}); copy or make it again"
-        refuse((tensor.is_floating_point() and not tensor.isfinite().all(), odd))
+    odd = [name for name, one in model.state_dict().items() if one.is_floating_point() and not one.isfinite().all()]
+    refuse((odd, f"{directory} has weights that are not finite numbers ({''.join(odd[:1])}); copy or make it again"))
     # transformers refuses much that it has built when it runs.
     advice = f"correct its {CONFIG_NAME}, or copy the model again"
     with faults_of(directory, "a model", advice, verb="run as", own=False), torch.no_grad():

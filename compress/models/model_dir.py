@@ -10,17 +10,18 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast, overload
 
-from compress.data import Example
+from compress.data import Example, among, content_sha256, row_key, row_keys
+from compress.data.examples import without_label
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping import markup_text
-from compress.files import printable_name
+from compress.files import printable_name, read_json_table
 from compress.models.compute import Compute
 from compress.models.graph_files import check_graph, found_graphs, graph_file, graph_with_data
 from compress.models.loading import (
@@ -54,7 +55,7 @@ from compress.tasks import labels_of, of_config
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from compress.tasks import Task
 
@@ -106,26 +107,24 @@ class Model:
             check_foreign(directory)
         model.check_weights()
         if classifier:
-            model._check_classifier()
+            names = ", ".join(model.config.get("architectures") or ["none named"])
+            refuse(
+                (
+                    any((directory / name).is_file() for name in _SETFIT),
+                    f"{directory} is a SetFit model, an encoder with a pickled head, which is not opened; let setfit "
+                    "write a table of texts with the probabilities of their classes, make labels of it with 'compress "
+                    "labels import TABLE --probabilities A,B -o labels', and use these: "
+                    f"--teacher {directory} --labels labels",
+                ),
+                (
+                    not model.is_classifier,
+                    f"{directory} is not a sequence classifier or a tagger of words (its architecture: {names}); "
+                    "fine-tune it first with 'compress finetune --teacher ...'",
+                ),
+            )
+            model.task.check_config(model.config, directory)
+            sigmoid_of(model.config)
         return model
-
-    def _check_classifier(self) -> None:
-        names = ", ".join(self.config.get("architectures") or ["none named"])
-        refuse(
-            (
-                any((self.path / name).is_file() for name in _SETFIT),
-                f"{self.path} is a SetFit model, an encoder with a pickled head, which is not opened; let setfit write "
-                "a table of texts with the probabilities of their classes, make labels of it with 'compress labels "
-                f"import TABLE --probabilities A,B -o labels', and use these: --teacher {self.path} --labels labels",
-            ),
-            (
-                not self.is_classifier,
-                f"{self.path} is not a sequence classifier or a tagger of words (its architecture: {names}); "
-                "fine-tune it first with 'compress finetune --teacher ...'",
-            ),
-        )
-        self.task.check_config(self.config, self.path)
-        sigmoid_of(self.config)
 
     @property
     def name(self) -> str:
@@ -240,7 +239,18 @@ class Model:
         quiet_libraries()
         config = load_config(self.path)
         if config.is_encoder_decoder:
-            self._check_ends(config)
+            start, end = (getattr(config, f"{name}_token_id", None) for name in ("decoder_start", "eos"))
+            refuse(
+                (
+                    start is None,
+                    f"{self.path}: config.json lacks decoder_start_token_id, with which its decoder begins",
+                ),
+                (
+                    end not in self.tokenizer.backend_tokenizer.encode("a").ids,
+                    f"the tokenizer of {self.path} does not end a text with the token that this model answers at "
+                    f"(eos_token_id = {end} in config.json); copy the tokenizer that belongs to these weights",
+                ),
+            )
         model, found = load_network(self.task.auto_model(), self.path, config)
         if names := unfit(found):  # transformers would go on with random ones
             raise CompressError(
@@ -256,8 +266,7 @@ class Model:
         Raises:
             CompressError: more than the head would start at random.
         """
-        config = load_config(self.path, num_labels=len(labels), **task.head_settings(labels))
-        return self._load_encoder(task.auto_model(), config)
+        return self._load_encoder(task.auto_model(), num_labels=len(labels), **task.head_settings(labels))
 
     def give_body(self, student: "PreTrainedModel") -> None:
         """Give a student the embeddings and layers of this encoder of its family and shape; its head stays as it is.
@@ -287,9 +296,9 @@ class Model:
             )
         student.base_model.load_state_dict(theirs, strict=False)
 
-    def _load_encoder(self, opener: Any, config: "PretrainedConfig | None" = None) -> "PreTrainedModel":
-        """Load an encoder of which no more than a head may start at random."""
-        model, found = load_network(opener, self.path, config)
+    def _load_encoder(self, opener: Any, **settings: Any) -> "PreTrainedModel":
+        """Load an encoder, with other settings in its config, of which no more than a head may start at random."""
+        model, found = load_network(opener, self.path, load_config(self.path, **settings))
         fresh = [key for key in unfit(found) if not set(key.split(".")) & _HEAD_PARTS]
         refuse(
             (
@@ -311,21 +320,6 @@ class Model:
                 "pieces are absent or have another number), and a student reads the teacher's token ids; choose a "
                 "checkpoint of the teacher's vocabulary, or fine-tune this one with 'compress finetune --teacher ...'",
             )
-        )
-
-    def _check_ends(self, config: "PretrainedConfig") -> None:
-        """Refuse a sequence-to-sequence classifier whose decoder has no beginning, or whose texts have no end."""
-        start, end = (getattr(config, f"{name}_token_id", None) for name in ("decoder_start", "eos"))
-        refuse(
-            (
-                start is None,
-                f"{self.path}: config.json lacks decoder_start_token_id, with which its decoder begins",
-            ),
-            (
-                end not in self.tokenizer.backend_tokenizer.encode("a").ids,
-                f"the tokenizer of {self.path} does not end a text with the token that this model answers at "
-                f"(eos_token_id = {end} in config.json); copy the tokenizer that belongs to these weights",
-            ),
         )
 
     @cached_property
@@ -392,10 +386,8 @@ class Model:
         Raises:
             CompressError: one is no text, or texts and pairs are mixed.
         """
-        found: Prediction | list[Prediction] = _above("compress.inference.predict", "predictions")(
-            self, texts, probabilities=probabilities
-        )
-        return found
+        predictions = _above("compress.inference.predict", "predictions")
+        return cast("Prediction | list[Prediction]", predictions(self, texts, probabilities=probabilities))
 
     def predict_proba(self, texts: TextGiven | Iterable[TextGiven]) -> "np.ndarray":
         """Return probabilities ``[N, C]`` float32 of ``labels``, as scikit-learn's classifiers do; N is 1 for one text.
@@ -403,8 +395,7 @@ class Model:
         Raises:
             CompressError: as :meth:`predict`, or the model is no classifier of texts.
         """
-        found: np.ndarray = _above("compress.inference.predict", "label_probabilities")(self, texts)
-        return found
+        return cast("np.ndarray", _above("compress.inference.predict", "label_probabilities")(self, texts))
 
     def quantize(self, *output: Any, **settings: Any) -> "Model":
         """Make an int8 model of it; see :func:`compress.quantize`."""
@@ -445,13 +436,11 @@ class Model:
         return str(made)
 
     def _facts(self) -> dict[str, str]:
-        """Return what a person wants to know of it."""
-        shown, weights = list(self.labels), self.parameters / 1e6
-        kind = "ONNX" if self.is_onnx else "torch"
+        shown, kind = list(self.labels), "ONNX" if self.is_onnx else "torch"
         return {
             "name": self.name,
             "task": f"{self.task}: {', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",
-            "weights": f"{weights:.3g} million, {self.size_bytes / 1e6:.3g} MB, {kind}",
+            "weights": f"{self.parameters / 1e6:.3g} million, {self.size_bytes / 1e6:.3g} MB, {kind}",
             **({"made by": f"compress {self.manifest.stage}"} if self.manifest.stage else {}),
             "directory": str(self.path),
         }
@@ -460,7 +449,7 @@ class Model:
         return f"{type(self).__name__}({'; '.join(self._facts().values())})"
 
     def _repr_html_(self) -> str:
-        rows = [f"<tr><th>{name}</th><td>{markup_text(value)}</td></tr>" for name, value in self._facts().items()]
+        rows = (f"<tr><th>{name}</th><td>{markup_text(value)}</td></tr>" for name, value in self._facts().items())
         return f"<table>{''.join(rows)}</table>"
 
 
@@ -558,16 +547,186 @@ def removals_of(model: Model) -> tuple[str, ...]:
 def removal_shapes(model: Model) -> list[tuple[str, Mapping[str, Any]]]:
     """Return each removal with the config of what it left; the last one's is that of the model."""
     shapes = model.manifest.notes.get("shapes", [])
-    if not isinstance(shapes, list) or not all(map(_is_shape, shapes)):
-        raise CompressError(
-            f"the manifest of {model.path} notes shapes that no 'compress prune' writes; make the model again"
-        )
-    return [(shape["removal"], shape["config"]) for shape in shapes if shape["removal"] in REMOVALS]
-
-
-def _is_shape(shape: Any) -> bool:
-    return (
+    sound = isinstance(shapes, list) and all(
         isinstance(shape, dict)
         and shape.get("removal") in (*REMOVALS, "nothing", "recovery")
         and isinstance(shape.get("config"), dict)
+        for shape in shapes
     )
+    fault = f"the manifest of {model.path} notes shapes that no 'compress prune' writes; make the model again"
+    refuse((not sound, fault))
+    return [(shape["removal"], shape["config"]) for shape in shapes if shape["removal"] in REMOVALS]
+
+
+KIND = "cascade"
+CASCADE_NAME, MEMBERS = "cascade.json", "members"
+MOST_MEMBERS = 5
+
+
+@dataclass(frozen=True)
+class CascadeDir(Model):
+    """A cascade as the models that it is compared with see it; made by :func:`open_model`."""
+
+    @cached_property
+    def members(self) -> tuple[Model, ...]:
+        """The models in the order in which they are asked; their hashes are those of this manifest."""
+        places = [self.path / MEMBERS / str(number + 1) for number in range(len(self.member_names))]
+        return tuple(Model.open(place, verify=False) for place in places)
+
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        return tuple(self._choice["members"])
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The confidence from which each member but the last answers."""
+        return tuple(map(float, self._choice["thresholds"]))
+
+    @cached_property
+    def _choice(self) -> dict[str, Any]:
+        """Return the names and thresholds.
+
+        Raises:
+            CompressError: the file holds none, or others.
+        """
+        path = self.path / CASCADE_NAME
+        found = read_json_table(path)
+        names, thresholds = found.get("members"), found.get("thresholds")
+        if (
+            not (isinstance(names, list) and isinstance(thresholds, list) and len(names) == len(thresholds) + 1)
+            or not 1 < len(names) <= MOST_MEMBERS
+            or not all(isinstance(name, str) for name in names)
+            or not all(type(value) in (int, float) and 0 <= value <= 1 for value in thresholds)
+        ):
+            raise CompressError(
+                f"{path} has no names of 2 to {MOST_MEMBERS} members with numbers from 0 to 1 as thresholds of all but "
+                "the last; make the cascade again"
+            )
+        return found
+
+    @property
+    def config(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return self.members[-1].config  # whose labels all have
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.members[-1].is_onnx  # as all are
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(member.size_bytes for member in self.members)
+
+    @property
+    def parameters(self) -> int:
+        return sum(member.parameters for member in self.members)
+
+    def load(self, **_: Any) -> NoReturn:
+        """Refuse: there is no one network, nor one tokenizer.
+
+        Raises:
+            CompressError: always.
+        """
+        raise CompressError(cascade_refusal(self.path))
+
+    @property
+    def tokenizer(self) -> NoReturn:
+        self.load()
+
+
+def open_model(path: Model | str | Path, *, classifier: bool = True, verify: bool = True) -> Model:
+    """Open a model directory or a cascade; ``verify`` compares every file with its hash.
+
+    Raises:
+        CompressError: it is neither, or damaged, or the members of a cascade do not fit each other.
+    """
+    if isinstance(path, Model):
+        return path
+    directory = Path(path)
+    if not (directory / CASCADE_NAME).is_file():
+        return Model.open(path, classifier=classifier, verify=verify)
+    check_files(directory)
+    cascade = CascadeDir(directory, Manifest.read(directory / MANIFEST_NAME))
+    if verify:
+        verify_files(directory, cascade.manifest)
+    check_members(cascade.members)
+    return cascade
+
+
+def check_members(members: Sequence[Model]) -> None:
+    """Refuse models that make no cascade: too few or many, of other labels, no classifiers, or torch beside ONNX."""
+    if not 1 < len(members) <= MOST_MEMBERS:
+        raise CompressError(f"a cascade has 2 to {MOST_MEMBERS} members, not {len(members)}; repeat --model")
+    last = members[-1]
+    for member in members:
+        torch, onnx = (last, member) if member.is_onnx else (member, last)
+        refuse(
+            (isinstance(member, CascadeDir), f"{member.path} is a cascade itself; give its members"),
+            (bool(member.task.no_cascade), f"{member.path} is made for {member.task}; {member.task.no_cascade}"),
+            (
+                member.labels != last.labels,
+                f"{member.path} has the labels {', '.join(member.labels[:5])}, and {last.path} has "
+                f"{', '.join(last.labels[:5])}; the members of a cascade have the same labels in the same order",
+            ),
+            (
+                torch.is_onnx != onnx.is_onnx,
+                f"{torch.path} is a torch model and {onnx.path} an ONNX one; members run in one runtime, so turn the "
+                "first into ONNX with 'compress quantize' or 'compress export'",
+            ),
+        )
+
+
+# A manifest knows the sets of a training as wholes. Keys of single rows would tell more, and tell everybody who has the
+# model whether a text was among them. So rows of a set are recognised where this set itself is given here too.
+FITTING_ROLES = ("train", "unlabeled")
+TRAINING_ROLES = (*FITTING_ROLES, "validation")  # with those that chose a checkpoint
+
+
+def check_unseen(
+    models: Iterable[Model],
+    rows: Sequence[Example],
+    role: str = "validation",
+    seen: Collection[str] = FITTING_ROLES,
+    *,
+    option: str = "",
+) -> None:
+    """Refuse rows that a model has seen in one of these roles, with labels or without (DESIGN, decision 8).
+
+    Args:
+        option: what the rows are given with, if not with the option of their role.
+    """
+    for model in models:
+        if found := _role_of(rows, model, seen):
+            raise CompressError(
+                f"the {role} rows are the {found} rows of {model.path}, so that they would say nothing; "
+                f"give rows that no model has seen with --{option or role}"
+            )
+
+
+def tell_seen(
+    models: Sequence[Model], rows: Sequence[Example], given: Mapping[str, Sequence[Example]], role: str = "test"
+) -> None:
+    """Say which rows are also in other sets that are given here, where a model was fitted on these or chosen by them.
+
+    Args:
+        given: these sets by role, whole.
+    """
+    keys = row_keys(rows)
+    for name, own in given.items():
+        numbers = (among(keys, map(row_key, own)).nonzero()[0] + 1).tolist()
+        models_of = [model.name for model in models if _role_of(own, model, TRAINING_ROLES)] if numbers else []
+        if models_of:
+            logger.warning(
+                "%s of the %s rows of %s (row %s) are in the %s rows that %s was made with: what is measured on them "
+                "says nothing of new text",
+                *(f"{len(numbers):,}", f"{len(rows):,}", role, some_of(numbers), name, some_of(models_of)),
+            )
+
+
+def _role_of(rows: Sequence[Example], model: Model, roles: Collection[str]) -> str | None:
+    """Return in which of these roles a model has seen exactly these rows, as they were given or as they were used."""
+    # A pool is fingerprinted without labels.
+    fingerprints = [content_sha256(rows), content_sha256(map(without_label, rows))]
+    for entry in model.manifest.data:
+        if entry["role"] in roles and any(entry.get(name) in fingerprints for name in ("sha256", "given_sha256")):
+            return str(entry["role"])
+    return None

@@ -138,8 +138,7 @@ class Stage:
         finish(self.working, self._described(described))
 
     def _described(self, fields: Mapping[str, Any]) -> Manifest:
-        notes = {**fields.get("notes", {}), **self.truncation.notes()}
-        return replace(self.manifest, **{**fields, "notes": notes})
+        return replace(self.manifest, **{**fields, "notes": {**fields.get("notes", {}), **self.truncation.notes()}})
 
     def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerFast", **described: Any) -> None:
         """Write a torch model, its tokenizer, the manifest and the card; then reopen it and compare outputs."""
@@ -173,7 +172,12 @@ def writing(
     asked = json.dumps(request, sort_keys=True, default=str)
     if not force:
         _reopen(target, working, asked)
-    _make(working, target)
+    try:
+        working.mkdir(parents=True)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        if not os.path.lexists(working):
+            raise unwritable(target, error) from None
+        _check_working(working)
     with locked(working / LOCK_NAME, target):
         with _discarded(working, keep=True):
             check_free(target, force)
@@ -228,10 +232,9 @@ def set_aside(path: Path) -> None:
     if entry(path) is None:
         return
     aside = path.with_name(f"{path.name}.old")
-    for number in itertools.count(1):
-        if not os.path.lexists(aside):
-            break
-        aside = path.with_name(f"{path.name}.old.{number}")
+    numbers = itertools.count(1)
+    while os.path.lexists(aside):
+        aside = path.with_name(f"{path.name}.old.{next(numbers)}")
     path.rename(aside)
     logger.info("%s is %s now", path, aside)
 
@@ -321,15 +324,6 @@ def _reopen(target: Path, working: Path, asked: str) -> None:
             (target / WORK_FOLDER).mkdir(exist_ok=True)
             write_atomically(target / WORK_FOLDER / REQUEST_NAME, asked)
             target.rename(working)
-
-
-def _make(working: Path, target: Path) -> None:
-    try:
-        working.mkdir(parents=True)
-    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
-        if not os.path.lexists(working):
-            raise unwritable(target, error) from None
-        _check_working(working)
 
 
 @contextmanager
@@ -521,16 +515,16 @@ def keep_apart(outputs: Iterable[str | Path], inputs: Iterable[str | Path], opti
     Raises:
         CompressError: one does.
     """
-    read = [(given, _places(Path(given))) for given in inputs]
-    for output in outputs:
-        own = _places(Path(output))
-        for given, places in read:
-            where = "is" if own[:1] == places[:1] else "lies in" if places[0] in own else "holds"
-            if places[0] and (places[0] in own or own[0] and own[0] in places):
-                raise CompressError(
-                    f"{option} {output} {where} {given}, which this command reads and would change; "
-                    f"choose another {option}"
-                )
+    for output, given in itertools.product(outputs, inputs):
+        own, places = _places(Path(output)), _places(Path(given))
+        where = "is" if own[:1] == places[:1] else "lies in" if places[0] in own else "holds"
+        refuse(
+            (
+                places[0] and (places[0] in own or own[0] and own[0] in places),
+                f"{option} {output} {where} {given}, which this command reads and would change; "
+                f"choose another {option}",
+            )
+        )
 
 
 def _places(path: Path) -> list[tuple[int, int] | None]:
@@ -539,15 +533,14 @@ def _places(path: Path) -> list[tuple[int, int] | None]:
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError):  # a circle of links, or no path at all
         return [None]
-    return [_identity(place) for place in (resolved, *resolved.parents)]
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+    found: list[tuple[int, int] | None] = []
+    for place in (resolved, *resolved.parents):
+        try:
+            about = place.stat()
+            found.append((about.st_dev, about.st_ino))
+        except OSError:
+            found.append(None)
+    return found
 
 
 def entry(path: Path, option: str = "-o") -> os.stat_result | None:

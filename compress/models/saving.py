@@ -9,13 +9,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from compress.models.components import example_inputs
+from compress.models.components import example_inputs, ffn_widths, has_units, heads_per_layer, input_names, kept_layers
 from compress.models.loading import CROSS_ENCODER
-from compress.models.modeling import input_names
 from compress.models.modeling.registration import register_models
 from compress.models.networks import write_code
 from compress.models.networks.small import SmallModel
-from compress.models.prunable_units import ffn_widths, has_units, heads_per_layer, kept_layers
 
 LAST_BITS = 1e-5
 

@@ -15,8 +15,8 @@ from compress import plugins
 from compress.errors import CompressError, refuse
 from compress.inference.speedup_intervals import Interval
 from compress.models.batch import Batch
+from compress.models.components import Part, has_heads, has_units, units_of
 from compress.models.modeling.families import head_size_of, layers_of
-from compress.models.prunable_units import Part, has_heads, has_units, units_of
 from compress.progress import logger
 from compress.pruning.evaluation import MaskedEvaluation
 from compress.pruning.scoring import Measure, Values

@@ -21,12 +21,11 @@ from compress.inference.predict import check_label_meaning
 from compress.inference.torch_run import TorchRun
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import Batch
-from compress.models.components import count_flops
+from compress.models.components import Part, count_flops, has_units, kept_layers
 from compress.models.manifest import cached_json
 from compress.models.model_dir import Model
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import to_pruned
-from compress.models.prunable_units import Part, has_units, kept_layers
 from compress.models.saving import describe_architecture, save_model
 from compress.pruning.scoring import check_rows, scoring_batches
 from compress.surgery.remove import remove_heads, remove_hidden, remove_layers, remove_neurons

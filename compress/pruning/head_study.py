@@ -20,9 +20,9 @@ from compress.evaluation.metrics import SPEARMAN, bootstrap
 from compress.inference.compute import resolve_device
 from compress.inference.threads import using_threads
 from compress.models.batch import Batch
+from compress.models.components import Part, heads_per_layer, units_of
 from compress.models.manifest import cached_json
 from compress.models.model_dir import Model
-from compress.models.prunable_units import Part, heads_per_layer, units_of
 from compress.progress import Advance, each
 from compress.pruning.choose_units import MEASURE, removal_path, score_units
 from compress.pruning.evaluation import MaskedEvaluation, split_rows

@@ -22,11 +22,11 @@ from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import using_threads
 from compress.labelling.label import teacher_logits
 from compress.labelling.label_dir import LabelDir, open_labels
+from compress.models.components import Part, units_of
 from compress.models.manifest import cached_json, is_whole
 from compress.models.model_dir import Model
 from compress.models.modeling.families import head_size_of
 from compress.models.output_dir import WORK_FOLDER, Stage, empty
-from compress.models.prunable_units import Part, units_of
 from compress.progress import each, logger
 from compress.pruning.choose_units import PruningPlan, choose_units, plan_pruning, plan_units
 from compress.pruning.evaluation import PrunedState, PruningRows, reloadable, split_rows
@@ -39,8 +39,7 @@ from compress.requests.compression import Prune, export
 from compress.surgery.remove_vocabulary import check_tokenizer
 from compress.surgery.unit_masks import Masks, mask_key, masks_at, masks_from_json
 from compress.training import phases
-from compress.training.monitoring import join_logs
-from compress.training.trainer import Outcome, TrainingRun
+from compress.training.trainer import Outcome, TrainingRun, join_logs
 from compress.training.training_data import Selection, TrainingData
 
 TIMED_BATCH_SIZES = (1, 32)  # at which each removal is timed

@@ -18,9 +18,8 @@ from compress.data import Example
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import refuse
 from compress.models.batch import Batch
-from compress.models.components import fixed_weights
+from compress.models.components import fixed_weights, kept_layers
 from compress.models.manifest import cached_json
-from compress.models.prunable_units import kept_layers
 from compress.progress import Advance
 from compress.surgery.remove import members, removable_layers, skipped
 from compress.surgery.unit_masks import Masks, mask_key, masked, normalised

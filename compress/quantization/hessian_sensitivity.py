@@ -16,9 +16,8 @@ from transformers import PreTrainedModel
 
 from compress.errors import refuse
 from compress.models.batch import NO_TARGET
-from compress.models.components import fixed_weights
+from compress.models.components import fixed_weights, has_units
 from compress.models.modeling.families import layers_of
-from compress.models.prunable_units import has_units
 
 # The paper has 10 parts of a tenth of the training rows each; a part here is one batch.
 PARTS, PART_ROWS = 4, 16

@@ -44,12 +44,11 @@ from compress.inference.predict import check_label_meaning
 from compress.inference.runners import LoadedModel, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
 from compress.inference.threads import default_threads
-from compress.models.fitted_rows import check_unseen
 from compress.models.graph_files import copy_graph, graph_file, graph_with_data
 from compress.models.integer_rounding import ACTIVATION_RANGES, WEIGHT_BITS
 from compress.models.loading import copy_client_files, read_config
 from compress.models.manifest import ONNX_NAME
-from compress.models.model_dir import Model
+from compress.models.model_dir import Model, check_unseen
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
 from compress.progress import Advance

@@ -14,8 +14,7 @@ from compress.benchmarking.results.files import Result, largest_batch, smallest_
 from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, points, shown, times
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import judge_drop_of
-from compress.data.examples import Example
-from compress.data.label_encoding import finite_number
+from compress.data.examples import Example, finite_number
 from compress.errors import CompressError, refuse
 from compress.escaping import Markdown
 from compress.reporting.pages import EMPTY, PAGE_ONLY, Cell, ReportTable, integer, metric_cell, number, share

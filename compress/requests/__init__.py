@@ -54,9 +54,8 @@ from compress.fields import (
 )
 from compress.files.remote import cache_place
 from compress.host import without_home
-from compress.models.cascade_dir import CascadeDir
 from compress.models.compute import PRECISIONS, TRACKERS, Compute
-from compress.models.model_dir import Model
+from compress.models.model_dir import CascadeDir, Model
 from compress.models.output_dir import Stage, check_free, ended_early, keep_apart, places_of
 from compress.progress import Progress, calling, silent
 from compress.recipes import LEAST_MAX_LENGTH, deciding

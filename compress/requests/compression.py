@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from compress.fields import is_given, option, validated
-from compress.models.cascade_dir import CascadeDir
-from compress.models.model_dir import Model
+from compress.models.model_dir import CascadeDir, Model
 from compress.recipes import Pruning, Training
 from compress.requests import (
     OUTPUT,

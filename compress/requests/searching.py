@@ -8,8 +8,7 @@ from typing import Any
 
 from compress.errors import refuse
 from compress.fields import option, validated
-from compress.models.cascade_dir import open_model
-from compress.models.model_dir import Model
+from compress.models.model_dir import Model, open_model
 from compress.requests import (
     OUTPUT,
     AnyModel,

@@ -14,9 +14,8 @@ import numpy as np
 
 from compress.cascades.cascade import cascade, choice_of
 from compress.errors import CompressError
-from compress.models.cascade_dir import MOST_MEMBERS, CascadeDir
 from compress.models.manifest import is_whole
-from compress.models.model_dir import Model
+from compress.models.model_dir import MOST_MEMBERS, CascadeDir, Model
 from compress.progress import logger
 from compress.quantization.quantize import quantize
 from compress.requests.compression import Cascade, Quantize

@@ -31,9 +31,8 @@ from compress.inference.compute import Compute
 from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import core_count
 from compress.labelling.label_dir import LabelDir
-from compress.models.cascade_dir import open_model
 from compress.models.manifest import ONNX_NAME, is_whole, keep, kept
-from compress.models.model_dir import Model
+from compress.models.model_dir import Model, open_model
 from compress.models.output_dir import places_of
 from compress.models.saving import save_model
 from compress.models.training_log import read_training
@@ -190,8 +189,8 @@ class Trainer:
 
         torch.manual_seed(self.compute.seed)
         teacher, tokenizer = self.teacher.load(), self.teacher.tokenizer
-        built = build_student(shape.recipe(), teacher, tokenizer, texts, seed=self.compute.seed)
-        save_model(built.model, built.tokenizer, directory)
+        built, tokenizer, _ = build_student(shape.recipe(), teacher, tokenizer, texts, seed=self.compute.seed)
+        save_model(built, tokenizer, directory)
 
     def recipe(self, shape: Shape, rung: int) -> tuple[StudentRecipe, int]:
         """Return the recipe of a student at a rung, and how many unlabelled rows it reads; 0 for all."""

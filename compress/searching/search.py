@@ -21,9 +21,8 @@ from compress.files import write_atomically, write_json_lines
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label_dir import LabelDir
-from compress.models.fitted_rows import FITTING_ROLES, TRAINING_ROLES, check_unseen, tell_seen
 from compress.models.manifest import MANIFEST_NAME, Manifest, is_whole
-from compress.models.model_dir import Model
+from compress.models.model_dir import FITTING_ROLES, TRAINING_ROLES, Model, check_unseen, tell_seen
 from compress.models.output_dir import Stage, finish
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings

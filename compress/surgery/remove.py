@@ -21,11 +21,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from compress.errors import refuse
-from compress.models.components import example_inputs, fixed_weights
+from compress.models.components import Part, example_inputs, ffn_widths, fixed_weights, kept_layers, units_of
 from compress.models.integer_rounding import forget_quantization
 from compress.models.modeling.families import PRUNABLE, head_size_of, layers_of, stock_type
 from compress.models.modeling.pruned import kept_heads, tell_heads
-from compress.models.prunable_units import Part, ffn_widths, kept_layers, units_of
 
 # What modules call the number of columns and of rows of their weight.
 _WIDTHS: dict[type[nn.Module], tuple[str, str]] = {

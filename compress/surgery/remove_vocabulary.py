@@ -87,8 +87,8 @@ def cut_vocabulary(
     if family in OFFSET_POSITIONS:  # positions are counted from the id of the padding, which must stay what it is
         fixed.update(range(model.get_input_embeddings().padding_idx + 1))  # type: ignore[operator]
     smaller, kept = cut_tokenizer(tokenizer, occurring | fixed)
-    removed = _select_rows(model, kept)
-    return smaller, VocabularyCut(len(tokenizer), len(kept), len(occurring), parameters=removed)
+    cut = VocabularyCut(len(tokenizer), len(kept), len(occurring), parameters=_select_rows(model, kept))
+    return smaller, cut
 
 
 def cut_tokenizer(

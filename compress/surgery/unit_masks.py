@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from compress.models.prunable_units import Part, units_of
+from compress.models.components import Part, units_of
 
 
 @dataclass

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compress.data.examples import Example
-from compress.data.label_encoding import infer_labels
+from compress.data.examples import Example, infer_labels
 from compress.data.tokenization import TokenRows, by_sentence, word_counts
 from compress.errors import CompressError, did_you_mean
 from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, probabilities, score
@@ -146,8 +145,7 @@ class Task(str, ABC):
 
     def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
         """Return what a teacher predicts of each row, in the form of :meth:`gold`."""
-        found: list[Any] = self.predictions(np.stack(logits)).tolist()
-        return found
+        return cast(list[Any], self.predictions(np.stack(logits)).tolist())
 
     def constant_score(self, labels: Array, classes: int, metric: str | None) -> float:
         """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compress.data.examples import Example
-from compress.data.label_encoding import finite_number, infer_labels, row_name
+from compress.data.examples import Example, finite_number, infer_labels, row_name
 from compress.errors import CompressError
 from compress.evaluation.metrics import SCORE_METRICS, Array
 from compress.progress import logger

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compress.data.examples import Example
-from compress.data.label_encoding import LabelIndex, check_classes
+from compress.data.examples import Example, LabelIndex, check_classes
 from compress.errors import refuse
 from compress.evaluation.metrics import Array, probabilities
 from compress.tasks._base import Task

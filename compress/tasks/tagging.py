@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compress.data.examples import Example
-from compress.data.label_encoding import LabelIndex, row_name
+from compress.data.examples import Example, LabelIndex, row_name
 from compress.data.tokenization import NO_ANSWER, TokenRows, by_sentence, word_counts
 from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Array, probabilities
@@ -64,9 +63,7 @@ class Tagging(Task):
 
     def taught(self, rows: Sequence[Any], tokens: TokenRows, cut: Sequence[bool]) -> tuple[Any, TokenRows, Any]:
         """Leave out words that were cut off or that the teacher did not answer, and rows without any other."""
-        kept: list[Any] = []
-        kept_tokens: list[dict[str, Array]] = []
-        kept_cut: list[bool] = []
+        kept, kept_cut, kept_tokens = list[Any](), list[bool](), TokenRows({key: [] for key in tokens})
         for index, row in enumerate(rows):
             answered = None if row.logits is None else np.isfinite(row.logits).all(axis=1)
             starts = [s if s and (answered is None or answered[s - 1]) else 0 for s in tokens["words"][index]]
@@ -77,13 +74,12 @@ class Tagging(Task):
             logits = None if row.logits is None else row.logits[words]
             kept.append(replace(row, logits=logits, label=[labels[word] for word in words]))
             kept_cut.append(cut[index])
-            own = {key: values[index] for key, values in tokens.items()}
-            kept_tokens.append({**own, "words": (np.array(starts) > 0).astype(np.int64)})
-        return kept, TokenRows({key: [row[key] for row in kept_tokens] for key in tokens}), kept_cut
+            for key, values in tokens.items():
+                kept_tokens[key].append((np.array(starts) > 0).astype(np.int64) if key == "words" else values[index])
+        return kept, kept_tokens, kept_cut
 
     def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
-        predicted = map(self.predictions, logits)
-        return [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in predicted]
+        return [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in map(self.predictions, logits)]
 
     def predictions(self, logits: ArrayLike) -> Array:
         """A word without an answer, whose logits are not numbers, is predicted to be -1, which no tag is."""

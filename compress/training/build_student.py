@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer, models, trainers
@@ -45,14 +45,6 @@ PLAIN = {"add_special_tokens": False}
 ALPHABET = 1000  # letters; rarer ones are unknown
 
 
-class BuiltStudent(NamedTuple):
-    """An untrained student; ``mixed_ids`` writes texts in two vocabularies where a loss reads such."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    mixed_ids: Mixing | None
-
-
 def build_student(
     recipe: StudentRecipe,
     teacher: PreTrainedModel,
@@ -63,8 +55,10 @@ def build_student(
     learns_vocabulary: bool = True,
     start: Model | None = None,
     progress: Progress = silent,
-) -> BuiltStudent:
-    """Return the student as its training begins.
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, Mixing | None]:
+    """Return the student as its training begins, its tokenizer, and what writes texts in two vocabularies.
+
+    The last is there where a loss reads such texts.
 
     Args:
         tokenizer: the teacher's.
@@ -91,7 +85,7 @@ def build_student(
     if start:
         start.check_vocabulary(tokenizer)
         start.give_body(built)
-    return BuiltStudent(built, tokenizer, mixed_ids)
+    return built, tokenizer, mixed_ids
 
 
 def try_student(
@@ -115,9 +109,8 @@ def try_student(
     Raises:
         CompressError: options of the architecture, a phase, a modifier or a loss do not fit the teacher.
     """
-    few = [*islice(texts(), TRIED_ROWS)]
-    first = next(filter(None, teachers.values()))
-    student = build_student(recipe, first, tokenizer, lambda: few, seed=0, learns_vocabulary=False, start=start).model
+    few, first = [*islice(texts(), TRIED_ROWS)], next(filter(None, teachers.values()))
+    student, *_ = build_student(recipe, first, tokenizer, lambda: few, seed=0, learns_vocabulary=False, start=start)
     student.train(False)
     length = min(TRIED_LENGTH, maximum_length(tokenizer, student.config.to_dict()))
     with TemporaryDirectory() as folder:
@@ -134,9 +127,9 @@ def try_student(
             ours = replace(ours, trained_layers=part.trained_layers)
             theirs = LiveTeacher(teacher, needs_of(losses))(batch, None) if teacher else ours
             for choice, loss in zip(losses, attach_losses(losses, teacher, student), strict=True):
-                value = loss.function(ours, theirs, batch, *loss.trained)
-                told = f"the loss {choice.name} is {float(value)} with its options {dict(choice.options)}; change them"
-                refuse((not torch.isfinite(value), told))
+                value, options = loss.function(ours, theirs, batch, *loss.trained), dict(choice.options)
+                odd = not torch.isfinite(value)
+                refuse((odd, f"the loss {choice.name} is {float(value)} with its options {options}; change them"))
             detach_loss_modules(student)
     return student
 

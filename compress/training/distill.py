@@ -13,7 +13,7 @@ from typing import Any, cast
 from transformers import PreTrainedModel, set_seed
 
 from compress import plugins
-from compress.data import Example, check_roles, grouped_split, row_key
+from compress.data import Example, check_roles, row_key
 from compress.errors import refuse
 from compress.fields import is_given
 from compress.inference.compute import resolve_device
@@ -36,16 +36,14 @@ from compress.training.training_data import (
     Gold,
     LabelledPool,
     Selection,
-    TrainingData,
-    agreement_rows,
     augmented,
     check_held_out,
     held_out,
     one_of,
+    with_selection,
 )
 
 CONTROL_PHASES = (Phase((Choice("hard-label"),), name="control", text="gold"),)
-CONTROL_HELD_OUT_SHARE = 0.1
 POOL_FOLDER = "pool-labels"
 
 
@@ -108,8 +106,8 @@ def distill(request: Distill) -> Model:
 
     built_from, tokenizer = replace(recipe, phases=phases), model.tokenizer
     set_seed(compute.seed)  # an encoder gets a random head
-    task_network: Any = model.network.cpu()  # type: ignore[no-untyped-call, unused-ignore]  # wherever it ran before
-    networks = {"task": task_network, "encoder": encoder and encoder.with_head(model.labels, model.task)}
+    network: Any = model.network.cpu()  # type: ignore[no-untyped-call, unused-ignore]  # wherever it ran before
+    networks = {"task": network, "encoder": encoder and encoder.with_head(model.labels, model.task)}
     try_student(built_from, networks, tokenizer, texts, model.task, start=start)
     if not foreign and not request.control:
         check_gold(model, train, "train", compute)
@@ -130,29 +128,30 @@ def distill(request: Distill) -> Model:
         # Label.
         if recipe.augmentation and unlabeled:
             # Without validation rows the pool's own select. There are at least so many; more hold out fewer of them.
-            least = max(1, pool_size - len(train))
-            selects = one_of(validation) if validation else partial(held_out, rows=least)
-            pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=selects)
+            held = one_of(validation) if validation else partial(held_out, rows=max(1, pool_size - len(train)))
+            pool = augmented(pool, recipe.augmentation, model, tokenizer, seed=compute.seed, held_out=held)
         if unlabeled and not request.control:
             folder = stage.scratch / POOL_FOLDER
             asked = Label(model, pool, folder, device=request.device, threads=compute.threads, progress=progress)
             pool = LabelledPool((LabelDir.open(folder) if is_whole(folder) else label(asked),))
         if train and not request.control:
-            logits = teacher_logits(
-                model, train, labels=label_dirs, complete=bool(foreign), compute=compute, progress=progress
+            gold = replace(
+                gold,
+                logits=teacher_logits(
+                    model, train, labels=label_dirs, complete=bool(foreign), compute=compute, progress=progress
+                ),
             )
-            gold = replace(gold, logits=logits)
 
         # Build.
         pool_rows = pool.rows if isinstance(pool, LabelledPool) else sum(1 for _ in pool)
         set_seed(compute.seed)
         built, tokenizer, mixed_ids = build_student(
-            built_from, model.network, tokenizer, texts, seed=compute.seed, start=start, progress=progress
+            built_from, network, tokenizer, texts, seed=compute.seed, start=start, progress=progress
         )
 
         # Train; a control, on its gold rows, takes as many steps.
-        taught = None if request.control else pool
-        rows = with_selection(taught, gold, selecting, model.task, metric, compute.seed)
+        labelled_pool = None if request.control else pool
+        rows = with_selection(labelled_pool, gold, selecting, model.task, metric, compute.seed)
         rows = replace(rows, planned_rows=pool_rows + len(train), texts=texts())
         run = TrainingRun(stage.working, recipe.training, model.task, compute, progress, "Distilling")
         outcomes = fit(built, tokenizer, rows, run, phases=phases, teachers=networks, mixed_ids=mixed_ids)
@@ -175,28 +174,6 @@ def distill(request: Distill) -> Model:
             },
         )
     return Model.open(stage.output)
-
-
-def with_selection(
-    pool: LabelledPool | None, gold: Gold, validation: Gold, task: Task, metric: str | None, seed: int
-) -> TrainingData:
-    """Return the rows to train on, and those to select by: of validation, of the pool or of the gold rows.
-
-    Args:
-        pool: text with the teacher's logits; None for a control.
-        seed: of the draw of gold rows.
-    """
-    if validation.examples:
-        selection = Selection(list(validation.rows()), "validation", metric)
-        return TrainingData(pool.labelled if pool else None, gold, selection)
-    if pool:
-        return TrainingData(pool.part(held=False).labelled, gold, agreement_rows(pool, task))
-    labels = dict(zip(gold.examples, gold.labels, strict=True))
-    kept, held = (
-        Gold(part, [labels[example] for example in part])
-        for part in grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
-    )
-    return TrainingData(None, kept, Selection(list(held.rows()), "slice of train", metric))
 
 
 @dataclass(frozen=True)

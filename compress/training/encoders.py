@@ -86,8 +86,13 @@ def encoder_of(teacher: Model) -> Model:
             f"{teacher.name} was fine-tuned from; name it with 'compress distill --encoder DIR|RECIPE'",
         )
     )
-    found = recipes.parse(TeacherRecipe, {"description": "", **named}, source=f"{teacher.name}/{MANIFEST_NAME}")
-    return open_recipe(replace(found, name=teacher.name))
+    content = {"description": "", **named}
+    return open_recipe(
+        replace(
+            recipes.parse(TeacherRecipe, content, source=f"{teacher.name}/{MANIFEST_NAME}"),
+            name=teacher.name,
+        )
+    )
 
 
 def open_recipe(recipe: TeacherRecipe) -> Model:

@@ -39,7 +39,6 @@ from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
-from compress.training.monitoring import join_logs
 from compress.training.teacher_signal import (
     FIRST_STATES_LIMIT_BYTES,
     LIVE,
@@ -50,7 +49,7 @@ from compress.training.teacher_signal import (
     cached_teacher,
     write_first_states,
 )
-from compress.training.trainer import Objective, Outcome, TrainingRun, train
+from compress.training.trainer import Objective, Outcome, TrainingRun, join_logs, train
 from compress.training.training_data import (
     Collator,
     Masker,
@@ -212,13 +211,13 @@ def fit(
     tokenizing: dict[str, Any] = {"max_length": length, "task": run.task}
     prepared = work / PREPARED
     prepared.mkdir(parents=True, exist_ok=True)
-    if selection:
-        held = tokenized(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
-        selection = replace(selection, rows=shortest_first(held))
     steps = steps_for(rows_planned, training)
     as_student = "as the student's, " if data.planned_rows and data.pool is None else ""
     logger.info("%s: %s%s", run.title, as_student, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
+    if selection:
+        held = tokenized(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
+        selection = replace(selection, rows=shortest_first(held))
     rows = {
         text: tokenized(
             prepared / f"training-{text}.arrow", data.rows(text), tokenizer, mixed_ids=mixed_ids, **tokenizing

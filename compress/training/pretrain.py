@@ -107,7 +107,7 @@ def pretrain(request: Pretrain) -> Model:
     del tried
     with request.begin({"encoder": source}, student=recipe, unlabeled=[unlabeled.name, fingerprint.sha256()]) as stage:
         set_seed(compute.seed)
-        built = build_student(recipe, teachers["encoder"], tokenizer, lambda: unlabeled, seed=compute.seed).model
+        built, *_ = build_student(recipe, teachers["encoder"], tokenizer, lambda: unlabeled, seed=compute.seed)
         run = TrainingRun(stage.working, recipe.training, TASK, compute, request.progress, "Pre-training")
         outcomes = fit(
             built,
@@ -118,14 +118,23 @@ def pretrain(request: Pretrain) -> Model:
             teachers=teachers,
             keep_loss_modules=True,
         )
-        head = trained_head(detach_loss_modules(built), built)
-        masking, length = recipe.phases[-1].masking, outcomes[-1].max_length
-        metrics = _score(built, head, tokenizer, rows(held=True), run, masking, length) if head else ()
+        learned = detach_loss_modules(built) or nn.Module()
+        heads = [one for one in learned.modules() if isinstance(one, VocabularyHead)]
+        head = next((one for one in heads if one.tied[0] is input_embeddings(built)), None)
+        metrics = tuple[dict[str, Any], ...]()
+        written: Any
+        if head:
+            masking, length = recipe.phases[-1].masking, outcomes[-1].max_length
+            metrics = _score(built, head, tokenizer, rows(held=True), run, masking, length)
+            written, task = masked_lm(built.cpu(), head.cpu()), "fill-mask"
+        else:
+            written, task = built.cpu().base_model.eval(), "feature-extraction"
+            written.config = _without_task(built)
         notes = {key: value for key, value in summary(outcomes).items() if key not in SELECTION_NOTES}
         stage.write_model(
-            masked_lm(built.cpu(), head.cpu()) if head else body_of(built.cpu()),
+            written,
             tokenizer,
-            task="fill-mask" if head else "feature-extraction",
+            task=task,
             labels=(),
             recipe=resolved(recipe),
             data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
@@ -148,7 +157,7 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
         raise CompressError(
             f"the student {recipe.name!r} has no phase that comes before a task: one with text = 'pool' whose losses "
             "read neither logits nor labels and whose teacher, if they read one, is 'encoder'; students that have one: "
-            + ", ".join(known)
+            f"{', '.join(known)}"
         )
     refuse(
         (
@@ -183,8 +192,8 @@ def _score(
     Raises:
         CompressError: no token of these rows was masked.
     """
-    place = run.folder / WORK_FOLDER / PREPARED / "held-out.arrow"
-    rows = tokenized(place, held, tokenizer, max_length=length, task=TASK)
+    folder = run.folder / WORK_FOLDER / PREPARED
+    rows = tokenized(folder / "held-out.arrow", held, tokenizer, max_length=length, task=TASK)
     collate, masker = collator(tokenizer.pad_token_id or 0), Masker(tokenizer, masking)
     student.train(False)
     recorder = ActivationRecorder(student, frozenset({"hidden"}))
@@ -206,13 +215,6 @@ def _score(
     )
 
 
-def trained_head(loss_modules: nn.Module | None, student: PreTrainedModel) -> VocabularyHead | None:
-    """Return the student's vocabulary head among the modules of the losses; None without one."""
-    modules = loss_modules.modules() if loss_modules else ()
-    heads = (one for one in modules if isinstance(one, VocabularyHead))
-    return next((head for head in heads if head.tied[0] is input_embeddings(student)), None)
-
-
 @torch.no_grad()
 def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel:
     """Return the masked language model of the student's family with its body and this head, in eval mode.
@@ -223,8 +225,7 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
     Raises:
         CompressError: the family has none, or one with a head of another form (MobileBERT).
     """
-    kind = student.config.model_type
-    config = _without_task(student)
+    kind, config = student.config.model_type, _without_task(student)
     config.tie_word_embeddings = True
     refuse(
         (
@@ -234,15 +235,13 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
     )
     made: Any = AutoModelForMaskedLM.from_config(config).float().eval()  # type: ignore[no-untyped-call, unused-ignore]
     missing, _ = made.base_model.load_state_dict(student.base_model.state_dict(), strict=False)
-    inside = {id(module) for module in made.base_model.modules()}
-    outside = [module for module in made.modules() if id(module) not in inside]
-    output = made.get_output_embeddings()
-    dense = [module for module in outside if isinstance(module, nn.Linear) and module is not output]
-    norms = [module for module in outside if isinstance(module, nn.LayerNorm)]
-    same_form = [m.weight.shape for m in (*dense, *norms)] == [head.dense.weight.shape, head.norm.weight.shape]
-    if same_form and not missing and output.bias is not None:
-        dense[0].load_state_dict(head.dense.state_dict())
-        norms[0].load_state_dict(head.norm.state_dict())
+    output, inside = made.get_output_embeddings(), {*made.base_model.modules()}
+    theirs = [one for one in made.modules() if isinstance(one, nn.Linear | nn.LayerNorm) and one not in inside]
+    theirs, ours = [one for one in theirs if one is not output], [head.dense, head.norm]
+    forms = [[(type(one), one.weight.shape) for one in modules] for modules in (theirs, ours)]
+    if forms[0] == forms[1] and not missing and output.bias is not None:
+        for new, trained in zip(theirs, ours, strict=True):
+            new.load_state_dict(trained.state_dict())
         output.bias.copy_(head.bias)
         inputs = example_inputs(student)
         student.train(False)
@@ -254,13 +253,6 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
         f"the masked language model of the type {kind!r} has a head of another form than BERT's, which is what is "
         "trained here; use a student of another family, or one without masked language modelling"
     )
-
-
-def body_of(student: PreTrainedModel) -> PreTrainedModel:
-    """Return the student's encoder, without class labels in its config."""
-    body: Any = student.base_model
-    body.config = _without_task(student)
-    return cast(PreTrainedModel, body.eval())
 
 
 def check_form(student: PreTrainedModel, *, with_head: bool) -> None:

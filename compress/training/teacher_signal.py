@@ -22,11 +22,9 @@ from compress.errors import CompressError
 from compress.inference.batching import may_read_padding, padding_changes
 from compress.inference.compute import autocast
 from compress.models.batch import Batch, Outputs
-from compress.models.components import fixed_weights
+from compress.models.components import attention_layers, fixed_weights, has_heads, input_names
 from compress.models.manifest import is_whole, seal
-from compress.models.modeling import input_names
 from compress.models.networks import is_network
-from compress.models.prunable_units import attention_layers, has_heads
 from compress.progress import Advance, logger
 from compress.recipes import Choice
 from compress.training.training_data import Collator, batches_by_length
@@ -68,7 +66,9 @@ class ActivationRecorder:
         self.hidden = bool(wants & {"hidden", "first"})
         self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
         self.divides = not whole and not is_network(model.config.to_dict())
-        self.part_tokens = tokens_of_a_part(model)
+        # How many tokens of a training step cost as much on a CPU as running a batch in one part more.
+        linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
+        self.part_tokens = PART_TOKENS * sum(weights.numel() for weights in model.parameters()) / max(linear, 1)
         self._reads_padding = None if may_read_padding(model.config.to_dict()) else False
 
     def __call__(self, batch: Batch, forward: Any = None, *, records: bool = True) -> tuple[Tensor, Outputs]:
@@ -76,8 +76,7 @@ class ActivationRecorder:
 
         With ``records`` off that is the logits alone.
         """
-        run = partial(self._run, forward=forward, records=records)
-        parts = self._parts(batch)
+        run, parts = partial(self._run, forward=forward, records=records), self._parts(batch)
         groups = run_in_parts(run, batch.inputs(), parts) if parts else run(batch.inputs())
         (raw,), hidden, queries, keys, values = map(tuple, groups)
         return raw, Outputs(batch.answers(raw), hidden, queries, keys, values)
@@ -90,8 +89,7 @@ class ActivationRecorder:
         with ExitStack() as hooks:
             for layer in self.layers if records else ():
                 for into, projection in zip(seen.values(), layer.rows, strict=True):
-                    hook = projection.register_forward_hook(partial(_record, into, layer.size))
-                    hooks.callback(hook.remove)
+                    hooks.callback(projection.register_forward_hook(partial(_record, into, layer.size)).remove)
             raw = (forward or self.model)(**inputs, **wants_hidden)
         return [[raw.logits], getattr(raw, "hidden_states", None) or (), *seen.values()]
 
@@ -116,12 +114,6 @@ class ActivationRecorder:
 
 def _record(into: list[Tensor], head_size: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
     into.append(output.unflatten(-1, (-1, head_size)).transpose(1, 2))
-
-
-def tokens_of_a_part(model: nn.Module) -> float:
-    """Return how many tokens of a training step cost as much on a CPU as running a batch in one part more."""
-    linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
-    return PART_TOKENS * sum(parameter.numel() for parameter in model.parameters()) / max(linear, 1)
 
 
 def reads_padding(model: PreTrainedModel, inputs: dict[str, Tensor]) -> bool:
@@ -235,8 +227,8 @@ def write_first_states(
     if is_whole(path):
         return
     signal = LiveTeacher(teacher.to(device), frozenset({"first"}), precision)  # type: ignore[arg-type]
-    temporary = path.with_suffix(".tmp.npy")
-    shape = len(rows), teacher.config.num_hidden_layers + 1, teacher.config.hidden_size
+    temporary, config = path.with_suffix(".tmp.npy"), teacher.config
+    shape = len(rows), config.num_hidden_layers + 1, config.hidden_size
     states = np.lib.format.open_memmap(temporary, "w+", np.float16, shape)
     for batch in batches_by_length(rows, collate, batch_size, device):
         first = torch.stack([hidden[:, 0] for hidden in signal(batch, None).hidden], dim=1).cpu().half().numpy()

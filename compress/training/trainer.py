@@ -1,4 +1,4 @@
-"""Training loop: a transformers ``Trainer`` whose loss is a weighted sum of loss plug-ins.
+"""Training loop: a transformers ``Trainer`` whose loss is a weighted sum of loss plug-ins, and what it says meanwhile.
 
 Fine-tuning, pre-training, distillation and the recovery of pruned models all use it, with different rows, losses and
 teacher signals.
@@ -6,8 +6,10 @@ teacher signals.
 
 import inspect
 import math
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,23 +26,27 @@ from transformers import (
     PreTrainedModel,
     PrinterCallback,
     Trainer,
+    TrainerCallback,
     TrainerState,
     TrainingArguments,
     set_seed,
 )
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_utils import rotate_checkpoints
 
 from compress import plugins
-from compress.errors import refuse
+from compress.errors import CompressError, refuse
+from compress.files import write_json_lines
 from compress.host import few_kernels
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
 from compress.models.manifest import METRICS_NAME, is_whole, seal
+from compress.models.output_dir import work_title
+from compress.models.training_log import read_training
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
 from compress.tasks import NO_LABEL, Task
-from compress.training.monitoring import POINTS, Monitor, reporting
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.training_data import (
     Collator,
@@ -58,6 +64,17 @@ EVALUATION_SHARE = 0.25  # of the work of all training steps, that the evaluatio
 EVALUATED_AT_LEAST = 3
 PASSES_A_STEP = 3  # the work of a training step as forward passes: backwards is two
 LOSS_MODULES = "loss_modules"  # a submodule of the student while it trains, so that checkpoints hold it
+
+POINTS = 100  # lines of one training, beside those of its evaluations
+TENSORBOARD_FOLDER = "runs"  # the default of TensorBoard's own writer; transformers' is deleted with the checkpoints
+_TERM = "loss/"
+# What lines keep of the Trainer's history, beside the terms of the loss, and what they call it.
+_KEPT = {
+    "loss": "loss",
+    "learning_rate": "learning_rate",
+    "rows_per_second": "rows_per_second",
+    "eval_score": "validation",
+}
 
 
 @dataclass(frozen=True)
@@ -84,8 +101,8 @@ class Outcome:
     @property
     def noted(self) -> dict[str, Any]:
         """The manifest's notes on it: everything but the pruned units, which the shapes tell."""
-        noted = {key: value for key, value in asdict(self).items() if key != "masked"}
-        return {key: value for key, value in noted.items() if value or key != "precision_reason"}
+        without = {"masked"} if self.precision_reason else {"masked", "precision_reason"}
+        return {key: value for key, value in asdict(self).items() if key not in without}
 
 
 @dataclass(frozen=True)
@@ -158,7 +175,7 @@ def _score(prediction: Any, *, task: Task, metric: str | None) -> dict[str, floa
 class WeightedLoss(NamedTuple):
     """A loss: its weight, its function of student, teacher and batch, and the module that it trains, if any.
 
-    ``mean_over`` names what it is a mean over, of :func:`compress.training.training_data.counts_of`. ``computes_in`` is
+    ``mean_over`` names what it is a mean over, of :func:`compress.training.training_data.shares`. ``computes_in`` is
     ``float32``, or ``run`` for that of the training.
     """
 
@@ -182,9 +199,15 @@ def attach_losses(
             taken = choice.options.keys() & inspect.signature(learned).parameters
             trained.append(learned(model, teacher, **{name: choice.options[name] for name in taken}))
             modules[f"{number}_{choice.name.replace('-', '_')}"] = trained[0]
-        function = partial(plugin.function, **choice.options)
-        kinds = (getattr(module, "MEAN_OVER", "answers"), getattr(module, "COMPUTES_IN", "float32"))
-        losses.append(WeightedLoss(choice.weight, function, trained, *kinds))
+        losses.append(
+            WeightedLoss(
+                choice.weight,
+                partial(plugin.function, **choice.options),
+                trained,
+                mean_over=getattr(module, "MEAN_OVER", "answers"),
+                computes_in=getattr(module, "COMPUTES_IN", "float32"),
+            )
+        )
     if modules:
         model.add_module(LOSS_MODULES, modules.to(model.device))
     return losses
@@ -337,8 +360,8 @@ class DistillationTrainer(Trainer):
         self.add_callback(self.monitor)
         self.reads_teacher = bool(needs_of(objective.losses) & ({"logits"} | LIVE))
         # Modifiers look at the activations of a pass, or draw at random in each: they see the batch as a whole.
-        whole = objective.modifier is not None
-        self.student = ActivationRecorder(model, needs_of_student(objective.losses), whole=whole)
+        has_modifier = objective.modifier is not None
+        self.student = ActivationRecorder(model, needs_of_student(objective.losses), whole=has_modifier)
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
         refuse((not learning, "frozen names all parts of the student, so that nothing learns; leave a part out"))
         self.anchor = min(learning, key=lambda parameter: parameter.numel())
@@ -433,13 +456,16 @@ class DistillationTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         rows: Any = self.train_dataset
         order = EpochSampler(self.args.train_batch_size, column(rows, "length"), seed=self.args.seed)
-        batches = ProcessBatches(order, self.args.train_batch_size, drop_last=False)
-        pinned = self.args.dataloader_pin_memory
-        loader: Any = DataLoader(rows, batch_sampler=batches, collate_fn=self.data_collator, pin_memory=pinned)
-        divided = prepare_data_loader(  # into one part, as it is already
+        loader: Any = DataLoader(
+            rows,
+            batch_sampler=ProcessBatches(order, self.args.train_batch_size, drop_last=False),
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        loader = prepare_data_loader(  # into one part, as it is already
             loader, self.args.device, num_processes=1, process_index=0, put_on_device=True, non_blocking=True
         )
-        return cast(DataLoader[Any], divided)
+        return cast(DataLoader[Any], loader)
 
 
 def last_whole_checkpoint(directory: Path) -> Path | None:
@@ -447,10 +473,11 @@ def last_whole_checkpoint(directory: Path) -> Path | None:
 
     The best one so far must be there too: the training ends with the better of it and what follows.
     """
-    states = {path: _state(path) for path in directory.glob("checkpoint-*") if is_whole(path)}
-    steps = {None, *(state.global_step for state in states.values())}
-    usable = [path for path, state in states.items() if state.best_global_step in steps]
-    return max(usable, key=lambda path: states[path].global_step, default=None)
+    states = {
+        _state(path).global_step: (path, _state(path)) for path in directory.glob("checkpoint-*") if is_whole(path)
+    }
+    usable = [step for step, (_, state) in states.items() if state.best_global_step in {None, *states}]
+    return states[max(usable)][0] if usable else None
 
 
 def _state(checkpoint: Path) -> Any:
@@ -498,10 +525,9 @@ def train(
     trainer.release()
     state, best = trainer.state, trainer.state.best_metric
     finite = all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
-    diverged = not finite or selection and not math.isfinite(math.nan if best is None else best)
     refuse(
         (
-            diverged,
+            not finite or selection and (best is None or not math.isfinite(best)),
             f"training diverged: the validation score is {best}; lower training.learning_rate in the recipe",
         )
     )
@@ -528,3 +554,124 @@ def train(
         precision_reason=run.precision_reason,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+class Monitor(TrainerCallback):
+    """Sums loss terms, rows and seconds, writes them as lines, and shows how far the training is.
+
+    The lines are the Trainer's own history, which its checkpoints hold, and are written anew with each: a resumed
+    training replaces what was written of steps that are done again.
+
+    Args:
+        path: file to write.
+        losses: of the training, in their order.
+        title: of the training, for :meth:`on_save`.
+    """
+
+    def __init__(self, path: Path, losses: Sequence[Choice], title: str = "") -> None:
+        self.path, self.title = path, title
+        self.advance: Callable[[int], None] = lambda steps: None
+        self.choose_threads: Callable[[], None] = lambda: None
+        self.names = [loss.name for loss in losses]
+        if len({*self.names}) < len(self.names):
+            self.names = [f"{number}-{name}" for number, name in enumerate(self.names, 1)]
+        self.terms: Tensor | None = None
+        self.steps, self.rows, self.seconds = 0, 0, 0.0
+
+    def add(self, terms: Sequence[Tensor], rows: int) -> None:
+        """Add a step's weighted terms, which stay on their device until a line is due, and its rows in this process."""
+        self.rows += rows
+        values = torch.stack([term.detach().float() for term in terms])
+        self.terms = values if self.terms is None else self.terms + values
+
+    def on_step_begin(self, *given: Any, **named: Any) -> None:
+        self.begin = time.monotonic()
+
+    def on_step_end(self, *given: Any, **named: Any) -> None:
+        self.steps += 1
+        self.seconds += time.monotonic() - self.begin
+        self.advance(1)
+        self.choose_threads()
+
+    def since_last(self) -> dict[str, Any]:
+        """Return the mean terms, and the rows a second of steps alone, without evaluations and checkpoints."""
+        if self.terms is None:
+            return {}
+        rows = processes.total(self.terms.new_tensor(self.rows, dtype=torch.float64)).item()
+        means = (processes.total(self.terms) / processes.active() / max(self.steps, 1)).tolist()
+        terms = {f"{_TERM}{name}": mean for name, mean in zip(self.names, means, strict=True)}
+        found = {"rows_per_second": rows / max(self.seconds, 1e-9), **terms}
+        self.terms, self.steps, self.rows, self.seconds = None, 0, 0, 0.0
+        return found
+
+    def on_log(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        if state.is_world_process_zero:
+            write_json_lines(self.path, filter(None, map(_line, state.log_history)))
+
+    def on_save(self, args: Any, state: Any, control: Any, **named: Any) -> None:
+        """Say how far it is, after the evaluation: ``step 400 of 2,000: validation 0.8812 (best)``."""
+        known: dict[str, float] = {key: value for entry in state.log_history for key, value in entry.items()}
+        said = f": loss {known['loss']:.4f}" if "loss" in known else ""
+        if "eval_score" in known:
+            best = " (best)" if state.best_global_step == state.global_step else ""
+            said = f": validation {known['eval_score']:.4f}{best}"
+        if state.is_world_process_zero:
+            logger.info("%s: step %s of %s%s", self.title, f"{state.global_step:,}", f"{state.max_steps:,}", said)
+
+
+def _line(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a line says of an entry of the Trainer's history; None for its summary at the end."""
+    said = {_KEPT.get(key, key): value for key, value in entry.items() if key in _KEPT or _TERM in key}
+    # JSON has no NaN.
+    rounded = {key: float(f"{value:.6g}") if math.isfinite(value) else None for key, value in said.items()}
+    return {"step": entry["step"], **rounded} if said else None
+
+
+def join_logs(folders: Mapping[str, Path], output: Path) -> None:
+    """Join the lines of a training's parts, each with the name of its part where there are several.
+
+    A damaged log is said and left out: it is no reason to train again.
+    """
+    lines: list[dict[str, Any]] = []
+    for name, folder in folders.items():
+        part = {"phase": name} if len(folders) > 1 else {}
+        try:
+            lines += [{**part, **line} for line in read_training(folder).lines]
+        except CompressError as error:
+            logger.warning("%s", error)
+    write_json_lines(output / METRICS_NAME, lines)
+
+
+@contextmanager
+def reporting(trainer: Trainer, tracker: str | None, begun: int) -> Iterator[None]:
+    """Report what the block trains as a run named after the output and the phase; None reports nothing.
+
+    Args:
+        begun: steps that a resumed training has behind it; TensorBoard shows what is done again once.
+    """
+    if tracker is None:
+        yield
+        return
+    trainer.args.run_name = work_title(Path(trainer.args.output_dir or ""))
+    trainer.args.project = "compress"  # of trackio alone; others have a variable for it
+    callback: Any = INTEGRATION_TO_CALLBACK[tracker]()
+    if tracker == "tensorboard" and trainer.is_world_process_zero():
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = Path(os.environ.get("TENSORBOARD_LOGGING_DIR", TENSORBOARD_FOLDER)).expanduser()
+        callback.tb_writer = SummaryWriter(str(folder / trainer.args.run_name), purge_step=begun + 1)
+    if tracker == "mlflow":  # its file store cannot keep loss as a file and as the folder of its terms
+        log = callback.on_log
+        callback.on_log = lambda *given, logs, **named: log(
+            *given, logs={key.replace("/", "_"): value for key, value in logs.items()}, **named
+        )
+    ours = tracker != "wandb" or callback._wandb.run is None
+    trainer.add_callback(callback)
+    try:
+        yield
+    finally:
+        # Also after an error, else the next training of a study would report to this one's run.
+        if tracker != "wandb":
+            callback.on_train_end(trainer.args, trainer.state, trainer.control)
+        elif ours:  # the integration leaves its run open
+            callback._wandb.finish()

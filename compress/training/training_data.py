@@ -21,7 +21,7 @@ from torch.utils.data import BatchSampler, Sampler
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from compress import plugins
-from compress.data import Example, TextSource, among, row_key
+from compress.data import Example, TextSource, among, grouped_split, row_key
 from compress.data.examples import batched
 from compress.data.sources import is_spread
 from compress.data.tokenization import encode, pad
@@ -37,6 +37,7 @@ from compress.tasks import NO_LABEL, Task
 ENCODED_ROWS = 4096
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
+CONTROL_HELD_OUT_SHARE = 0.1  # of gold rows
 BATCHES_SORTED = 50  # at a time
 
 # An example and a random generator -> a variant of it, or the example itself where there is none.
@@ -122,10 +123,10 @@ def check_held_out(
         rows: how many there are, as :func:`held_out` takes them.
         has_others: whether there are other rows to train on.
     """
-    found = {False} if has_others else set[bool]()
+    wanted = {True} if has_others else {True, False}
     for example in pool:
-        found.add(held_out(example, rows))
-        if len(found) == 2:
+        wanted.discard(held_out(example, rows))
+        if not wanted:
             return
     raise CompressError(f"{pool.name} has {rows:,} rows, too few different ones to hold some out; {remedy}")
 
@@ -185,8 +186,8 @@ def augmented(
         teacher: whose embeddings and special tokens an augmenter may use, with its ``tokenizer``.
         held_out: tells rows that no variant may be, and of which none is made.
     """
-    augmenter = plugins.find("augmenters", augmentation.by.name).function
-    vary = augmenter(teacher, tokenizer, source, **augmentation.by.options)
+    by = augmentation.by
+    vary = plugins.find("augmenters", by.name).function(teacher, tokenizer, source, **by.options)
     return AugmentedSource(source, vary, augmentation.copies, seed, held_out, originals)
 
 
@@ -246,13 +247,35 @@ class TrainingData:
         return itertools.chain(pool, self.gold.rows() if text != "pool" else ())
 
 
+def with_selection(
+    pool: LabelledPool | None, gold: Gold, validation: Gold, task: Task, metric: str | None, seed: int
+) -> TrainingData:
+    """Return the rows to train on, and those to select by: of validation, of the pool or of the gold rows.
+
+    Args:
+        pool: text with the teacher's logits; None for a control.
+        seed: of the draw of gold rows.
+    """
+    if validation.examples:
+        selection = Selection(list(validation.rows()), "validation", metric)
+        return TrainingData(pool.labelled if pool else None, gold, selection)
+    if pool:
+        return TrainingData(pool.part(held=False).labelled, gold, agreement_rows(pool, task))
+    labels = dict(zip(gold.examples, gold.labels, strict=True))
+    kept, held = (
+        Gold(part, [labels[example] for example in part])
+        for part in grouped_split(gold.examples, CONTROL_HELD_OUT_SHARE, seed=seed)
+    )
+    return TrainingData(None, kept, Selection(list(held.rows()), "slice of train", metric))
+
+
 def agreement_rows(pool: LabelledPool, task: Task) -> Selection:
     """Return held-out pool rows labelled with the teacher's predictions, to select without gold labels."""
     check_held_out(pool, pool.rows, has_others=True)
     held = list(pool.part(held=True).labelled())
     predicted = task.pseudo_labels([cast(np.ndarray, row.logits) for row in held])
-    rows = [TrainingRow(row.example, None, label) for row, label in zip(held, predicted, strict=True)]
-    teacher = "labels" if any(not directory.teacher_sha256 for directory in pool.labels) else "teacher"
+    rows = [TrainingRow(row.example, label=label) for row, label in zip(held, predicted, strict=True)]
+    teacher = "teacher" if all(directory.teacher_sha256 for directory in pool.labels) else "labels"
     return Selection(rows, f"held-out pool (agreement with the {teacher})", None)
 
 
@@ -275,9 +298,9 @@ def tokenized(
     if not is_whole(path):
         temporary = path.with_suffix(".tmp")
         tables = _tables(rows, tokenizer, max_length, task, mixed_ids)
-        head = next(tables)
-        with pa.ipc.new_stream(str(temporary), head.schema) as writer:
-            for table in itertools.chain([head], tables):
+        first = next(tables)
+        with pa.ipc.new_stream(str(temporary), first.schema) as writer:
+            for table in itertools.chain([first], tables):
                 writer.write_table(table)
         temporary.replace(path)
         seal(path)
@@ -382,10 +405,9 @@ class Masker:
 
     def __call__(self, batch: Batch) -> Batch:
         """Return the batch with masked ``input_ids`` and the original ids as ``targets`` ``[B, T]``."""
-        ids = batch.input_ids.cpu()  # where transformers draws
+        device, ids = batch.input_ids.device, batch.input_ids.cpu()  # where transformers draws
         special = (batch.attention_mask.cpu() == 0) | torch.isin(ids, self.special_ids)
         masked, targets = self.collator.torch_mask_tokens(ids.clone(), special)
-        device = batch.input_ids.device
         return replace(batch, input_ids=masked.to(device), targets=targets.to(device))
 
 
@@ -434,23 +456,6 @@ class ProcessBatches(BatchSampler):
             yield batch[processes.rank() :: processes.active()] or batch[:1]
 
 
-def counts_of(batch: Batch) -> dict[str, int | Tensor]:
-    """Return how many there are in a batch of what losses are means over.
-
-    ``answers``: texts, or words of a tagger; ``texts``; ``tokens`` and ``pairs`` of tokens without padding; ``labels``:
-    answers with a gold label; ``targets``: masked tokens.
-    """
-    lengths, labels, targets = batch.attention_mask.sum(dim=1), batch.labels, batch.targets
-    return {
-        "answers": len(batch.input_ids) if batch.words is None else batch.words.sum(),
-        "texts": len(batch.input_ids),
-        "tokens": lengths.sum(),
-        "pairs": lengths.square().sum(),
-        "labels": 0 if labels is None else ((labels != NO_LABEL) & ~labels.isnan()).sum(),
-        "targets": 0 if targets is None else (targets != NO_TARGET).sum(),
-    }
-
-
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Replace every gradient by the mean over the processes.
 
@@ -472,14 +477,23 @@ def shares(batch: Batch, *, step: int, batch_size: int, rows: int) -> dict[str, 
     """Return the share of this process in what the batch of all processes holds, times their number.
 
     The mean over processes of their losses, each times the share in what it is a mean over, is the loss of the whole
-    batch.
+    batch. Losses are means over ``answers`` (texts, or words of a tagger), ``texts``, ``tokens`` and ``pairs`` of
+    tokens without padding, ``labels`` (answers with a gold label) or ``targets`` (masked tokens).
 
     Args:
         step: optimiser steps before this one.
         batch_size: rows a step, of all processes.
         rows: rows an epoch.
     """
-    own = counts_of(batch)
+    lengths, labels, targets = batch.attention_mask.sum(dim=1), batch.labels, batch.targets
+    own: dict[str, int | Tensor] = {
+        "answers": len(batch.input_ids) if batch.words is None else batch.words.sum(),
+        "texts": len(batch.input_ids),
+        "tokens": lengths.sum(),
+        "pairs": lengths.square().sum(),
+        "labels": 0 if labels is None else ((labels != NO_LABEL) & ~labels.isnan()).sum(),
+        "targets": 0 if targets is None else (targets != NO_TARGET).sum(),
+    }
     counts = torch.stack([torch.as_tensor(n, dtype=torch.float64).to(batch.input_ids.device) for n in own.values()])
     if step % math.ceil(rows / batch_size) * batch_size + processes.rank() >= rows:  # no row of a last batch is its own
         counts.zero_()

@@ -20,9 +20,8 @@ from compress.evaluation.metrics import probabilities
 from compress.inference.batching import logits_of, open_runtime
 from compress.inference.compute import Compute
 from compress.inference.predict import load
-from compress.models.fitted_rows import check_unseen
 from compress.models.manifest import ONNX_NAME, Manifest
-from compress.models.model_dir import Model
+from compress.models.model_dir import Model, check_unseen
 from compress.models.output_dir import finish
 from compress.requests.compression import calibrate, export, quantize
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, onnx_directory, torch_directory, write

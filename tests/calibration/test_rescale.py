@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from compress.calibration.scaling import UNCHANGED, Scaling, last_layer, rescale_graph, rescale_torch
+from compress.calibration.calibrate import UNCHANGED, Scaling, last_layer, rescale_graph, rescale_torch
 from compress.errors import CompressError
 from compress.inference.batching import open_runtime
 from compress.models.components import example_inputs

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from compress.calibration import scaling
-from compress.calibration.scaling import (
+from compress.calibration import calibrate as scaling
+from compress.calibration.calibrate import (
     UNCHANGED,
     Scaling,
     best_calibration,

@@ -23,9 +23,8 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.inference.runners import Speed, load_runner
-from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
-from compress.models.model_dir import Model
+from compress.models.model_dir import CascadeDir, Model, open_model
 from compress.models.output_dir import finish
 from compress.recipes import BenchmarkSettings
 from compress.requests.compression import cascade, export, quantize

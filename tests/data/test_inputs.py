@@ -14,7 +14,7 @@ import pandas
 import pyarrow
 import pytest
 
-from compress.data import Example, load_labelled_data, load_rows, open_rows, open_text
+from compress.data import Example, load_rows, open_rows, open_text
 from compress.errors import CompressError
 
 pytestmark = pytest.mark.fast
@@ -130,9 +130,10 @@ def test_integers_and_missing_values_of_frames() -> None:
 
 def test_the_labelled_rows_of_a_stage(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        data = load_labelled_data(RECORDS, pandas.DataFrame(RECORDS), {"label_column": "verdict"}, metric="f1")
-    assert data.train == data.validation == [Example(text, None, label) for text, label in ROWS]
-    assert data.metric == "f1" and load_labelled_data(None, None, {}).train == []
+        train = load_rows(RECORDS, role="train", label_column="verdict")
+        validation = load_rows(pandas.DataFrame(RECORDS), role="validation", label_column="verdict")
+    assert train == validation == [Example(text, None, label) for text, label in ROWS]
+    assert load_rows(None, role="train") == []
     assert caplog.messages == [
         "train: train (list): list, text = review, label = verdict",
         "validation: validation (DataFrame): table, text = review, label = verdict",

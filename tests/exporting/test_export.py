@@ -19,8 +19,8 @@ from compress import plugins
 from compress.errors import CompressError, interruptions, system_fault
 from compress.exporting.export import NoGraph, exporter_for, padded_example, stock_config
 from compress.exporting.onnx_graph import operator_counts
+from compress.models.components import input_names
 from compress.models.model_dir import Model
-from compress.models.modeling import input_names
 from compress.requests.compression import export
 from tests.support.tiny import (
     HEADS,

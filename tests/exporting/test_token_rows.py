@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForTokenClassification
 
 from compress.exporting.onnx_graph import module_of
+from compress.models.components import input_names
 from compress.models.model_dir import Model
-from compress.models.modeling import input_names
 from compress.requests.compression import export
 from tests.support.tiny import LAYERS, PRUNABLE, classifier, load, onnx_directory, write
 

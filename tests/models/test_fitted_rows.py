@@ -8,9 +8,8 @@ import pytest
 
 from compress.data import Example, check_roles
 from compress.errors import CompressError
-from compress.models.fitted_rows import check_unseen, tell_seen
 from compress.models.manifest import Manifest
-from compress.models.model_dir import Model
+from compress.models.model_dir import Model, check_unseen, tell_seen
 from compress.models.output_dir import finish
 from tests.support.tiny import classifier, write
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from compress.models.components import heads_per_layer
 from compress.models.model_dir import Model
 from compress.models.modeling.pruned import kept_heads
-from compress.models.prunable_units import heads_per_layer
 from compress.surgery.unit_masks import mask_hooks
 from tests.support.pruning import pruned
 from tests.support.tiny import PRUNABLE, classifier, load, physical_layers, write

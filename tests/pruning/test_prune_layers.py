@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from compress.models.prunable_units import heads_per_layer
+from compress.models.components import heads_per_layer
 from compress.training import phases as phases_module
 from tests.support.pruning import content, pruned
 from tests.support.tiny import classifier, load, write

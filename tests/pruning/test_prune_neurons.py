@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from compress.models.components import ffn_widths
 from compress.models.model_dir import Model
-from compress.models.prunable_units import ffn_widths
 from tests.support.pruning import content, curve, pruned
 from tests.support.tiny import PRUNABLE, classifier, load, physical_layers, write
 from tests.support.training_data import train_rows

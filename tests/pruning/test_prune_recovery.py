@@ -13,8 +13,8 @@ import torch
 
 from compress.data import Example
 from compress.inference.compute import Compute
+from compress.models.components import ffn_widths, heads_per_layer
 from compress.models.modeling.pruned import kept_heads
-from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.training import phases as phases_module
 from compress.training.training_data import EpochSampler
 from tests.support.labelling import label

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
-from compress.models.prunable_units import ffn_widths, heads_per_layer
+from compress.models.components import ffn_widths, heads_per_layer
 from compress.pruning import prune as prune_module
 from tests.support.pruning import content, curve, pruned, timed
 from tests.support.tiny import load

@@ -13,8 +13,7 @@ from compress.cascades import cascade as cascade_stage
 from compress.evaluation.metrics import ACCURACY
 from compress.inference.compute import Compute
 from compress.inference.runners import Speed
-from compress.models.cascade_dir import CascadeDir, open_model
-from compress.models.model_dir import Model
+from compress.models.model_dir import CascadeDir, Model, open_model
 from compress.searching import joining
 from compress.searching.joining import TEACHER, Joined, _of_front, join
 from compress.searching.making import ValidationRows

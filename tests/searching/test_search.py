@@ -20,9 +20,8 @@ from compress.cli import execute
 from compress.data import Example, describe_rows
 from compress.errors import CompressError
 from compress.inference.runners import Speed
-from compress.models.cascade_dir import CascadeDir, open_model
 from compress.models.manifest import Manifest
-from compress.models.model_dir import Model
+from compress.models.model_dir import CascadeDir, Model, open_model
 from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
 from compress.requests import FileList

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from compress.models.components import ffn_widths, heads_per_layer
 from compress.models.model_dir import Model
-from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.pruning import prune as prune_module
 from compress.requests.compression import prune
 from tests.support.tiny import load

@@ -26,13 +26,13 @@ from transformers import (
 )
 
 from compress.data.examples import Example
+from compress.models.components import has_units
 from compress.models.model_dir import Model
 from compress.models.modeling.pruned import to_pruned
 from compress.models.networks.bilstm.model import BiLSTMForSequenceClassification
 from compress.models.networks.cnn.model import CNNForSequenceClassification
 from compress.models.networks.ngram.model import NGramForSequenceClassification
 from compress.models.networks.small import SmallModel
-from compress.models.prunable_units import has_units
 from compress.models.saving import save_model
 from compress.surgery.remove import remove_heads, remove_neurons
 from tests.support import MODELS_FOLDER

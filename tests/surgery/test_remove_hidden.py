@@ -18,10 +18,10 @@ from transformers import (
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.models.batch import Batch
+from compress.models.components import heads_per_layer
 from compress.models.model_dir import Model
 from compress.models.modeling.families import PRUNED_FIELDS, head_size_of
 from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
-from compress.models.prunable_units import heads_per_layer
 from compress.models.saving import describe_architecture
 from compress.pruning.scoring import hidden_importance
 from compress.requests.compression import export

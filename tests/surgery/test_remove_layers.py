@@ -12,10 +12,10 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
 from compress.models.batch import Batch
+from compress.models.components import ffn_widths, heads_per_layer, kept_layers
 from compress.models.modeling.families import PRUNABLE as FAMILY
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
-from compress.models.prunable_units import ffn_widths, heads_per_layer, kept_layers
 from compress.models.saving import describe_architecture
 from compress.pruning.scoring import choose_removed_layers, value_of
 from compress.surgery.remove import removable_layers, remove_heads, remove_layers, remove_neurons, skipped

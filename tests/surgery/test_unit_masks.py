@@ -10,10 +10,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.errors import CompressError
 from compress.exporting.export import padded_example
-from compress.models.components import example_inputs
+from compress.models.components import attention_layers, example_inputs, ffn_widths, heads_per_layer, units_of
 from compress.models.modeling.families import layers_of
 from compress.models.modeling.pruned import kept_heads
-from compress.models.prunable_units import attention_layers, ffn_widths, heads_per_layer, units_of
 from compress.surgery.remove import remove_heads, remove_neurons
 from compress.surgery.unit_masks import mask_hooks, mask_lowest, normalised
 from tests.support.tiny import (

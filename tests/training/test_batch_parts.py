@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from compress.models.batch import Batch
-from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
+from compress.training.teacher_signal import ActivationRecorder, of_like_lengths
 from tests.inference.test_batching import KINDS
 from tests.support import tiny
 from tests.support.tagging import tagger
@@ -123,9 +123,9 @@ def test_parts_cost_least() -> None:
 
 def test_a_part_costs_what_all_parameters_do_beside_the_products() -> None:
     """Wide vocabularies make parts dear, wide layers cheap; 384 x 6 with 30,522 tokens is worth 84 tokens."""
-    layer = torch.nn.Linear(100, 50, bias=False)
-    model = torch.nn.Sequential(torch.nn.Embedding(150, 100), layer)
-    assert tokens_of_a_part(model) == 40 * (150 + 50) / 50
+    model = tiny.classifier("bert")
+    linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
+    assert ActivationRecorder(model, frozenset()).part_tokens == 40 * model.num_parameters() / linear
 
 
 def test_what_sees_the_whole_batch_is_not_divided() -> None:

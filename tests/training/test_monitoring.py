@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from compress.recipes import Choice
-from compress.training import monitoring
-from compress.training.monitoring import Monitor
+from compress.training import trainer
+from compress.training.trainer import Monitor
 
 
 def test_the_short_batch_of_a_pass_counts_the_rows_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, clock = Monitor(tmp_path / "metrics.jsonl", [Choice("kl")]), iter(range(10))
-    monkeypatch.setattr(monitoring.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(trainer.time, "monotonic", lambda: float(next(clock)))
     for rows in (32, 8):  # of a second each
         log.on_step_begin()
         log.add([torch.tensor(3.0)], rows)

@@ -18,8 +18,8 @@ from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
 from compress.models.batch import NO_TARGET, Batch
+from compress.models.components import attention_layers
 from compress.models.modeling.families import layers_of
-from compress.models.prunable_units import attention_layers
 from compress.recipes import Choice, Phase, StudentRecipe, Vocabulary
 from compress.tasks import default
 from compress.training import phases, teacher_signal

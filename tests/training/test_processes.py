@@ -22,7 +22,7 @@ from compress.models.batch import Batch
 from compress.models.model_dir import Model
 from compress.recipes import Choice, Phase
 from compress.training.phases import check_batch_sizes
-from compress.training.training_data import ProcessBatches, average_gradients, counts_of, shares
+from compress.training.training_data import ProcessBatches, average_gradients, shares
 from tests.support.forked import run_in_two
 from tests.support.tagging import conllu, sentences, tagger
 from tests.support.tiny import classifier, write
@@ -251,7 +251,8 @@ def test_shares_count_what_a_loss_is_a_mean_over(of_two: None) -> None:
 
 
 def test_every_loss_says_what_it_is_a_mean_over() -> None:
-    counts = counts_of(Batch(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)))
+    batch = Batch(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long))
+    counts = shares(batch, step=0, batch_size=1, rows=1)
     for name in plugins.names("losses"):
         assert getattr(plugins.find("losses", name).load(), "MEAN_OVER", "answers") in counts
 

@@ -19,7 +19,7 @@ from compress.models.output_dir import work_title
 from compress.recipes import Choice, Phase
 from compress.requests.studying import Run
 from compress.studies.run import Study
-from compress.training import monitoring
+from compress.training import trainer
 from compress.training.trainer import DistillationTrainer
 from tests.support.pruning import pruned
 from tests.support.training_data import (
@@ -60,7 +60,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: present if name in TRACKERS else find(name))
     for name in ("trackio", "mlflow"):
-        monkeypatch.setitem(monitoring.INTEGRATION_TO_CALLBACK, name, Recorder)
+        monkeypatch.setitem(trainer.INTEGRATION_TO_CALLBACK, name, Recorder)
     monkeypatch.chdir(tmp_path)
     return found
 

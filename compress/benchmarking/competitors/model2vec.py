@@ -41,7 +41,7 @@ def build(directory: Path, model: Model, train: Sequence[Example], gold: np.ndar
         raise Unavailable(
             f"model2vec cannot distil here ({error}); type pip install '{REQUIRES['model2vec']}'"
         ) from None
-    from compress.models.prunable_units import has_heads
+    from compress.models.components import has_heads
 
     loaded: Any = model.load()
     if not has_heads(loaded):

@@ -17,8 +17,8 @@ from compress.benchmarking.competitors import TOKENIZERS, link_model, token_runn
 from compress.data.examples import Example
 from compress.errors import Unavailable, first_line
 from compress.inference.runners import LoadedModel
+from compress.models.components import input_names
 from compress.models.model_dir import Model
-from compress.models.modeling import input_names
 
 REQUIRES = {"openvino": "openvino>=2026.4", "nncf": "nncf>=3.4", **TOKENIZERS}
 DEVICES = ("cpu",)
@@ -32,7 +32,7 @@ def build(directory: Path, model: Model, train: Sequence[Example], gold: np.ndar
     import openvino
     import torch
 
-    from compress.models.prunable_units import has_heads
+    from compress.models.components import has_heads
 
     link_model(directory, model, weights=False)
     loaded: Any = model.load()

@@ -66,11 +66,13 @@ def _list_table(name: str, items: Sequence[Any], labelled: bool, wanted: Sequenc
     pairs, digest = isinstance(first, tuple | list), hashlib.sha256()
     for item in items:
         digest.update(repr(item).encode("utf-8", "backslashreplace") + b"\n")
-
-    def records() -> Iterator[tuple[int, Any]]:
-        return ((n, _pair(name, item, labelled) if pairs else _plain(item)) for n, item in enumerate(items, start=1))
-
-    return records_table(name, "list", records, wanted, place=f"list:{digest.hexdigest()}")
+    return records_table(
+        name,
+        "list",
+        lambda: enumerate((_pair(name, item, labelled) if pairs else _plain(item) for item in items), start=1),
+        wanted,
+        place=f"list:{digest.hexdigest()}",
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -135,19 +137,16 @@ def read_hub(name: str, role: str, wanted: Sequence[str]) -> Table:
     parts = repository.split("/")
     attempts = [(repository, None), (parts[0], parts[1])] if len(parts) == 2 else [("/".join(parts[:2]), parts[2])]
     stream = _load(name, attempts, role, split)
-    place = f"hub:{repository}:{stream.split}"
-    return _stream_table(name, f"hub, split {stream.split}", stream, wanted, place)
+    return _stream_table(name, f"hub, split {stream.split}", stream, wanted, f"hub:{repository}:{stream.split}")
 
 
 def _stream_table(name: str, form: str, stream: Any, wanted: Sequence[str], place: str) -> Table:
-    """Return an ``IterableDataset`` of the library ``datasets`` as a table."""
-
     def records() -> Iterator[tuple[int, Any]]:
         try:
             yield from enumerate(stream, start=1)
         except Exception as error:
-            reason = first_line(error)
-            raise CompressError(f"The data set {name!r} broke off ({reason}): go online and try again.") from None
+            fault = f"The data set {name!r} broke off ({first_line(error)}): go online and try again."
+            raise CompressError(fault) from None
 
     first = [record for _, record in itertools.islice(records(), _LOOKED_AT)]
     classes = dict(class_names(stream.features.to_dict() if stream.features else {}))
@@ -188,9 +187,8 @@ def hub_is_reachable() -> bool:
     """Say whether the hub's host has an address; its client would retry for half a minute to find out."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True
-    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
     try:
-        socket.getaddrinfo(host, 443)
+        socket.getaddrinfo(urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname, 443)
     except OSError:
         return False
     return True

@@ -135,9 +135,14 @@ class Lines:
                     text = line.decode()
                 except UnicodeDecodeError as error:
                     text = line.decode("cp1252", errors="replace")
-                    place = f"line {number} has the byte 0x{line[error.start]:02x} at position {error.start + 1}"
-                    fault = "which is neither UTF-8 nor Windows-1252; convert the file to UTF-8."
-                    refuse((_CONTROL.search(text), f"{self.name} is not text: {place}, {fault}"))
+                    refuse(
+                        (
+                            _CONTROL.search(text),
+                            f"{self.name} is not text: line {number} has the byte 0x{line[error.start]:02x} at "
+                            f"position {error.start + 1}, which is neither UTF-8 nor Windows-1252; convert the file "
+                            "to UTF-8.",
+                        )
+                    )
                     self.notes[_AS_1252] += 1
                 yield text.rstrip("\r\n") + "\n"
 
@@ -171,8 +176,13 @@ class Unzipped(io.RawIOBase):
             kind = "truncated" if isinstance(error, EOFError) else "damaged"
             raise CompressError(f"{self._name} is a {kind} gzip file: download or write it again.") from None
         self._left -= count
-        fault = f"{self._name} holds more than {LARGEST_RATIO} times its own size, which text does not"
-        refuse((self._left < 0, f"{fault}: unzip it first if that is meant."))
+        refuse(
+            (
+                self._left < 0,
+                f"{self._name} holds more than {LARGEST_RATIO} times its own size, which text does not: unzip it "
+                "first if that is meant.",
+            )
+        )
         return count
 
     def close(self) -> None:

@@ -90,8 +90,12 @@ def read_table(
     kind = format or _sniff_format(head, suffix)
     if kind != "json":
         lines.longest = text_limit_bytes()
-        old_mac = len(head) == 1 and "\r" in head[0].strip()
-        refuse((old_mac, f"{lines.name} ends its lines with CR alone: write it with LF or CRLF."))
+        refuse(
+            (
+                len(head) == 1 and "\r" in head[0].strip(),
+                f"{lines.name} ends its lines with CR alone: write it with LF or CRLF.",
+            )
+        )
     if kind == "json":
         table = read_json_file(lines, role, wanted)
     elif kind == "jsonl":
@@ -136,13 +140,16 @@ def split_of(name: str) -> str | None:
 
 def read_json_lines(lines: Lines, wanted: Sequence[str]) -> Table:
     """One JSON object (or array of cells, or string) a line."""
-
-    def records() -> Iterator[tuple[int, Any]]:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield number, parse_json(line, f"{lines.name}, line {number}", halves=True)
-
-    return records_table(lines.name, "jsonl", records, wanted)
+    return records_table(
+        lines.name,
+        "jsonl",
+        lambda: (
+            (number, parse_json(line, f"{lines.name}, line {number}", halves=True))
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ),
+        wanted,
+    )
 
 
 def read_json_file(lines: Lines, role: str, wanted: Sequence[str]) -> Table:
@@ -215,8 +222,7 @@ def _of_lists(name: str, content: dict[str, list[Any]], splits: Sequence[str]) -
 
 def _text_of_record(record: Any) -> Any:
     fields = record if isinstance(record, dict) else {}
-    text = next((value for key, value in fields.items() if usual(key) in (*TEXT_COLUMNS, "data")), None)
-    return record if text is None else text
+    return next((value for key, value in fields.items() if usual(key) in (*TEXT_COLUMNS, "data")), record)
 
 
 def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Sequence[str]) -> Table:
@@ -313,8 +319,12 @@ def read_label_first(lines: Lines, labelled: bool) -> Table:
         match = _LABEL_FIRST.fullmatch(line)
         if match is None:
             raise CompressError(f"{lines.name}, line {number} does not start with a label and a space: correct it.")
-        several = f"{lines.name}, line {number} has several labels, and a text has one here: keep one of them."
-        refuse((match[2].startswith("__label__"), several))
+        refuse(
+            (
+                match[2].startswith("__label__"),
+                f"{lines.name}, line {number} has several labels, and a text has one here: keep one of them.",
+            )
+        )
         return [match[2], match[1].removeprefix("__label__")]
 
     return _by_line(lines, "label-first", cells)
@@ -338,12 +348,17 @@ def _by_line(
     blank: bool = False,
 ) -> Table:
     """Return a table of a row a line, of which ``cells`` returns the cells; ``blank`` lines are rows too."""
-
-    def rows() -> Iterator[Row]:
-        numbered = ((number, line.rstrip("\n")) for number, line in enumerate(lines, start=1))
-        return ((number, cells(number, line)) for number, line in numbered if blank or line.strip())
-
-    return Table(lines.name, form, columns, rows, fixed=True)
+    return Table(
+        lines.name,
+        form,
+        columns,
+        lambda: (
+            (number, cells(number, line.rstrip("\n")))
+            for number, line in enumerate(lines, start=1)
+            if blank or line.strip()
+        ),
+        fixed=True,
+    )
 
 
 def read_conllu(lines: Lines, labelled: bool) -> Table:

@@ -26,7 +26,7 @@ from compress.data.tokenization import position_limit
 from compress.errors import Unavailable, first_line
 from compress.inference.batching import Run
 from compress.inference.torch_run import open_torch, time_on_device
-from compress.models.modeling import input_names
+from compress.models.components import input_names
 
 OPENS = "torch"
 DEVICES = ("cuda",)

@@ -31,8 +31,8 @@ def part(name: str, module: str = "") -> Any:
 
 def model_classes(name: str) -> list[type[SmallModel]]:
     """Return the classes of a network: the classifier of texts and, where there is one, the tagger."""
-    found = vars(part(name, "model")).values()
-    return [one for one in found if isinstance(one, type) and one.__name__.endswith(ENDINGS)]
+    members = vars(part(name, "model")).values()
+    return [one for one in members if isinstance(one, type) and one.__name__.endswith(ENDINGS)]
 
 
 def is_network(config: Mapping[str, Any]) -> bool:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.components import fixed_weights
-from compress.models.prunable_units import Part
+from compress.models.components import Part, fixed_weights
 from compress.pruning.scoring import Batches, Labels, LayerMasks, as_scores, loss_gradients
 from compress.surgery.unit_masks import mask_hooks
 

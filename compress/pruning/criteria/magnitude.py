@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from compress.models.prunable_units import Part, units_of
+from compress.models.components import Part, units_of
 from compress.pruning.scoring import Batches, LayerMasks, as_scores
 
 

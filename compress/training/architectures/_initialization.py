@@ -26,9 +26,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from compress.data.examples import Example, batched
 from compress.data.tokenization import encode
 from compress.errors import refuse
-from compress.models.components import Embeddings, head_of
+from compress.models.components import Embeddings, attention_layers, has_heads, head_of
 from compress.models.modeling.families import FAMILIES, PREFIX, layers_of, linear_of, stock_type
-from compress.models.prunable_units import attention_layers, has_heads
 from compress.progress import logger
 from compress.tasks import of_network
 from compress.training.losses._common import layer_map
@@ -168,8 +167,8 @@ def centred_basis(width: int) -> Tensor:
 
 
 def say_lost(what: str, size: int, embeddings: Embeddings, error: float) -> None:
-    width = embeddings.words.shape[1]
-    logger.info("%s of width %d in place of %d leave out %.1f%% of their energy", what, size, width, 100 * error)
+    shown = what, size, embeddings.words.shape[1], 100 * error
+    logger.info("%s of width %d in place of %d leave out %.1f%% of their energy", *shown)
 
 
 @torch.no_grad()
@@ -268,8 +267,8 @@ def _select_units(old: Sequence[nn.Linear], new: Sequence[nn.Linear], reads: Ten
         writes: from what the second one gave to what it gives now.
     """
     (old_in, old_out), (new_in, new_out) = old, new
-    sizes = old_in.weight.norm(dim=1) * old_out.weight.norm(dim=0)
-    units = sizes.topk(new_in.out_features).indices.sort().values
+    largest = (old_in.weight.norm(dim=1) * old_out.weight.norm(dim=0)).topk(new_in.out_features)
+    units = largest.indices.sort().values
     new_in.weight.copy_(old_in.weight[units] @ reads)
     new_in.bias.copy_(old_in.bias[units])
     new_out.weight.copy_(writes @ old_out.weight[:, units])

@@ -52,22 +52,23 @@ def build(
     """
     require_layers(teacher, "albert")
     embeddings = embeddings_of(teacher, narrow=embedding_size)
-    config = AlbertConfig(
-        vocab_size=len(embeddings.words),
-        embedding_size=embedding_size,
-        hidden_size=teacher.config.hidden_size,
-        num_hidden_layers=free_depth(teacher, depth),
-        num_attention_heads=teacher.config.num_attention_heads,
-        intermediate_size=ffn_width(teacher),
-        hidden_act=activation(teacher),
-        max_position_embeddings=len(embeddings.positions),
-        type_vocab_size=len(embeddings.segments),
-        layer_norm_eps=embeddings.norm.eps,
-        bos_token_id=None,
-        eos_token_id=None,
-        **label_settings(teacher),
+    student = AlbertForSequenceClassification(
+        AlbertConfig(
+            vocab_size=len(embeddings.words),
+            embedding_size=embedding_size,
+            hidden_size=teacher.config.hidden_size,
+            num_hidden_layers=free_depth(teacher, depth),
+            num_attention_heads=teacher.config.num_attention_heads,
+            intermediate_size=ffn_width(teacher),
+            hidden_act=activation(teacher),
+            max_position_embeddings=len(embeddings.positions),
+            type_vocab_size=len(embeddings.segments),
+            layer_norm_eps=embeddings.norm.eps,
+            bos_token_id=None,
+            eos_token_id=None,
+            **label_settings(teacher),
+        )
     )
-    student = AlbertForSequenceClassification(config)
     (middle,) = own_layers(teacher, [int(teacher.config.num_hidden_layers) // 2])
     fill_layer(teacher, middle, student, 0)
     fill_head(teacher, student)

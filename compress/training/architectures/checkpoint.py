@@ -6,14 +6,13 @@ pre-trained by itself learns more from a teacher than one that was cut from it. 
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
 from compress.errors import refuse
 from compress.models.model_dir import Model
-from compress.tasks import of_network
+from compress.tasks import labels_of, of_network
 
 
 def build(
@@ -34,6 +33,4 @@ def build(
     encoder = Model.open(model, classifier=False)
     refuse((encoder.is_onnx, f"{model} is an ONNX model, which cannot be trained; give the one it was exported from"))
     encoder.check_vocabulary(tokenizer)
-    config: Any = teacher.config
-    labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
-    return encoder.with_head(labels, of_network(teacher))
+    return encoder.with_head(labels_of(teacher.config.to_dict()), of_network(teacher))

@@ -55,19 +55,20 @@ def build(
             "transformer or albert",
         )
     )
-    config = DistilBertConfig(
-        vocab_size=len(embeddings.words),
-        dim=teacher.config.hidden_size,
-        n_layers=len(chosen),
-        n_heads=teacher.config.num_attention_heads,
-        hidden_dim=ffn_width(teacher),
-        activation=activation(teacher),
-        max_position_embeddings=len(embeddings.positions),
-        bos_token_id=None,
-        eos_token_id=None,
-        **label_settings(teacher),
+    student = DistilBertForSequenceClassification(
+        DistilBertConfig(
+            vocab_size=len(embeddings.words),
+            dim=teacher.config.hidden_size,
+            n_layers=len(chosen),
+            n_heads=teacher.config.num_attention_heads,
+            hidden_dim=ffn_width(teacher),
+            activation=activation(teacher),
+            max_position_embeddings=len(embeddings.positions),
+            bos_token_id=None,
+            eos_token_id=None,
+            **label_settings(teacher),
+        )
     )
-    student = DistilBertForSequenceClassification(config)
     tables = student.distilbert.embeddings
     with torch.no_grad():
         tables.word_embeddings.weight.copy_(embeddings.words)

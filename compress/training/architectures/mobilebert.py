@@ -66,24 +66,24 @@ def build(
         )
     )
     embeddings = embeddings_of(teacher, narrow=embedding_size)
-    config = MobileBertConfig(
-        vocab_size=len(embeddings.words),
-        embedding_size=embedding_size,
-        hidden_size=width,
-        num_hidden_layers=free_depth(teacher, depth),
-        num_attention_heads=heads,
-        intra_bottleneck_size=intra_bottleneck,
-        intermediate_size=FFN_FACTOR * intra_bottleneck,
-        max_position_embeddings=len(embeddings.positions),
-        type_vocab_size=len(embeddings.segments),
-        **label_settings(teacher),
+    student = MobileBertForSequenceClassification(
+        MobileBertConfig(
+            vocab_size=len(embeddings.words),
+            embedding_size=embedding_size,
+            hidden_size=width,
+            num_hidden_layers=free_depth(teacher, depth),
+            num_attention_heads=heads,
+            intra_bottleneck_size=intra_bottleneck,
+            intermediate_size=FFN_FACTOR * intra_bottleneck,
+            max_position_embeddings=len(embeddings.positions),
+            type_vocab_size=len(embeddings.segments),
+            **label_settings(teacher),
+        )
     )
-    student = MobileBertForSequenceClassification(config)
     fill_head(teacher, student)
     texts = list(itertools.islice(examples, COUNTED_EXAMPLES))
     words, sums = (token_vectors(embeddings, tokenizer, texts, words_only=only) for only in (True, False))
-    error = _fill_embeddings(student, embeddings, words=words, sums=sums)
-    say_lost("word vectors", embedding_size, embeddings, error)
+    say_lost("word vectors", embedding_size, embeddings, _fill_embeddings(student, embeddings, words=words, sums=sums))
     return student
 
 

@@ -87,7 +87,7 @@ def build(
     if hidden_size < width:
         sample = list(itertools.islice(examples, BASIS_EXAMPLES))
         tokens = encode(tokenizer, sample, BASIS_LENGTH, counted=False)
-        rows = [{key: values[i] for key, values in tokens.items()} for i in range(len(sample))]
+        rows = [dict(zip(tokens, row, strict=True)) for row in zip(*tokens.values(), strict=True)]
         batch = {key: torch.from_numpy(v) for key, v in pad(rows, tokenizer.pad_token_id or 0).items()}
         directions = leading_directions(hidden_states(teacher, batch), hidden_size)
     project_model(teacher, student, sources, directions)
@@ -133,5 +133,4 @@ def _empty_student(
     config.num_attention_heads = config.num_attention_heads if heads is None else heads
     # DistilBERT calls the same width hidden_dim.
     setattr(config, "hidden_dim" if hasattr(config, "hidden_dim") else "intermediate_size", ffn_size)
-    student = of_network(teacher).auto_model().from_config(config)
-    return cast(PreTrainedModel, student.float())
+    return cast(PreTrainedModel, of_network(teacher).auto_model().from_config(config).float())

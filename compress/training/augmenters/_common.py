@@ -181,8 +181,8 @@ def read_vectors(path: str | Path) -> tuple[list[str], np.ndarray]:
         CompressError: no such file, or a line with other than as many numbers as the first.
     """
     words, rows, width = list[str](), list[np.ndarray](), 0
-    what = "word vectors in GloVe's text format"
-    with faults_of(path, what, "give another file"), regular_file(Path(path)).open(encoding="utf-8") as lines:
+    faults = faults_of(path, "word vectors in GloVe's text format", "give another file")
+    with faults, regular_file(Path(path)).open(encoding="utf-8") as lines:
         for number, line in enumerate(itertools.islice(lines, READ_VECTORS), start=1):
             width = width or line.rstrip().count(" ")
             word, *numbers = line.rstrip().rsplit(" ", width) if width else [line]

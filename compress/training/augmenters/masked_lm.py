@@ -168,8 +168,7 @@ def expected_words(
         logits_of_row = len(encoded.inputs["input_ids"]) * model.config.vocab_size
         for some in batched(masked, max(1, min(BATCH_ROWS, BATCH_LOGITS // logits_of_row))):
             predict(encoded, some)
-        others = [word for word in unknown if word not in encoded.candidates]
-        encoded.candidates |= {word: neighbours(word.text) for word in others}
+        encoded.candidates |= {word: neighbours(word.text) for word in unknown if word not in encoded.candidates}
         return [encoded.candidates[word] for word in words]
 
     return propose

@@ -74,8 +74,7 @@ def kept_layer_map(before: Sequence[int], after: Sequence[int]) -> str:
 
 def trained_pairs(student: Outputs, teacher: Outputs, layers: str) -> list[tuple[int, int]]:
     """Return the pairs of :func:`layer_map` whose student layer is trained now, which may be none."""
-    trained = student.trained_layers
-    pairs = layer_map(student.layers, teacher.layers, layers)
+    trained, pairs = student.trained_layers, layer_map(student.layers, teacher.layers, layers)
     return [pair for pair in pairs if trained is None or pair[0] in trained]
 
 

@@ -21,5 +21,6 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch, *, layers: str = "fin
         CompressError: the student has no hidden states, or is not as wide as the teacher.
     """
     pairs = hidden_pairs(student, teacher, layers, loss="hidden-cosine", equal_widths=True)
-    distances = (token_mean(1 - cosine_similarity(ours, theirs, dim=-1), batch) for ours, theirs in pairs)
-    return sum(distances, start=zero(student))
+    return sum(
+        (token_mean(1 - cosine_similarity(ours, theirs, dim=-1), batch) for ours, theirs in pairs), start=zero(student)
+    )

@@ -32,10 +32,9 @@ def loss(
     Raises:
         CompressError: a side without hidden states.
     """
-    pairs = hidden_pairs(student, teacher, layers, loss="hidden-mse")
-    pairs = ((projection(ours), theirs) for ours, theirs in pairs)
-    if normalised:
-        pairs = ((layer_norm(ours, ours.shape[-1:]), layer_norm(theirs, theirs.shape[-1:])) for ours, theirs in pairs)
-    return sum(
-        (token_mean((ours - theirs).square().mean(dim=-1), batch) for ours, theirs in pairs), start=zero(student)
-    )
+    total = zero(student)
+    for ours, theirs in hidden_pairs(student, teacher, layers, loss="hidden-mse"):
+        pair = projection(ours), theirs
+        ours, theirs = (layer_norm(one, one.shape[-1:]) for one in pair) if normalised else pair
+        total = total + token_mean((ours - theirs).square().mean(dim=-1), batch)
+    return total

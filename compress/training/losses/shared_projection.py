@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from compress.errors import refuse
 from compress.models.batch import Batch, Outputs
+from compress.models.components import attention_layers
 from compress.models.modeling.families import FAMILIES, layers_of, stock_type
-from compress.models.prunable_units import attention_layers
 from compress.training.losses._common import zero
 
 NEEDS: frozenset[str] = frozenset()

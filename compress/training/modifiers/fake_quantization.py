@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from compress.errors import refuse
+from compress.models.components import has_heads
 from compress.models.integer_rounding import ACTIVATION_RANGES, fake_symmetric, forget_quantization
-from compress.models.prunable_units import has_heads
 from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
 
 BITS = 8  # of weights and activations, as the quantizer has them

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from compress.errors import refuse
 from compress.inference import processes
-from compress.models.prunable_units import Part, units_of
+from compress.models.components import Part, units_of
 from compress.surgery.unit_masks import MaskHooks, mask_hooks, mask_lowest, normalised
 
 STATE = "gradual_pruning"  # a submodule of the student meanwhile, so that checkpoints hold what was decided
@@ -61,8 +61,7 @@ class PartMasks(nn.Module):
     def _add(self, layer: int, gradient: Tensor) -> None:
         """Add the gradients ``[B, U]`` of a batch: a loss is a mean over the B examples, which is undone here."""
         # The mean over processes, which gather takes, is the sum of what they add.
-        factor = processes.active() * self.rows
-        self.totals[layer, : gradient.shape[1]] += factor * gradient.abs().sum(dim=0)
+        self.totals[layer, : gradient.shape[1]] += processes.active() * self.rows * gradient.abs().sum(dim=0)
 
     def gather(self) -> None:
         """Add up what the processes of a training have seen of a batch."""
@@ -125,9 +124,8 @@ class GradualPruning:
     def _before(self, student: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Give every example of a training batch masks of its own."""
         batch = next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor))
-        learns = student.training and torch.is_grad_enabled()
         for masking in self._parts.values():
-            masking.watch(len(batch) if learns else 0)
+            masking.watch(len(batch) if student.training and torch.is_grad_enabled() else 0)
 
 
 def masked_share(progress: float) -> float:

@@ -8,17 +8,16 @@ stays in floating point.
 Afterwards the model has its floating-point weights, and its config the bits, which the quantizer ``packed`` reads.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel
 
 from compress.errors import refuse
 from compress.inference import processes
-from compress.models.components import input_embeddings
+from compress.models.components import has_heads, input_embeddings
 from compress.models.integer_rounding import ACTIVATION_RANGES, WEIGHT_BITS, WEIGHT_GROUPS, forget_quantization, grid_of
 from compress.models.modeling.families import layers_of
-from compress.models.prunable_units import has_heads
 from compress.quantization.fake_layers import FakeLayers, Rounding, check_shares, quantized_modules
 from compress.quantization.hessian_sensitivity import (
     PART_ROWS,
@@ -59,8 +58,7 @@ class GroupwiseQuantization(FakeLayers):
     @property
     def layer_bits(self) -> list[int]:
         """Bits of each encoder layer; zeros until they are decided."""
-        bits: list[int] = self._student.get_buffer(LAYER_BITS).tolist()  # a GPU is waited for once, not by layer
-        return bits
+        return cast(list[int], self._student.get_buffer(LAYER_BITS).tolist())  # a GPU is waited for once, not by layer
 
     def step(self, done: float) -> None:
         if not self.active and len(self._parts) >= PARTS and not any(self.layer_bits):
@@ -91,8 +89,8 @@ class GroupwiseQuantization(FakeLayers):
     def _decide(self) -> None:
         self.active = False
         self._teacher.to(self._student.device)  # type: ignore[arg-type]
-        measured = layer_sensitivities(self._student, self._parts)
-        self._student.get_buffer(LAYER_BITS).copy_(torch.tensor(assign_bits(measured, self._layer_bits)))
+        bits = assign_bits(layer_sensitivities(self._student, self._parts), self._layer_bits)
+        self._student.get_buffer(LAYER_BITS).copy_(torch.tensor(bits))
         self._parts.clear()
 
     def _before(self, student: torch.nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:

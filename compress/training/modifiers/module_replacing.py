@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from compress.data.examples import batched
 from compress.errors import refuse
+from compress.models.components import has_heads
 from compress.models.modeling.families import layers_of
-from compress.models.prunable_units import has_heads
 
 SCHEDULES = ("linear", "constant")
 

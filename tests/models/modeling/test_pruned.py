@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
 from compress.exporting.export import padded_example
+from compress.models.components import ffn_widths, heads_per_layer
 from compress.models.modeling.pruned import MODEL_CLASSES, kept_heads, to_pruned
-from compress.models.prunable_units import ffn_widths, heads_per_layer
 from compress.models.saving import save_model
 from compress.surgery.remove import remove_heads, remove_neurons
 from tests.support.tiny import PRUNABLE, classifier, load, physical_layers, pruned, tokenizer, uneven, write

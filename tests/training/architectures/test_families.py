@@ -19,11 +19,9 @@ from transformers import (
 
 from compress import plugins
 from compress.errors import CompressError
-from compress.models.components import embeddings_of, head_of
+from compress.models.components import attention_layers, embeddings_of, head_of, heads_per_layer, input_names
 from compress.models.model_dir import Model
-from compress.models.modeling import input_names
 from compress.models.modeling.families import layers_of
-from compress.models.prunable_units import attention_layers, heads_per_layer
 from compress.training.architectures._initialization import Directions, centred_basis, leading_directions, token_vectors
 from tests.support.tiny import LABELS, LAYERS, classifier, examples, onnx_directory, pruned, tokenizer, write
 from tests.training.architectures.test_initialization import build, logits

@@ -14,9 +14,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrai
 from compress import plugins
 from compress.data import Example
 from compress.errors import CompressError
+from compress.models.components import attention_layers
 from compress.models.modeling.families import layers_of
 from compress.models.networks.build_small import kept_pieces, project
-from compress.models.prunable_units import attention_layers
 from compress.training.architectures._initialization import (
     PASS_ROWS,
     Directions,

@@ -15,9 +15,8 @@ from transformers import PreTrainedModel
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.models.batch import Batch
-from compress.models.components import example_inputs
+from compress.models.components import Part, example_inputs, has_units, units_of
 from compress.models.modeling.pruned import to_pruned
-from compress.models.prunable_units import Part, has_units, units_of
 from compress.pruning.criteria.gradient import importance
 from compress.recipes import Choice, Phase
 from compress.surgery import unit_masks

@@ -27,12 +27,16 @@ def build(
     pairs: str = "joined",
 ) -> SmallModel:
     """Return an untrained student (:func:`compress.models.networks.build_small.build_small`)."""
-    options = {
-        "embedding_size": embedding_size,
-        "dense_size": dense_size,
-        "dropout": dropout,
-        "minimum_count": minimum_count,
-        "pairs": pairs,
-        "hidden_size": hidden_size,
-    }
-    return build_small("bilstm", teacher, tokenizer, examples, options, {"hidden_size": 1})
+    return build_small(
+        "bilstm",
+        teacher,
+        tokenizer,
+        examples,
+        {"hidden_size": 1},
+        embedding_size=embedding_size,
+        dense_size=dense_size,
+        dropout=dropout,
+        minimum_count=minimum_count,
+        pairs=pairs,
+        hidden_size=hidden_size,
+    )

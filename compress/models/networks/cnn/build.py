@@ -15,8 +15,6 @@ from compress.models.networks.build_small import build_small
 from compress.models.networks.cnn.model import POOLING
 from compress.models.networks.small import SmallModel
 
-LIMITS = {"filters": 1, "second_filters": 0, "second_width": 1, "pooling": POOLING}
-
 
 def build(
     teacher: PreTrainedModel,
@@ -47,16 +45,20 @@ def build(
             f"widths = {list(widths)} is not possible; give different ones, each 1 or more",
         )
     )
-    options = {
-        "embedding_size": embedding_size,
-        "dense_size": dense_size,
-        "dropout": dropout,
-        "minimum_count": minimum_count,
-        "pairs": pairs,
-        "widths": list(widths),
-        "filters": filters,
-        "second_filters": second_filters,
-        "second_width": second_width,
-        "pooling": pooling,
-    }
-    return build_small("cnn", teacher, tokenizer, examples, options, LIMITS)
+    return build_small(
+        "cnn",
+        teacher,
+        tokenizer,
+        examples,
+        {"filters": 1, "second_filters": 0, "second_width": 1, "pooling": POOLING},
+        embedding_size=embedding_size,
+        dense_size=dense_size,
+        dropout=dropout,
+        minimum_count=minimum_count,
+        pairs=pairs,
+        widths=list(widths),
+        filters=filters,
+        second_filters=second_filters,
+        second_width=second_width,
+        pooling=pooling,
+    )

@@ -39,8 +39,8 @@ def graph(model: CNNForSequenceClassification) -> ModelProto:
     tables, scales = folded_tables(model)
     offsets = list(tables)
     table = np.stack(list(tables.values()), axis=1).reshape(-1, len(scales))  # [vocabulary * offsets, features]
-    too_many = f"{config.vocab_size:,} tokens at {len(offsets)} places are more rows than {_EXACT:,}"
-    refuse((len(table) >= _EXACT, too_many))
+    too_many = len(table) >= _EXACT
+    refuse((too_many, f"{config.vocab_size:,} tokens at {len(offsets)} places are more rows than {_EXACT:,}"))
     kernel = np.zeros((len(offsets), 1, offsets[-1] - offsets[0] + 1), dtype=np.float32)
     for place, offset in enumerate(offsets):
         kernel[place, 0, offset - offsets[0]] = len(offsets)

@@ -47,14 +47,18 @@ def build(
         multipliers(tokenizer_size(tokenizer, teacher), longest)
     except ValueError as error:
         raise CompressError(f"longest = {longest} is not possible: {error}; give less") from None
-    options = {
-        "embedding_size": embedding_size,
-        "dense_size": dense_size,
-        "dropout": dropout,
-        "minimum_count": minimum_count,
-        "pairs": pairs,
-        "longest": longest,
-        "buckets": buckets,
-        "pooling": pooling,
-    }
-    return build_small("ngram", teacher, tokenizer, examples, options, {"longest": 1, "buckets": 1, "pooling": POOLING})
+    return build_small(
+        "ngram",
+        teacher,
+        tokenizer,
+        examples,
+        {"longest": 1, "buckets": 1, "pooling": POOLING},
+        embedding_size=embedding_size,
+        dense_size=dense_size,
+        dropout=dropout,
+        minimum_count=minimum_count,
+        pairs=pairs,
+        longest=longest,
+        buckets=buckets,
+        pooling=pooling,
+    )
