@@ -410,7 +410,7 @@ def make_row(options: argparse.Namespace) -> None:
     from compress.cli.printing import set_up_messages
     from compress.host import without_home
     from compress.inference.threads import available_cores
-    from compress.requests.studying import run
+    from compress.requests.training import run
 
     set_up_messages(logging.INFO)
     begun = time.monotonic()
@@ -453,7 +453,7 @@ def keep_results(study: Path, target: Path, recipes_of: Mapping[str, str]) -> di
     """
     from compress.benchmarking.results.files import Results, write_results
     from compress.models.manifest import METRICS_NAME
-    from compress.requests.studying import RESULTS_NAME as MADE_NAME
+    from compress.requests.training import RESULTS_NAME as MADE_NAME
     from compress.studies.journal import JOURNAL_NAME
 
     same, made = attrgetter(*SAME_LINE), Results.open(study / MADE_NAME)

@@ -32,7 +32,7 @@ from compress.inference.compute import Compute
 from compress.models.manifest import MANIFEST_NAME, Manifest
 from compress.models.model_dir import Model
 from compress.models.output_dir import finish
-from compress.requests.searching import Search
+from compress.requests.training import Search
 from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import join
 from compress.searching.making import ValidationRows

@@ -18,14 +18,10 @@ if TYPE_CHECKING:
     from compress.models.model_dir import Model
     from compress.models.modeling.registration import register_models
     from compress.pruning.scoring import head_importance
-    from compress.requests.benchmarking import benchmark, predict, replay
     from compress.requests.compression import calibrate, cascade, export, head_study, prune, quantize
-    from compress.requests.gating import check
     from compress.requests.labelling import close_labels, import_labels, label, merge_labels
-    from compress.requests.reporting import report
-    from compress.requests.searching import search
-    from compress.requests.studying import run
-    from compress.requests.training import distill, finetune, pretrain
+    from compress.requests.measuring import benchmark, check, predict, replay, report
+    from compress.requests.training import distill, finetune, pretrain, run, search
 
 __version__ = "0.1.0"
 
@@ -50,10 +46,10 @@ _LAZY = {
     "LabelledData": "compress.data",
     "Model": "compress.models.model_dir",
     "Results": "compress.benchmarking.results.files",
-    "benchmark": "compress.requests.benchmarking",
+    "benchmark": "compress.requests.measuring",
     "calibrate": "compress.requests.compression",
     "cascade": "compress.requests.compression",
-    "check": "compress.requests.gating",
+    "check": "compress.requests.measuring",
     "close_labels": "compress.requests.labelling",
     "distill": "compress.requests.training",
     "export": "compress.requests.compression",
@@ -64,15 +60,15 @@ _LAZY = {
     "label": "compress.requests.labelling",
     "load": "compress.inference.predict",
     "merge_labels": "compress.requests.labelling",
-    "predict": "compress.requests.benchmarking",
+    "predict": "compress.requests.measuring",
     "pretrain": "compress.requests.training",
     "prune": "compress.requests.compression",
     "quantize": "compress.requests.compression",
     "register_models": "compress.models.modeling.registration",
-    "replay": "compress.requests.benchmarking",
-    "report": "compress.requests.reporting",
-    "run": "compress.requests.studying",
-    "search": "compress.requests.searching",
+    "replay": "compress.requests.measuring",
+    "report": "compress.requests.measuring",
+    "run": "compress.requests.training",
+    "search": "compress.requests.training",
 }
 
 __all__ = [

@@ -112,3 +112,92 @@ def test_the_modules_import_each_other_without_circles() -> None:
 
 def test_the_list_names_exactly_the_packages_there_are() -> None:
     assert sorted(name for layer in LAYERS for name in layer) == sorted({package(module) for module in SOURCES})
+
+
+MOST_STATEMENTS = 23_228  # raised only by a commit that says in its message what the growth buys
+MOST_RAISES = 303
+
+
+def count(kind: type[ast.AST]) -> int:
+    sources = (path.read_text("utf-8") for path in SOURCES.values())
+    return sum(isinstance(node, kind) for source in sources for node in ast.walk(ast.parse(source)))
+
+
+def test_the_package_stays_within_its_budget_of_statements() -> None:
+    assert count(ast.stmt) <= MOST_STATEMENTS
+
+
+def test_the_package_stays_within_its_budget_of_refusals() -> None:
+    assert count(ast.Raise) <= MOST_RAISES
+
+
+def definitions(module: str) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """Yield the public functions and classes at the top of a module."""
+    for node in ast.parse(SOURCES[module].read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+
+
+def parameters(node: ast.FunctionDef) -> list[str]:
+    given = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return [name for name in given if name not in {"self", "cls"}]
+
+
+def test_no_public_function_has_more_than_8_parameters() -> None:
+    """Plug-in entry functions, whose options are keys of recipes, and commands of click are their own schema."""
+    found = []
+    for module in SOURCES:
+        entries = {kind.entry for kind in KINDS.values()} if _is_plugin(module) else set()
+        for node in definitions(module):
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+            for function in methods if isinstance(node, ast.ClassDef) else [node]:
+                exempt = function.name.startswith("_") or function.name in entries or function.name == "command"
+                if not exempt and len(parameters(function)) > 8:
+                    found.append(f"{module}.{node.name}")
+    assert not found
+
+
+def test_no_public_name_stands_in_two_packages() -> None:
+    places: dict[str, set[str]] = {}
+    for module in SOURCES:
+        for node in definitions(module):
+            if not _is_plugin(module) and node.name != "command":
+                places.setdefault(node.name, set()).add(package(module))
+    assert not {name: sorted(found) for name, found in places.items() if len(found) > 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "importer", "expected"),
+    [
+        ("from compress.training.distill import distill", "compress.x.kl", ["compress.training.distill"]),
+        ("def f():\n    import compress.models.saving", "compress.x", ["compress.models.saving"]),
+        ("from compress import plugins, recipes", "compress.studies.run", ["compress.plugins", "compress.recipes"]),
+        ("from . import kl", "compress.training.losses.mse", ["compress.training.losses.kl"]),
+        ("from ..distill import distill", "compress.training.losses.mse", ["compress.training.distill"]),
+        ("import torch\nfrom compressor import x", "compress.studies.run", []),
+    ],
+)
+def test_imports_are_read_as_python_reads_them(source: str, importer: str, expected: list[str]) -> None:
+    assert [name for name, _ in imports(source, importer)] == expected
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "expected"),
+    [
+        ("compress.cli.commands", "compress.studies.run", True),
+        ("compress.cli", "compress", True),
+        ("compress.studies.run", "compress.training.distill", True),
+        ("compress.training.distill", "compress.training.losses.kl", True),
+        ("compress.training.losses.kl", "compress.models.batch", True),
+        ("compress.training.losses.kl", "compress.training.losses._common", True),
+        ("compress.training.losses.kl", "compress.training.losses.logit_mse", False),
+        ("compress.training.distill", "compress.reporting.report", False),
+        ("compress.benchmarking.benchmark", "compress.pruning.prune", False),
+        ("compress.models.batch", "compress.surgery.unit_masks", False),
+        ("compress.errors", "compress.progress", False),
+        ("compress.training.distill", "compress.cli.values", False),
+        ("compress.training.distill", "compress", False),
+    ],
+)
+def test_the_rule_itself(importer: str, imported: str, expected: bool) -> None:
+    assert allowed(importer, imported) is expected

@@ -42,7 +42,7 @@ from compress.pruning.scoring import scoring_batches
 from compress.recipes import BenchmarkSettings, Choice, Phase, StudentRecipe, resolved
 from compress.reporting.tables import flips_of
 from compress.requests.compression import export, head_study, prune, quantize
-from compress.requests.studying import run
+from compress.requests.training import run
 from compress.surgery.unit_masks import mask_hooks
 from compress.tasks import find_task, metrics_by_name, of_rows
 from compress.training.training_data import LabelledPool, TrainingRow, agreement_rows, collator, tokenized
@@ -566,7 +566,7 @@ def test_int8_is_checked_on_words(student: Model, tmp_path: Path) -> None:
 
 
 def test_words_are_measured(teacher: Model, student: Model, bilstm: Model, tmp_path: Path) -> None:
-    from compress.requests.reporting import report
+    from compress.requests.measuring import report
 
     rows = [*TEST, LONG]
     exported = export(student, tmp_path / "onnx")

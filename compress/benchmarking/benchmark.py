@@ -66,7 +66,7 @@ from compress.models.output_dir import alone, check_file, keep_apart, output_pat
 from compress.progress import Progress, logger, silent
 from compress.recipes import BenchmarkSettings
 from compress.requests import FileList, local_inputs
-from compress.requests.benchmarking import Benchmark
+from compress.requests.measuring import Benchmark
 
 
 @dataclass(frozen=True)

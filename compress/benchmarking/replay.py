@@ -31,7 +31,7 @@ from compress.inference.compute import Compute
 from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import core_count
 from compress.models.model_dir import CASCADE_NAME, open_model
-from compress.requests.benchmarking import Replay
+from compress.requests.measuring import Replay
 
 DEPTH = 4  # how far below a root model directories are looked for
 SAME_WITHIN = 1e-6  # of a metric: sums of floating-point numbers differ with the order of their terms

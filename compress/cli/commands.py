@@ -23,7 +23,7 @@ from compress.errors import CompressError, PartlyMade, refuse
 from compress.fields import declared_of, fields_of, kind_of
 from compress.progress import for_terminal
 from compress.requests import FileList, Request
-from compress.requests.gating import parse_limit
+from compress.requests.measuring import parse_limit
 
 _KINDS: Mapping[str, click.ParamType[Any]] = {
     "assignments": values.Read(values.assignment),

@@ -197,7 +197,7 @@ def _reason(found: Any) -> str:
 
 def _run(asked: Any, made: Path) -> dict[str, Any]:
     from compress.reporting.pages import MARKDOWN_NAME
-    from compress.requests.studying import REPORT_NAME, RESULTS_NAME
+    from compress.requests.training import REPORT_NAME, RESULTS_NAME
 
     page, results = made / REPORT_NAME / "report.html", made / RESULTS_NAME
     tell(page.with_name(MARKDOWN_NAME).read_text(encoding="utf-8"))

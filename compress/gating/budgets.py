@@ -14,7 +14,7 @@ from compress.errors import CompressError, did_you_mean, refuse
 from compress.fields import validated
 from compress.files import read_toml
 from compress.recipes.parsing import Checked, parse, require
-from compress.requests.gating import LIMITS, OVER_SEEDS, BudgetLimits
+from compress.requests.measuring import LIMITS, OVER_SEEDS, BudgetLimits
 
 _PATTERNS = ("model", "runtime", "device", "data")
 

@@ -14,7 +14,7 @@ from compress.gating.outputs import read_junit, read_verdict, to_json, to_junit
 from compress.gating.reference import store_reference
 from compress.models.output_dir import check_file, keep_apart, output_path, refuse_other_outputs, unwritable
 from compress.requests import local_inputs
-from compress.requests.gating import Check
+from compress.requests.measuring import Check
 
 
 def gate(request: Check) -> GateVerdict:

@@ -23,7 +23,7 @@ from compress.inference.runners import load_runner
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import Model, Prediction, open_model
 from compress.progress import logger
-from compress.requests.benchmarking import Predict
+from compress.requests.measuring import Predict
 
 _ONE = (str, tuple, Example)
 CHECKED_ROWS = 64  # of a label check

@@ -120,7 +120,15 @@ class LoadedModel:
         if length is None:
             tokens = encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)
         else:
-            tokens = _encode_fixed(self.tokenizer, examples, length)
+            read = encode(self.tokenizer, examples, max(length, _ROOM_FOR_SPECIAL_TOKENS), counted=False)
+            ends = shared_encoder(self.tokenizer).ends(pairs=any(one.text_pair is not None for one in examples))
+            empty = {"input_ids": int(self.tokenizer.unk_token_id or 0), "token_type_ids": 0}
+            tokens = TokenRows(
+                {
+                    key: [np.array(resize(row.tolist(), ends, length, empty[key])) for row in rows]
+                    for key, rows in read.items()
+                }
+            )
         return [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
 
     def _padded(self, rows: Sequence[TokenArrays], examples: Sequence[Example], width: int = 0) -> TokenArrays:
@@ -266,18 +274,6 @@ def resize(tokens: Sequence[int], ends: tuple[int, int], length: int, empty: int
     end = len(tokens) - after
     repeated = itertools.islice(itertools.cycle(tokens[before:end] or [empty]), max(length - before - after, 0))
     return [*tokens[:before], *repeated, *tokens[end:]][:length]
-
-
-def _encode_fixed(tokenizer: AnyTokenizer, examples: Sequence[Example], length: int) -> TokenRows:
-    tokens = encode(tokenizer, examples, max(length, _ROOM_FOR_SPECIAL_TOKENS), counted=False)
-    ends = shared_encoder(tokenizer).ends(pairs=any(example.text_pair is not None for example in examples))
-    empty = {"input_ids": int(tokenizer.unk_token_id or 0), "token_type_ids": 0}
-    return TokenRows(
-        {
-            key: [np.array(resize(row.tolist(), ends, length, empty[key])) for row in rows]
-            for key, rows in tokens.items()
-        }
-    )
 
 
 def time_in_turns(

@@ -82,7 +82,16 @@ def plan_pruning(model: PreTrainedModel, config: Pruning, *, vocabulary: bool = 
     units = plan_units(smaller, config) if config.removes_units else {}
     if config.hidden:
         members(model)  # raises for a family that cannot be made narrower
-        hidden = _hidden_positions(model, config)
+        size, width = head_size_of(model.config), int(model.config.hidden_size)
+        asked = units_to_remove("--hidden", config.hidden, [width], "hidden dimensions", keep=size)
+        refuse(
+            (
+                2 * asked < size,
+                f"--hidden {config.hidden} of {width} hidden dimensions would remove none: they go in widths of a "
+                f"head, multiples of {size}; ask for {-(-size // 2)} or more",
+            )
+        )
+        hidden = min(math.floor(asked / size + 0.5) * size, width - size)  # the multiple that is nearest to the amount
         remove_hidden(smaller, range(hidden))
     return PruningPlan(layers, units, hidden)
 
@@ -137,20 +146,6 @@ def _check_rounding(part: Part, present: Sequence[int], count: int, config: Prun
         + (f", in multiples of {config.multiple}" if part == "neurons" else "")
         + (f"; ask for {numbers[least]} or more" if least < len(numbers) else "")
     )
-
-
-def _hidden_positions(model: PreTrainedModel, config: Pruning) -> int:
-    """Return the multiple of a head's width that is nearest to the amount."""
-    size, width = head_size_of(model.config), int(model.config.hidden_size)
-    asked = units_to_remove("--hidden", config.hidden, [width], "hidden dimensions", keep=size)
-    refuse(
-        (
-            2 * asked < size,
-            f"--hidden {config.hidden} of {width} hidden dimensions would remove none: they go in widths of a head, "
-            f"multiples of {size}; ask for {-(-size // 2)} or more",
-        )
-    )
-    return min(math.floor(asked / size + 0.5) * size, width - size)
 
 
 @dataclass(frozen=True)

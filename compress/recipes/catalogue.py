@@ -218,8 +218,16 @@ def known_as(name: str) -> dict[str, Any]:
 
 def explain(known: StudentRecipe | TeacherRecipe | StudyRecipe | plugins.Plugin) -> str:
     """Return a plug-in or a recipe in words; of a student its architecture, phases, losses and results."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("compress.recipes"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(training=_training, removed=_removed, budget=_budget, teacher=_teacher, pairs=_pairs)
+    environment.globals.update(choice=_choice, phase_texts=PHASE_TEXTS, by_layer=BY_LAYER, no_figure=NO_FIGURE)
     called = next((kind.called for kind in RECIPE_KINDS.values() if isinstance(known, kind.recipe)), "plugin")
-    return _render(called, known=known, measured=figures().get(known.name, ()))
+    template = environment.get_template(f"{called}.txt.j2")
+    return template.render(known=known, measured=figures().get(known.name, ())).rstrip("\n")
 
 
 def in_short(recipe: StudentRecipe) -> tuple[str, ...]:
@@ -262,17 +270,6 @@ def figures() -> Mapping[str, list[dict[str, str]]]:
     """Return what was measured of every student recipe: texts by figure, an entry a data set and machine."""
     path = folder("students") / FIGURES_NAME
     return read_json_table(path) if path.is_file() else {}
-
-
-def _render(template: str, **values: Any) -> str:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("compress.recipes"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(training=_training, removed=_removed, budget=_budget, teacher=_teacher, pairs=_pairs)
-    environment.globals.update(choice=_choice, phase_texts=PHASE_TEXTS, by_layer=BY_LAYER, no_figure=NO_FIGURE)
-    return environment.get_template(f"{template}.txt.j2").render(values).rstrip("\n")
 
 
 def _choice(folder: str, choice: Choice) -> str:

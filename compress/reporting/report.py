@@ -31,7 +31,7 @@ from compress.reporting.rendering import render
 from compress.reporting.sections import Section, gather, section
 from compress.reporting.svg import Picture
 from compress.reporting.tables import Costs, costs_of, parse_prices, repeats
-from compress.requests.reporting import Report
+from compress.requests.measuring import Report
 
 PAGES = (HTML_NAME, MARKDOWN_NAME, JSON_NAME)
 _LIBRARIES_SHOWN = ("compress", "torch", "transformers", "onnxruntime", "openvino", "python")

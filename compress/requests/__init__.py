@@ -87,40 +87,45 @@ class FileList(tuple[str, ...]):
     """Several files, patterns or URIs that are read as one text; a list of strings is a list of texts."""
 
 
-# What a field holds. For type checkers what Python may give, at run time what is checked: data is checked where it is
-# opened, which says more.
-if TYPE_CHECKING:
-    AnyModel = Model | str | os.PathLike[str]
-    Recipe = Any
-    Text = Any  # see compress.data.open_text
-    Rows = Any
-    File = str | os.PathLike[str]
-    Output = str | os.PathLike[str] | None
+# What a field holds. Data is checked where it is opened, which says more.
+AnyModel = Annotated[
+    Model | str | os.PathLike[str],
+    pydantic.SkipValidation,
+    Holds("model"),
+    _accept(_is_path, "a model; give a directory, a hub name or an opened model"),
+]
+Recipe = Annotated[
+    Any,
+    Holds("recipe"),
+    _accept(lambda value: _is_path(value) or is_dataclass(value), "a recipe; give its name or a .toml file"),
+]
+Text = Annotated[Any, Holds("text")]  # see compress.data.open_text
+Rows = Annotated[Any, Holds("rows")]
+File = Annotated[
+    str | os.PathLike[str],
+    pydantic.SkipValidation,
+    Holds("file"),
+    _accept(_is_path, "a path; give that of a file to read"),
+]
+Output = Annotated[
+    str | os.PathLike[str] | None,
+    pydantic.SkipValidation,
+    Holds("output"),
+    _accept(_is_path, "a path; give that of a directory to write"),
+]
+Columns = Annotated[tuple[str, ...], Holds("columns"), pydantic.Strict(False)]  # A,B on the command line
+if TYPE_CHECKING:  # what Python may give; at run time it becomes a tuple, or what shows progress
     Labels = Sequence[Any]
     Shown = Any  # a Progress, or a function of title, steps done and all steps
     Paths = Sequence[Any]
     Names = Sequence[str]
-    Columns = tuple[str, ...]
     Models = Sequence[Any]
 else:
-    AnyModel = Annotated[
-        Any, Holds("model"), _accept(_is_path, "a model; give a directory, a hub name or an opened model")
-    ]
-    Recipe = Annotated[
-        Any,
-        Holds("recipe"),
-        _accept(lambda value: _is_path(value) or is_dataclass(value), "a recipe; give its name or a .toml file"),
-    ]
-    Text = Annotated[Any, Holds("text")]
-    Rows = Annotated[Any, Holds("rows")]
-    File = Annotated[Any, Holds("file"), _accept(_is_path, "a path; give that of a file to read")]
-    Output = Annotated[Any, Holds("output"), _accept(_is_path, "a path; give that of a directory to write")]
     Labels = Annotated[tuple[Any, ...], Holds("labels"), pydantic.Strict(False)]
     Shown = Annotated[Progress, pydantic.BeforeValidator(_progress_of)]
     Models = Annotated[tuple[AnyModel, ...], Holds("model"), pydantic.Strict(False)]
     Paths = Annotated[tuple[Any, ...], pydantic.Strict(False)]
     Names = Annotated[tuple[str, ...], pydantic.Strict(False)]
-    Columns = Annotated[tuple[str, ...], Holds("columns"), pydantic.Strict(False)]  # A,B on the command line
 Duration = Annotated[float, Holds("duration")]  # seconds; 30s, 15m or 2h on the command line
 Percent = Annotated[float | None, Holds("percent")]  # a share; 95% or 0.95 on the command line
 Numbers = Annotated[tuple[int, ...], Holds("numbers"), pydantic.Strict(False)]

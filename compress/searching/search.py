@@ -32,8 +32,7 @@ from compress.reporting.search_page import search_page
 from compress.requests import Request
 from compress.requests.compression import Cascade, Export, Prune, Quantize
 from compress.requests.labelling import Label, label
-from compress.requests.searching import BEST, CONTENT_NAME, Search, SearchLimits, SearchResult
-from compress.requests.training import Distill
+from compress.requests.training import BEST, CONTENT_NAME, Distill, Search, SearchLimits, SearchResult
 from compress.searching.exploration import Exploration, SearchClock
 from compress.searching.joining import Joined, join
 from compress.searching.making import Trainer, ValidationRows, pruning_of, quiet_stages

@@ -30,7 +30,7 @@ from compress.benchmarking.results.formatting import in_points, megabytes, milli
 from compress.evaluation.pareto import Points, knee, non_dominated, ranked
 from compress.fields import validated
 from compress.inference.speedup_intervals import Interval
-from compress.requests.searching import DEFAULT_TIME_LIMIT_S, SearchLimits
+from compress.requests.training import DEFAULT_TIME_LIMIT_S, SearchLimits
 from compress.searching.space import Shape
 
 LIMITS = ("max_accuracy_drop", "max_latency_ms", "min_speedup", "max_size_mb")

@@ -16,7 +16,7 @@ from compress.recipes import (
     replace_training,
     resolved,
 )
-from compress.requests.studying import Run
+from compress.requests.training import Run
 
 
 @dataclass(frozen=True)

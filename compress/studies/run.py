@@ -26,9 +26,8 @@ from compress.reporting.curves import CURVE_NAME
 from compress.reporting.report import PAGES
 from compress.requests.compression import Prune, Quantize
 from compress.requests.labelling import Label
-from compress.requests.reporting import report
-from compress.requests.studying import REPORT_NAME, RESULTS_NAME, Run
-from compress.requests.training import Distill, Finetune
+from compress.requests.measuring import report
+from compress.requests.training import REPORT_NAME, RESULTS_NAME, Distill, Finetune, Run
 from compress.studies.data import StudyRows, open_study_rows
 from compress.studies.journal import Stages
 from compress.studies.plan import (

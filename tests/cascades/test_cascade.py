@@ -28,7 +28,7 @@ from compress.models.model_dir import CascadeDir, Model, open_model
 from compress.models.output_dir import finish
 from compress.recipes import BenchmarkSettings
 from compress.requests.compression import cascade, export, quantize
-from compress.requests.reporting import report
+from compress.requests.measuring import report
 from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, write
 from tests.support.training_data import labelled_file
 

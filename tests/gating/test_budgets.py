@@ -8,7 +8,7 @@ import pytest
 
 from compress.errors import CompressError
 from compress.gating.budgets import GateBudget, Tolerance, read_budgets
-from compress.requests.gating import LIMITS, size_in_bytes
+from compress.requests.measuring import LIMITS, size_in_bytes
 from tests.support import REPOSITORY
 
 

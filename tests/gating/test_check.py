@@ -62,7 +62,7 @@ def test_every_limit_states_value_interval_and_n(results: Results, name: str) ->
 
 
 def test_every_limit_has_such_a_case() -> None:
-    from compress.requests.gating import LIMITS as known
+    from compress.requests.measuring import LIMITS as known
 
     assert set(LIMITS) == set(known)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from compress.reporting.pages import HTML_NAME
-from compress.requests.reporting import report
+from compress.requests.measuring import report
 from tests.support.report_study import study
 from tests.support.results import write_lines
 

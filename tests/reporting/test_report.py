@@ -36,7 +36,7 @@ from compress.models.output_dir import alone
 from compress.recipes import BenchmarkSettings
 from compress.reporting.pages import HTML_NAME, JSON_NAME, MARKDOWN_NAME
 from compress.reporting.terminal import results_table
-from compress.requests.reporting import report
+from compress.requests.measuring import report
 from tests.support.report_study import study
 from tests.support.results import line, write_lines
 from tests.support.tiny import examples, torch_directory

@@ -15,7 +15,7 @@ from compress.reporting.pages import EMPTY, Cell
 from compress.reporting.sections import gather
 from compress.reporting.survey import HEADINGS, NOT_MEASURED, VALIDATION, survey
 from compress.reporting.terminal import COLUMNS, sparkline
-from compress.requests.reporting import report
+from compress.requests.measuring import report
 from docs.study_tables import published_in_short
 from tests.support.results import line, write_lines
 

@@ -14,7 +14,7 @@ import pytest
 from compress.data import Example, content_sha256
 from compress.errors import CompressError
 from compress.reporting.tables import flips_of
-from compress.requests.reporting import report
+from compress.requests.measuring import report
 from tests.support.results import line, write_lines
 
 TEXTS = ["a dull film", "a <b>bright</b> film", "no idea"]

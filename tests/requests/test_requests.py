@@ -17,11 +17,10 @@ from compress.cli import REQUESTS, cli, execute
 from compress.errors import CompressError
 from compress.fields import declared_of, fields_of, option_of, snake_case
 from compress.requests import Request
-from compress.requests.benchmarking import Benchmark, Replay
 from compress.requests.compression import Quantize
 from compress.requests.labelling import Label
-from compress.requests.searching import Search
-from compress.requests.training import Distill, Finetune
+from compress.requests.measuring import Benchmark, Replay
+from compress.requests.training import Distill, Finetune, Search
 from tests.support.tiny import examples, torch_directory
 
 DECLARED: dict[str, type[Request[Any]]] = {

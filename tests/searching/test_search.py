@@ -26,7 +26,7 @@ from compress.models.output_dir import finish
 from compress.pruning.prune import RECOVERY
 from compress.requests import FileList
 from compress.requests.compression import cascade
-from compress.requests.searching import Search, SearchResult
+from compress.requests.training import Search, SearchResult
 from compress.searching import making, space
 from compress.searching import search as search_module
 from compress.searching.exploration import Exploration

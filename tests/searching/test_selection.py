@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compress.errors import CompressError
-from compress.requests.searching import DEFAULT_TIME_LIMIT_S
+from compress.requests.training import DEFAULT_TIME_LIMIT_S
 from compress.searching.trials import (
     SearchBudget,
     ShapeTiming,

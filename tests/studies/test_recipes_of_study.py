@@ -19,8 +19,7 @@ from compress.models.output_dir import finish
 from compress.recipes import Choice, Phase, StudyRecipe, Vocabulary, resolved
 from compress.recipes.student import control_key
 from compress.requests.compression import Prune
-from compress.requests.studying import run
-from compress.requests.training import Distill
+from compress.requests.training import Distill, run
 from compress.studies import plan
 from compress.studies import run as run_module
 from tests.support.results import line, write_lines

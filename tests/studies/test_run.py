@@ -22,7 +22,7 @@ from compress.models.manifest import Manifest
 from compress.models.model_dir import Model
 from compress.models.output_dir import alone, finish, writing
 from compress.pruning import prune as prune_module
-from compress.requests.studying import Run, run
+from compress.requests.training import Run, run
 from compress.studies import run as run_module
 from compress.studies.data import open_study_rows
 from compress.studies.journal import Stages

@@ -22,7 +22,7 @@ from compress.errors import CompressError
 from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import Model
 from compress.recipes import Augmentation, Choice
-from compress.requests.studying import run
+from compress.requests.training import run
 from compress.studies import run as run_module
 from compress.training import distill as distill_module
 from compress.training.augmenters import _common

@@ -17,7 +17,7 @@ from compress.errors import CompressError
 from compress.models.compute import TRACKERS, Compute
 from compress.models.output_dir import work_title
 from compress.recipes import Choice, Phase
-from compress.requests.studying import Run
+from compress.requests.training import Run
 from compress.studies.run import Study
 from compress.training import trainer
 from compress.training.trainer import DistillationTrainer

@@ -111,7 +111,7 @@ class Results(Sequence[Measurement]):
 
     def report(self, output: str | Path, **options: Any) -> Path:
         """Write them as a page; ``options`` are those of ``compress.report``. Return the page in HTML."""
-        from compress.requests.reporting import Report
+        from compress.requests.measuring import Report
 
         return Report((self,), output, **options).run()
 

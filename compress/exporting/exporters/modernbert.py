@@ -33,9 +33,20 @@ def refusal(config: PretrainedConfig) -> str:
 def export(model: PreTrainedModel, path: Path) -> None:
     rotary: Any = model.base_model.rotary_emb
     layers: Any = layers_of(model)
-    angles = (rotary, "forward", _angles(rotary.forward))
+    compute = rotary.forward
+
+    def angles(hidden_states: Tensor, places: Tensor, kind: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what ``RotaryEmbedding`` reads: the places ``[B, T]``, cosines and sines ``[T, d / 2]``.
+
+        The model has every angle twice, once for each half of a head. The operator may also be given the first place
+        of all rows only, but OpenVINO reads that otherwise and gives wrong logits without a warning (seen with
+        2026.4.1).
+        """
+        cosines, sines = (table[0, :, : table.shape[-1] // 2] for table in compute(hidden_states, places, kind))
+        return places.expand(hidden_states.shape[:2]), cosines, sines
+
     attentions = ((layer.attn, "forward", _forward(layer.attn)) for layer in layers)
-    write_fused_graph(model, path, mask=_padding_and_window, methods=(angles, *attentions))
+    write_fused_graph(model, path, mask=_padding_and_window, methods=((rotary, "forward", angles), *attentions))
 
 
 def _padding_and_window(
@@ -53,20 +64,6 @@ def _padding_and_window(
     return attention_mask.int(), bias[None, None]
 
 
-def _angles(compute: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    def angles(hidden_states: Tensor, places: Tensor, kind: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what ``RotaryEmbedding`` reads: the places ``[B, T]``, cosines and sines ``[T, d / 2]``.
-
-        The model has every angle twice, once for each half of a head. The operator may also be given the first place
-        of all rows only, but OpenVINO reads that otherwise and gives wrong logits without a warning (seen with
-        2026.4.1).
-        """
-        cosines, sines = (table[0, :, : table.shape[-1] // 2] for table in compute(hidden_states, places, kind))
-        return places.expand(hidden_states.shape[:2]), cosines, sines
-
-    return angles
-
-
 def _forward(attention: Any) -> Callable[..., tuple[Tensor, None]]:
     def forward(
         hidden_states: Tensor, position_embeddings: tuple[Tensor, ...], attention_mask: Any, **_: Any
@@ -74,19 +71,17 @@ def _forward(attention: Any) -> Callable[..., tuple[Tensor, None]]:
         query, key, value = attention.Wqkv(hidden_states).chunk(3, dim=-1)
         padding, window = attention_mask
         heads = query.shape[2] // attention.head_dim
-        query, key = (_turned(states, position_embeddings, heads) for states in (query, key))
+        query, key = (
+            torch.onnx.ops.symbolic(
+                "com.microsoft::RotaryEmbedding",
+                [states, *position_embeddings],
+                {"num_heads": heads, "interleaved": 0},  # OpenVINO does not know the default
+                dtype=states.dtype,
+                shape=states.shape,
+                version=1,
+            )
+            for states in (query, key)
+        )
         return attention.Wo(flat_attention(query, key, value, padding, window, heads=heads)), None
 
     return forward
-
-
-def _turned(states: Tensor, angles: tuple[Tensor, ...], heads: int) -> Tensor:
-    """Emit one ``RotaryEmbedding`` node for queries or keys ``[B, T, H d]``."""
-    return torch.onnx.ops.symbolic(
-        "com.microsoft::RotaryEmbedding",
-        [states, *angles],
-        {"num_heads": heads, "interleaved": 0},  # OpenVINO does not know the default
-        dtype=states.dtype,
-        shape=states.shape,
-        version=1,
-    )
