@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import hashlib
 import os
 import shutil
 import subprocess
@@ -12,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from compress.benchmarking import worker
 from compress.inference import runners
@@ -32,30 +30,31 @@ hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, d
 hypothesis.settings.load_profile("tests")
 
 
-# Modules that train, export, start processes or read real data: most of the time of all tests. The others are "fast".
+# Modules that train, export, start processes or read real data: most of the time of all tests. The others are "fast",
+# but for tests with the mark "slow" or "shared".
 SLOW = frozenset(
     """
     benchmarking/test_benchmark benchmarking/test_comparison_entries benchmarking/test_competitors
     benchmarking/test_random_weights benchmarking/test_replay benchmarks/test_beside_other_work
-    benchmarks/test_compositions benchmarks/test_distillation_speed benchmarks/test_few_rows benchmarks/test_gpu
-    benchmarks/test_gpu_window benchmarks/test_importance_parity calibration/test_calibrate cascades/test_cascade
-    cli/test_cli cli/test_extremes cli/test_kinds_of_teachers cli/test_label_meaning cli/test_startup
-    examples/test_examples exporting/test_export fuzzing/test_commands gating/test_action inference/test_runtimes
-    labelling/test_label
-    labelling/test_ray models/modeling/test_pruned pruning/test_criteria pruning/test_head_study pruning/test_prune
+    benchmarks/test_compositions benchmarks/test_distillation_speed benchmarks/test_estimators
+    benchmarks/test_few_rows benchmarks/test_gpu benchmarks/test_gpu_window benchmarks/test_importance_parity
+    benchmarks/test_training_profile calibration/test_calibrate cascades/test_cascade cli/test_cli cli/test_extremes
+    cli/test_foreign_code cli/test_kinds_of_teachers cli/test_label_meaning cli/test_startup examples/test_examples
+    exporting/test_export exporting/test_token_rows fuzzing/test_commands gating/test_action inference/test_predict
+    inference/test_runtimes labelling/test_label labelling/test_ray models/modeling/test_pruned
+    models/networks/test_networks pruning/test_criteria pruning/test_head_study pruning/test_prune
     pruning/test_prune_errors pruning/test_prune_heads pruning/test_prune_layers pruning/test_prune_neurons
     pruning/test_prune_recovery pruning/test_prune_report pruning/test_prune_resume pruning/test_prune_targets
-    quantization/test_hessian_sensitivity quantization/test_quantize quantization/test_quantizers reporting/test_page
-    searching/test_exploration searching/test_joining searching/test_search studies/test_docstring_corpus
-    studies/test_run surgery/test_remove_hidden surgery/test_remove_layers surgery/test_remove_vocabulary
-    tasks/test_tasks test_docs
-    test_labels_page test_nothing_is_sent test_orphans test_packaging test_progress test_shared test_tagging
-    training/architectures/test_families training/architectures/test_initialization training/losses/test_losses_train
-    training/modifiers/test_gradual_pruning training/modifiers/test_quantization training/test_augmentation
-    training/test_damaged_work training/test_distill training/test_finetune training/test_build_student
-    training/test_phases training/test_precision training/test_pretrain training/test_processes
-    training/test_distill_inputs training/test_row_adamw training/test_trackers
-    models/networks/test_networks
+    quantization/test_hessian_sensitivity quantization/test_quantize quantization/test_quantizers
+    reporting/test_page searching/test_exploration searching/test_joining searching/test_search
+    studies/test_docstring_corpus studies/test_run surgery/test_remove_hidden surgery/test_remove_layers
+    surgery/test_remove_vocabulary tasks/test_tasks test_docs test_installations test_labels_page
+    test_nothing_is_sent test_orphans test_packaging test_progress test_shared test_tagging
+    training/architectures/test_families training/architectures/test_initialization
+    training/losses/test_losses_train training/modifiers/test_gradual_pruning training/modifiers/test_quantization
+    training/test_augmentation training/test_build_student training/test_damaged_work training/test_distill
+    training/test_distill_inputs training/test_finetune training/test_phases training/test_precision
+    training/test_pretrain training/test_processes training/test_row_adamw training/test_trackers
     """.split()
 )
 
@@ -65,6 +64,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
 
     def is_slow(item: pytest.Item) -> bool:
+        if any(item.iter_markers("shared")) or any(item.iter_markers("slow")):
+            return True
         return item.path.relative_to(root).with_suffix("").as_posix() in SLOW
 
     for item in items:
@@ -73,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "fast: in none of the modules of SLOW; 'make test-fast' runs these")
+    config.addinivalue_line("markers", "fast: not slow; 'make test-fast' runs these")
     config.addinivalue_line("markers", "slow: trains, exports, starts processes or reads real data")
     config.addinivalue_line("markers", "shared: reads the real data sets of ../shared/data (or COMPRESS_DATA)")
     if MODELS_FOLDER not in os.environ:  # the processes of pytest-xdist have it from the first one
@@ -163,30 +164,12 @@ def one_operator_table() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_export_of_equal_models() -> Iterator[None]:
-    """Export tiny models of the same weights and config once in all processes: it takes seconds."""
-    import onnx
+def one_export_of_alike_models() -> Iterator[None]:
+    """Trace tiny models of the same structure once in all processes."""
     import torch
 
-    exports, folder = torch.onnx.export, Path(os.environ[MODELS_FOLDER])
-
-    def export(module: Any, *given: Any, **named: Any) -> Any:
-        model, key = module.model, hashlib.sha256()
-        for name, tensor in model.state_dict().items():
-            key.update(name.encode() + tensor.contiguous().numpy().tobytes())
-        replaced = [name for name, part in model.named_modules() if "forward" in vars(part)]
-        config = model.config.to_json_string(use_diff=False)
-        key.update(repr((type(model), config, model.config._attn_implementation, replaced, named)).encode())
-        known = folder / f"{key.hexdigest()}.onnx"
-        if not known.is_file():
-            program = exports(module, *given, **named)
-            if program.model_proto.ByteSize() > 2_000_000:
-                return program
-            made = known.with_suffix(f".{os.getpid()}")
-            made.write_bytes(program.model_proto.SerializeToString())
-            made.replace(known)
-        return SimpleNamespace(model_proto=onnx.ModelProto.FromString(known.read_bytes()))
+    from tests.support.exports import exporting_once
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.onnx, "export", export)
+        patch.setattr(torch.onnx, "export", exporting_once(torch.onnx.export))
         yield

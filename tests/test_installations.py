@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -46,6 +47,7 @@ def names(requirements: list[str] | None, extra: str = "") -> list[str]:
     return [canonical(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in wanted]
 
 
+@functools.cache
 def hidden(extra: str = "") -> str:
     """Return the modules of every installed package that an installation with this extra does not bring."""
     brought = {"compress"}

@@ -105,6 +105,7 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
         threads=1,
         heads="50%",
         examples=64,
+        measure=classes == 77,
     )
     assert sum(small.manifest.architecture["heads_per_layer"]) == 4
     int8 = quantize(small, tmp_path / "int8", threads=1)
@@ -138,7 +139,7 @@ def test_int8_of_the_real_teacher_answers_each_text_by_itself(
     shared_data: Path, shared_models: Path, tmp_path: Path
 ) -> None:
     """By a range for the whole batch 17 of 872 labels were others alone, and a probability changed by 0.44."""
-    rows = read(shared_data, "glue/SST-2", "dev")
+    rows = read(shared_data, "glue/SST-2", "dev")[::3]
     int8 = quantize(shared_models / "minilm-l6-sst2", tmp_path / "int8", threads=1)
     runner = LoadedModel.open(int8, 0, ())
     runner.start(lambda model: open_runtime(model.path, threads=1))
@@ -159,7 +160,7 @@ def test_int8_of_the_real_teacher_answers_each_text_by_itself(
         assert np.abs(batched - alone).max() < 1e-3
     exact = load_classifier(shared_models / "minilm-l6-sst2", compute=Compute("cpu", 1)).predict(rows)
     changed = sum(int8.labels[best] != one["label"] for best, one in zip(alone.argmax(axis=1), exact, strict=True))
-    assert changed <= 5
+    assert changed <= 2
 
 
 def _index(label: str | None) -> int:

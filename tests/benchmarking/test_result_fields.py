@@ -219,6 +219,7 @@ def world(rows: int, sharpness: float, generator: np.random.Generator) -> tuple[
     return 1 / (1 + np.exp(-sharpness * logit)), generator.random(rows) < 1 / (1 + np.exp(-logit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharpness", [1.0, 1.7, 0.6])
 def test_the_calibration_interval_covers_the_truth(sharpness: float) -> None:
     """Of a perfectly calibrated model, an overconfident one and a timid one; plain percentiles fail for the first."""

@@ -30,16 +30,21 @@ def recorded(script: ModuleType, *, rounds: int, interrupted: bool = False, seed
     return records
 
 
+@pytest.fixture(scope="module")
+def quiet(script: ModuleType) -> Any:
+    """What is found without disturbances."""
+    return script.evaluate([recorded(script, rounds=12)])
+
+
 def test_the_chosen_estimator_is_what_benchmarks_report(script: ModuleType) -> None:
     records = recorded(script, rounds=12)
     for _, _, a, b in script.pairs_of(records):
         assert script.estimate(script.ESTIMATORS[script.CHOSEN], a, b) == pytest.approx(speedup(a[1], b[1]))
 
 
-def test_every_estimator_finds_known_ratios(script: ModuleType) -> None:
-    found = script.evaluate([recorded(script, rounds=12)])
-    assert set(found) == {*script.ESTIMATORS, f"{script.CHOSEN}, until precise"}
-    for name, one in found.items():
+def test_every_estimator_finds_known_ratios(script: ModuleType, quiet: Any) -> None:
+    assert set(quiet) == {*script.ESTIMATORS, f"{script.CHOSEN}, until precise"}
+    for name, one in quiet.items():
         figures = script.summarise(one, one)
         assert figures["speedup"]["teacher and int8"] == pytest.approx(4, rel=0.03), name
         assert figures["speedup"]["int8 and x3"] == pytest.approx(1 / 3, rel=0.03), name
@@ -48,8 +53,9 @@ def test_every_estimator_finds_known_ratios(script: ModuleType) -> None:
         assert figures["equal_pairs"] == 3 + 15 + 21 and figures["slower_pairs"] == 6 * 2 + 7 * 2
 
 
-def test_wall_time_makes_a_short_call_look_faster_beside_a_loop_and_cpu_time_does_not(script: ModuleType) -> None:
-    quiet = script.evaluate([recorded(script, rounds=12)])
+def test_wall_time_makes_a_short_call_look_faster_beside_a_loop_and_cpu_time_does_not(
+    script: ModuleType, quiet: Any
+) -> None:
     busy = script.evaluate([recorded(script, rounds=12, interrupted=True, seed=1)])
     for name in script.ESTIMATORS:
         bias = script.summarise(busy[name], quiet[name])["bias"]["teacher and bilstm"]

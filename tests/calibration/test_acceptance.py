@@ -49,6 +49,7 @@ def test_an_early_error_stops_one_sequence_and_not_all() -> None:
     assert found is not None and found.share == 1.0 and found.right == 0.96
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [0.85, 0.6])
 def test_accepted_rows_are_right_as_often_as_asked_nineteen_times_in_twenty(right: float) -> None:
     # Nothing tells rows apart, and they are right a little less often than asked: to accept any is an error.

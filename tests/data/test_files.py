@@ -21,8 +21,6 @@ from compress.files import (
     text_limit_bytes,
 )
 
-pytestmark = pytest.mark.fast
-
 
 def make_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as one:

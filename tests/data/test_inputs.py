@@ -17,7 +17,6 @@ import pytest
 from compress.data import Example, load_rows, open_rows, open_text
 from compress.errors import CompressError
 
-pytestmark = pytest.mark.fast
 ROWS = [("a fine, quiet film", "good"), ("dull and long", "bad"), ("a joy", "good")]
 RECORDS = [{"id": number, "review": text, "verdict": label} for number, (text, label) in enumerate(ROWS)]
 COLUMNS = {"review": [text for text, _ in ROWS], "verdict": [label for _, label in ROWS]}
@@ -140,6 +139,7 @@ def test_the_labelled_rows_of_a_stage(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_large_data_set_is_read_in_parts() -> None:
     data = datasets.Dataset.from_dict({"text": [f"text {number}" for number in range(100_000)]})
     tracemalloc.start()

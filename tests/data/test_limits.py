@@ -16,7 +16,6 @@ from compress.data.formats import parquet, table
 from compress.errors import CompressError
 from compress.files import TEXT_LIMIT
 
-pytestmark = pytest.mark.fast
 MB = 10**6
 
 

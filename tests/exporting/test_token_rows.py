@@ -9,13 +9,13 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from transformers import AutoModelForTokenClassification
 
 from compress.exporting.onnx_graph import module_of
 from compress.models.components import input_names
 from compress.models.model_dir import Model
 from compress.requests.compression import export
-from tests.support.tiny import LAYERS, PRUNABLE, classifier, load, onnx_directory, write
+from tests.support.tagging import pruned_tagger
+from tests.support.tiny import LAYERS, PRUNABLE, load, onnx_directory, write
 
 SIZES = (3, 9, 5, 1)
 WIDEST = max(SIZES)
@@ -58,8 +58,7 @@ def test_products_are_of_tokens_and_in_the_last_layer_of_first_tokens(kind: str,
 
 @pytest.mark.parametrize("kind", PRUNABLE)
 def test_a_tagger_computes_every_token_and_no_padding(kind: str, tmp_path: Path) -> None:
-    tagger = AutoModelForTokenClassification.from_config(classifier(kind).config).eval()
-    source = Model.open(write(tmp_path / "tagger", tagger, kind))
+    source = Model.open(write(tmp_path / "tagger", pruned_tagger(kind), kind))
     exported = export(source, tmp_path / "onnx")
     found = sizes_of_products(exported, tmp_path / "model.onnx")
     assert {shape[:-1] for _, shape in found} == {(sum(SIZES),)}

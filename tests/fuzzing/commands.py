@@ -38,6 +38,7 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from compress.benchmarking import worker
 from compress.cli import COMMANDS, cli, execute
@@ -54,6 +55,7 @@ from tests.fuzzing.kinds import Use, kinds
 from tests.fuzzing.mutations import change_file, replace_file
 from tests.fuzzing.work_folders import RESUMED, damaged_work
 from tests.support import torch_as_it_is
+from tests.support.exports import exporting_once
 from tests.support.forked import start_worker
 from tests.support.labelling import LabelOptions, label
 from tests.support.tiny import bilstm, classifier, write
@@ -423,6 +425,7 @@ def load_everything(inputs: Path) -> None:
     forked: Any = SimpleNamespace(Popen=partial(start_worker, method="fork"), PIPE=subprocess.PIPE)
     worker.subprocess = forked
     label_module.choose_runtime = torch_as_it_is
+    torch.onnx.export = exporting_once(torch.onnx.export)
     vars(finetune.TRAINING).update(min_steps=10, min_steps_per_class=0)
     space.FAMILIES = {"bilstm": Family(str(inputs / "student.toml"), {"hidden_size": (4, 8)})}
     gc.freeze()

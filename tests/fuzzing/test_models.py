@@ -44,6 +44,7 @@ def use(directory: Path) -> None:
     load(directory).predict(["a good film", "bad"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "weights"])
 @FUZZ

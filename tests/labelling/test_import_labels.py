@@ -157,6 +157,7 @@ def test_shards_are_of_2048_rows_at_most(tmp_path: Path) -> None:
     assert logits_of(made).argmax(axis=1).tolist() == [n % 3 for n in range(2050)]
 
 
+@pytest.mark.slow
 def test_labels_of_many_classes_are_read_again(tmp_path: Path) -> None:
     """Hard labels are packed to less than a hundredth of their size."""
     classes = [f"c{n}" for n in range(9000)]

@@ -299,6 +299,7 @@ def test_an_output_that_is_a_part_is_refused(parts: list[Path]) -> None:
         merge_labels(parts, parts[0], force=True)
 
 
+@pytest.mark.slow
 def test_a_thousand_parts(tmp_path: Path) -> None:
     count = 1000
     for number in range(1, count + 1):

@@ -127,6 +127,7 @@ def test_the_peak_is_the_fastest_of_the_products(monkeypatch: pytest.MonkeyPatch
     assert next(seconds, None) is None
 
 
+@pytest.mark.slow
 def test_the_peak_is_measured_and_leaves_settings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "PEAK_SIZES", {"cpu": (64, 128)})
     threads = torch.get_num_threads()

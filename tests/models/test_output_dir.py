@@ -168,6 +168,7 @@ with writing(Path(sys.argv[1]), {"stage": "test", "seed": 0}) as working:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_locked(tmp_path: Path) -> None:
     """And while it lives no other process writes the same output."""
     with forked.Forked(["-c", CHILD, str(tmp_path / "out")], stdout=subprocess.PIPE) as child:

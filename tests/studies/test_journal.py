@@ -193,6 +193,7 @@ def test_a_study_that_could_not_begin_leaves_nothing(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_killed_study_locks_nobody_out(tmp_path: Path) -> None:
     kills_itself = "import os, sys; from compress.studies.journal import Stages; "
     kills_itself += "study = Stages.open(sys.argv[1], False); study.__enter__(); os.kill(os.getpid(), 9)"

@@ -29,6 +29,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn
 
 import compress
+from tests.support.exports import exporting_once
 
 PACKAGE = Path(compress.__file__).parent
 PRELOAD = "tests.support.forked_preload"  # what the fork server imports
@@ -52,6 +53,9 @@ def preload() -> None:
     for name in _PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    import torch
+
+    torch.onnx.export = exporting_once(torch.onnx.export)
 
 
 class Forked:

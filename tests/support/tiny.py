@@ -178,9 +178,9 @@ def pruned(family: str = "bert", *, neurons: bool = False, **options: Any) -> Pr
     MobileBERT's).
     """
     model = classifier(family, **options)
-    remove_heads(model, uneven(family))
+    layers = min(physical_layers(family), model.config.num_hidden_layers)
+    remove_heads(model, {layer: cut for layer, cut in uneven(family).items() if layer < layers})
     if neurons and has_units(model, "neurons"):
-        layers = physical_layers(family)
         remove_neurons(model, {layer: cut for layer, cut in UNEVEN_NEURONS.items() if layer < layers})
     return to_pruned(model).eval()
 
