@@ -442,6 +442,13 @@ def calibration_verdict(model: Model) -> Sequence[str]:
 def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:
     """Return loss, calibration error and accuracy of out-of-fold probabilities, and the bins of their diagram."""
     confidence, correct, predicted = _confidence(one, gold)
+    bins = []  # of equally many rows in the order of their confidence, with Wilson's interval of the share right
+    order = np.argsort(confidence, kind="stable")
+    for own in np.array_split(order, min(BINS, len(order) // 5)):
+        right = correct[own].astype(int)
+        low, high = interval(right, np.ones_like(right), metric=ACCURACY, classes=2)
+        mean = {"rows": len(own), "confidence": float(confidence[own].mean()), "right": float(right.mean())}
+        bins.append({**mean, "low": low, "high": high})
     about: dict[str, Any] = {"metric": ACCURACY, "classes": one.logits.shape[1]}
     loss = bootstrap((one.losses,), lambda drawn: np.asarray(drawn.mean(axis=-1)))
     return {
@@ -451,7 +458,7 @@ def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:
         ),
         "accuracy": _figure(score(predicted, gold, **about), *interval(predicted, gold, **about)),
         "confidence": float(confidence.mean()),
-        "bins": _bins(confidence, correct),
+        "bins": bins,
     }
 
 
@@ -459,18 +466,6 @@ def _confidence(one: Calibrated, gold: Array) -> tuple[Array, Array, Array]:
     """Return the confidence of each prediction ``[N]``, whether it is right, and the predicted class."""
     predicted = one.logits.argmax(axis=1)
     return probabilities(one.logits).max(axis=1), predicted == gold, predicted
-
-
-def _bins(confidence: Array, correct: Array) -> list[dict[str, Any]]:
-    """Return bins of equally many rows in the order of their confidence, with Wilson's interval of the share right."""
-    order = np.argsort(confidence, kind="stable")
-    found = []
-    for own in np.array_split(order, min(BINS, len(order) // 5)):
-        right = correct[own].astype(int)
-        low, high = interval(right, np.ones_like(right), metric=ACCURACY, classes=2)
-        about = {"rows": len(own), "confidence": float(confidence[own].mean()), "right": float(right.mean())}
-        found.append({**about, "low": low, "high": high})
-    return found
 
 
 def _accepted(acceptance: Mapping[str, Any], one: Calibrated, gold: Array, labels: Sequence[str]) -> dict[str, Any]:

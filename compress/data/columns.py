@@ -363,9 +363,9 @@ def choose_columns(
     if not text and tags and (label is None or label in tags):
         text, label = words, label or (tags[0] if labelled and len(tags) == 1 else None)
     if not text:
-        usual_names = [*TEXT_PAIRS, *((name, None) for name in TEXT_COLUMNS)]
-        by_name = ((known[one], other and known[other]) for one, other in usual_names if {one, other} <= {*known, None})
-        text, other = next(by_name, None) or _texts_by_content(names, sample, given, named)
+        pairs = [(known[one], known[other]) for one, other in TEXT_PAIRS if one in known and other in known]
+        singles = [(known[name], None) for name in TEXT_COLUMNS if name in known]
+        text, other = (pairs or singles or [_texts_by_content(names, sample, given, named)])[0]
         refuse((not text, f"{unclear} the text: name one with --text-column{such_as}."))
         pair = pair or other
     used = {text, pair}

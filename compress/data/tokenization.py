@@ -87,7 +87,11 @@ class TextEncoder:
         self._segments = segments
         self._is_left = truncation_side == "left"
         definition = json.loads(backend.to_str())
-        self._words = _Words(backend.model) if _has_independent_words(definition) else None
+        kinds = [(definition[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
+        # Text is lowercased before it is searched for added tokens, but not normalised otherwise.
+        added_are_plain = all(re.fullmatch("[!-~]+", token["content"]) for token in definition["added_tokens"])
+        is_independent = added_are_plain and kinds == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
+        self._words = _Words(backend.model) if is_independent else None
         if self._words is not None:
             self._lowercase = bool(definition["normalizer"]["lowercase"])
             added = [re.escape(token["content"].lower()) for token in definition["added_tokens"]]
@@ -263,13 +267,6 @@ def _layout(encoding: "Encoding") -> list[_Part]:
         for (text, kind), some in itertools.groupby(tokens, lambda token: token[:2])
     ]
     return parts or [_Part(0, b"", 0)]
-
-
-def _has_independent_words(definition: Mapping[str, Any]) -> bool:
-    parts = [(definition[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer", "model")]
-    # Text is lowercased before it is searched for added tokens, but not normalised otherwise.
-    added_are_plain = all(re.fullmatch("[!-~]+", token["content"]) for token in definition["added_tokens"])
-    return added_are_plain and parts == ["BertNormalizer", "BertPreTokenizer", "WordPiece"]
 
 
 _ENCODERS: "WeakKeyDictionary[AnyTokenizer, TextEncoder]" = WeakKeyDictionary()

@@ -1,5 +1,6 @@
-"""What any network has, whatever its family calls it: embeddings and head by function, inputs, weights, operations.
+"""What any network has, whatever its family calls it: embeddings, head, inputs, weights, operations; and its units.
 
+Units are attention heads and feed-forward neurons, a layer's at a time, with the weights that are theirs.
 A student of its teacher's own family is copied or projected name by name
 (:mod:`compress.training.architectures._initialization`); one of another family starts from these parts. Shapes: V
 subword tokens, P positions, S segments, E width of the embeddings, D width of the hidden states.

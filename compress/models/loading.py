@@ -240,7 +240,6 @@ def check_foreign(directory: Path) -> None:
     Raises:
         CompressError: it needs code that transformers does not have, another library, a base model, or the network.
     """
-    check_files(directory)
     raw = read_config(directory)
     refuse(
         (
@@ -280,6 +279,7 @@ def load_config(directory: Path, **changes: Any) -> "PretrainedConfig":
     """
     from transformers import AutoConfig
 
+    check_files(directory)
     check_foreign(directory)
     _knows(read_config(directory))
     with faults_of(directory, "a model"):

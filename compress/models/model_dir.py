@@ -2,6 +2,10 @@
 
 It is an ordinary Hugging Face directory (or an ONNX one) plus ``compress.json``, the manifest. A directory without
 a manifest, such as a teacher that somebody else fine-tuned, opens too. Weights are safetensors or ONNX only.
+
+A cascade is a directory of models of which the first answers what it is sure of, and the next what is left. Its folder
+``members`` holds copies of the model directories, ``1`` the first. ``cascade.json`` has their names and the confidence
+from which each but the last answers. The manifest has the hash of every file, those of the members too.
 """
 
 import functools

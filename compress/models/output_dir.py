@@ -129,16 +129,14 @@ class Stage:
         """The folder of what serves the work alone; it is no part of the result."""
         return self.working / WORK_FOLDER
 
-    def finish(self, **described: Any) -> None:
+    def finish(self, **described: Any) -> Manifest:
         """Write ``compress.json`` with the hash of every file, and a model's card.
 
         Args:
             described: fields of :class:`compress.models.manifest.Manifest` that the start did not know.
         """
-        finish(self.working, self._described(described))
-
-    def _described(self, fields: Mapping[str, Any]) -> Manifest:
-        return replace(self.manifest, **{**fields, "notes": {**fields.get("notes", {}), **self.truncation.notes()}})
+        notes = {**described.get("notes", {}), **self.truncation.notes()}
+        return finish(self.working, replace(self.manifest, **{**described, "notes": notes}))
 
     def write_model(self, model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerFast", **described: Any) -> None:
         """Write a torch model, its tokenizer, the manifest and the card; then reopen it and compare outputs."""
@@ -146,10 +144,9 @@ class Stage:
 
         from compress.models.saving import check_same, describe_architecture, save_model
 
-        manifest = self._described({"architecture": describe_architecture(model), **described})
         model = model.cpu().float().eval()
         save_model(model, tokenizer, self.working)
-        finish(self.working, manifest)
+        manifest = self.finish(**{"architecture": describe_architecture(model), **described})
         reopened, _ = load_network(getattr(transformers, auto_class(manifest.task)), self.working)
         check_same(model, reopened.eval())
 

@@ -503,22 +503,7 @@ def prepared(model: PreTrainedModel, teacher: PreTrainedModel | None, part: Step
     Raises:
         CompressError: the student has not what is to be frozen, or the modifier does not fit.
     """
-    modifier: Any = None
-    with frozen(model, part.phase.frozen, part.frozen_layers):
-        if chosen := part.phase.modifier:
-            modifier = plugins.find("modifiers", chosen.name).function(model, teacher, **chosen.options)
-        yield modifier
-        if modifier is not None:
-            modifier.detach()
-
-
-@contextmanager
-def frozen(model: PreTrainedModel, names: Sequence[str], lowest_layers: int = 0) -> Iterator[None]:
-    """Freeze some parts, and the lowest layers with the embeddings, within the block.
-
-    Raises:
-        CompressError: a part that the student does not have.
-    """
+    names, lowest_layers, modifier = part.phase.frozen, part.frozen_layers, part.phase.modifier
     by_part = parameters_by_part(model) if names or lowest_layers else {}
     layers = list(layers_of(model)) if lowest_layers else []
     lacking = [name for name in names if not by_part[name]]
@@ -540,7 +525,12 @@ def frozen(model: PreTrainedModel, names: Sequence[str], lowest_layers: int = 0)
     for parameter in learning:
         parameter.requires_grad_(False)
     try:
-        yield
+        attached: Any = None
+        if modifier:
+            attached = plugins.find("modifiers", modifier.name).function(model, teacher, **modifier.options)
+        yield attached
+        if modifier:
+            attached.detach()
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)

@@ -235,13 +235,15 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
     )
     made: Any = AutoModelForMaskedLM.from_config(config).float().eval()  # type: ignore[no-untyped-call, unused-ignore]
     missing, _ = made.base_model.load_state_dict(student.base_model.state_dict(), strict=False)
-    output, inside = made.get_output_embeddings(), {*made.base_model.modules()}
-    theirs = [one for one in made.modules() if isinstance(one, nn.Linear | nn.LayerNorm) and one not in inside]
-    theirs, ours = [one for one in theirs if one is not output], [head.dense, head.norm]
-    forms = [[(type(one), one.weight.shape) for one in modules] for modules in (theirs, ours)]
-    if forms[0] == forms[1] and not missing and output.bias is not None:
-        for new, trained in zip(theirs, ours, strict=True):
-            new.load_state_dict(trained.state_dict())
+    output = made.get_output_embeddings()
+    inside = {*made.base_model.modules(), output}
+    outside = [module for module in made.modules() if module not in inside]
+    dense = [module for module in outside if isinstance(module, nn.Linear)]
+    norms = [module for module in outside if isinstance(module, nn.LayerNorm)]
+    same_form = [m.weight.shape for m in (*dense, *norms)] == [head.dense.weight.shape, head.norm.weight.shape]
+    if same_form and not missing and output.bias is not None:
+        dense[0].load_state_dict(head.dense.state_dict())
+        norms[0].load_state_dict(head.norm.state_dict())
         output.bias.copy_(head.bias)
         inputs = example_inputs(student)
         student.train(False)

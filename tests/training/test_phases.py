@@ -26,7 +26,7 @@ from compress.training import phases, teacher_signal
 from compress.training import trainer as training_module
 from compress.training.distill import possible_phases
 from compress.training.modifiers.module_replacing import attach
-from compress.training.phases import frozen, parameters_by_part
+from compress.training.phases import StepRange, parameters_by_part, prepared
 from compress.training.teacher_signal import ActivationRecorder, LiveTeacher
 from compress.training.trainer import Outcome, WeightedLoss, attach_losses, summary
 from compress.training.training_data import Masker, held_out
@@ -124,7 +124,8 @@ def test_the_parts_of_a_student_are_all_of_it_once() -> None:
     widened = dict(electra.named_parameters())["electra.embeddings_project.weight"]
     assert any(parameter is widened for parameter in parameters_by_part(electra)["embeddings"])
     assert len(parameters_by_part(classifier("bert"))["head"]) == 4  # the classifier's and the pooler's
-    with pytest.raises(CompressError, match="frozen names 'head'"), frozen(bilstm(), ("head",)):
+    resting = StepRange("one", Phase((KL,), frozen=("head",)), 1)
+    with pytest.raises(CompressError, match="frozen names 'head'"), prepared(bilstm(), None, resting):
         pass
 
 
@@ -401,7 +402,8 @@ def test_module_replacing_refuses_models_that_do_not_fit() -> None:
 
 def test_shared_layers_do_not_rest_or_stand_in_for_each_other() -> None:
     shared = classifier("albert")
-    with pytest.raises(CompressError, match="use by_layer = 'stacked'"), frozen(shared, (), lowest_layers=1):
+    second = StepRange("second", Phase((KL,)), 1, frozen_layers=1)
+    with pytest.raises(CompressError, match="use by_layer = 'stacked'"), prepared(shared, None, second):
         pass
     with pytest.raises(CompressError, match="share their weights"):
         attach(classifier("albert"), shared)
@@ -494,7 +496,7 @@ def written(labels: LabelDir, folder: Path) -> tuple[Any, Any]:
 def test_first_states_are_cached_where_rows_are_read_again(
     teacher: Path, labels: LabelDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compress.training.phases import StepRange, phase_signal
+    from compress.training.phases import phase_signal
     from compress.training.teacher_signal import cached_first_states
     from compress.training.trainer import TrainingRun
 
