@@ -19,17 +19,13 @@ from pathlib import Path
 from compress import plugins
 from compress.benchmarking.competitors import INSTALLED_NAME, environments_folder
 
-# What scripts here compare training with; it is no competitor of `compress benchmark`. Its models are those of
-# transformers.
-TEXTBREWER = "textbrewer"
-TEXTBREWER_REQUIRES = [
-    "textbrewer==0.2.1.post1",
-    f"torch=={version('torch').partition('+')[0]}",
-    f"transformers=={version('transformers')}",
-]
-# The last transformers that removes heads itself: what scripts here compare our slicing with.
-TRANSFORMERS_4 = "transformers-4"
-TRANSFORMERS_4_REQUIRES = [f"torch=={version('torch').partition('+')[0]}", "transformers==4.57.6"]
+# What scripts here compare with, and what is no competitor of `compress benchmark`: TextBrewer's training, of models of
+# transformers, and the last transformers that removes heads itself.
+TORCH = f"torch=={version('torch').partition('+')[0]}"
+SCRIPTS_ONLY = {
+    "textbrewer": ["textbrewer==0.2.1.post1", TORCH, f"transformers=={version('transformers')}"],
+    "transformers-4": [TORCH, "transformers==4.57.6"],
+}
 
 
 def main() -> int:
@@ -60,21 +56,12 @@ def environments() -> dict[str, list[str]]:
     return {environment: sorted(requirements) for environment, requirements in sorted(found.items())}
 
 
-def textbrewer_python(pip_options: list[str]) -> Path | None:
-    """Return the Python of TextBrewer's environment, which is made if it is not there; None if that fails."""
-    return _python_of(TEXTBREWER, TEXTBREWER_REQUIRES, pip_options)
-
-
-def transformers_4_python(pip_options: list[str]) -> Path | None:
-    """Return the Python of transformers 4's environment, which is made if it is not there; None if that fails."""
-    return _python_of(TRANSFORMERS_4, TRANSFORMERS_4_REQUIRES, pip_options)
-
-
-def _python_of(environment: str, requirements: list[str], pip_options: list[str]) -> Path | None:
-    folder = environments_folder() / environment
-    if is_complete(folder, requirements) or install(folder, requirements, pip_options):
-        return folder / "bin" / "python"
-    return None
+def python_of(environment: str, pip_options: list[str]) -> Path:
+    """Return the Python of one of the environments of scripts, which is made if it is not there; exit if that fails."""
+    folder, requirements = environments_folder() / environment, SCRIPTS_ONLY[environment]
+    if not is_complete(folder, requirements) and not install(folder, requirements, pip_options):
+        sys.exit(1)
+    return folder / "bin" / "python"
 
 
 def is_complete(folder: Path, requirements: list[str]) -> bool:

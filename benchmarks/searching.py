@@ -34,9 +34,8 @@ from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.requests.training import Search
 from compress.searching.exploration import Exploration, SearchClock
-from compress.searching.joining import join
 from compress.searching.making import ValidationRows
-from compress.searching.search import SearchRows, check_data, content_of, trainer_of
+from compress.searching.search import SearchRows, check_data, content_of, join, trainer_of
 from compress.searching.space import PRECISIONS, Shape, ShapeSampler, space_for
 from compress.searching.trials import LAST, SearchBudget, Trial, choose
 

@@ -48,7 +48,7 @@ from compress.tasks import find_task
 from compress.training.training_data import Gold
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from competitor_environments import transformers_4_python  # noqa: I001
+from competitor_environments import python_of  # noqa: I001
 from script import columns, provenance, read_options  # noqa: I001
 
 SET, MAX_LENGTH, REMOVED = "glue/SST-2", 128, "60%"
@@ -65,9 +65,7 @@ def main() -> int:
     # The model is a BERT that was fine-tuned on SST-2; rows of train, as many as the examples, score the heads.
     given = {"data_root": os.environ.get("COMPRESS_DATA"), "examples": 1024, "seed": 0}
     arguments = read_options(__doc__, positional="pip_options", model=str, **given)
-    python = transformers_4_python(arguments.pip_options)
-    if python is None:
-        return 1
+    python = python_of("transformers-4", arguments.pip_options)
     directory = Model.open(arguments.model)
     model, tokenizer = directory.load().eval(), directory.tokenizer
     root = None if arguments.data_root is None else Path(arguments.data_root)

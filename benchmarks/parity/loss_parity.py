@@ -31,7 +31,7 @@ from compress.models.batch import NO_TARGET, Batch, Outputs
 from compress.training.losses._common import VocabularyHead, split_heads
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from competitor_environments import textbrewer_python  # noqa: I001
+from competitor_environments import python_of  # noqa: I001
 from script import columns, provenance, read_options  # noqa: I001
 
 LENGTHS, CLASSES, WIDTH, HEADS, RELATION_HEADS, VOCABULARY = (9, 6, 4), 3, 32, 4, 8, 50
@@ -89,9 +89,7 @@ class Comparison:
 
 def main() -> int:
     arguments = read_options(__doc__, positional="pip_options", seed=0)
-    python = textbrewer_python(arguments.pip_options)
-    if python is None:
-        return 1
+    python = python_of("textbrewer", arguments.pip_options)
     student, teacher, batch = made(arguments.seed)
     competitor = textbrewer(python, student, teacher, batch)
     found = [

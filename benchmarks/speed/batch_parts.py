@@ -26,7 +26,7 @@ from compress.inference.compute import autocast, fast_float32, resolve_precision
 from compress.inference.speedup_intervals import speedup
 from compress.models.batch import Batch
 from compress.models.model_dir import Model
-from compress.training.teacher_signal import ActivationRecorder, of_like_lengths, tokens_of_a_part
+from compress.training.teacher_signal import ActivationRecorder, of_like_lengths
 from compress.training.trainer import RowAdamW, clip_gradients
 from compress.training.training_data import EpochSampler
 
@@ -75,7 +75,7 @@ def main() -> None:
                 pass_ms[name] += [took] if number else []
             seen += batches if number else []
     ratio = speedup([[one] for one in pass_ms["whole"]], [[one] for one in pass_ms["parts"]])
-    counts = np.array([tokens_of(batch, tokens_of_a_part(model)) for batch in seen])
+    counts = np.array([tokens_of(batch, ways["parts"].part_tokens) for batch in seen])
     whole, divided, parts = counts.sum(axis=0)
     line = {
         "study": "batch-parts",

@@ -66,7 +66,7 @@ from compress.training.trainer import DistillationTrainer, Objective, TrainingRu
 from compress.training.training_data import EpochSampler, Masker, TrainingRow, collator, tokenized
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from competitor_environments import textbrewer_python  # noqa: I001
+from competitor_environments import python_of  # noqa: I001
 from script import in_turns, provenance, read_options, said  # noqa: I001
 
 DEPTH, WARM_UP, TEMPERATURE, MASKING = 3, 2, 2.0, 0.15
@@ -316,12 +316,10 @@ class Competitor:
         return answer
 
 
-def main() -> int:
+def main() -> None:
     given = {"rounds": 5, "steps": 8, "threads": 0, "seed": 0}
     options = read_options(__doc__, positional="pip_options", teacher=str, unlabeled=str, **given)
-    python = textbrewer_python(options.pip_options)
-    if python is None:
-        return 1
+    python = python_of("textbrewer", options.pip_options)
     threads = options.threads or len(available_cores())
     torch.set_num_threads(threads)
     loads = [os.getloadavg()[0]]
@@ -360,7 +358,6 @@ def main() -> int:
     write_json_lines(options.output, lines)
     for line in lines:
         show(line)
-    return 0
 
 
 def candidates() -> list[Candidate]:
@@ -489,4 +486,4 @@ def show(line: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -56,7 +56,8 @@ def main() -> None:
             candidate(pool[: arguments.rows])()  # warm-up
         rounding = {}
         if BFLOAT16 in candidates:
-            exact, rounded = (read_shard(Path(scratch), number)[1] for number in (0, 1))
+            classes = len(model.labels)
+            exact, rounded = (read_shard(Path(scratch), number, classes, task=default())[1] for number in (0, 1))
             rounding = {
                 "bfloat16_largest_logit_difference": float(abs(exact - rounded).max()),
                 "bfloat16_agreement": float((exact.argmax(axis=1) == rounded.argmax(axis=1)).mean()),

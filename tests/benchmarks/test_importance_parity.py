@@ -167,7 +167,7 @@ def test_rows_of_dev_score_no_head(parity: Any, tmp_path: Path) -> None:
 def test_the_exit_status_says_whether_all_agree(
     parity: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: float
 ) -> None:
-    monkeypatch.setattr(parity, "transformers_4_python", lambda options: Path(sys.executable))
+    monkeypatch.setattr(parity, "python_of", lambda *_: Path(sys.executable))
     monkeypatch.setattr(
         parity, "removal", lambda *case: {"kind": "removal", "of": case[1], "difference": away, "tolerance": 0.5}
     )
@@ -213,8 +213,8 @@ def test_the_tables_of_the_page(lines: Any, tmp_path: Path, monkeypatch: pytest.
 def transformers_4(parity: Any) -> Path:
     """The Python of transformers 4, where the script has made its environment."""
     environments = sys.modules["competitor_environments"]
-    folder = environments_folder() / environments.TRANSFORMERS_4
-    if not environments.is_complete(folder, environments.TRANSFORMERS_4_REQUIRES):
+    folder = environments_folder() / "transformers-4"
+    if not environments.is_complete(folder, environments.SCRIPTS_ONLY["transformers-4"]):
         pytest.skip(f"there is no transformers 4 in {folder}: benchmarks/parity/importance_parity.py makes it")
     return folder / "bin" / "python"
 
