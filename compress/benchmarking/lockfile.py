@@ -102,8 +102,6 @@ def locked_figure(line: Measurement) -> LockedFigure:
 
 @validated
 class LockedSettings(BenchmarkSettings):
-    """The settings of a benchmark and the device and seed that it ran with."""
-
     device: Literal["cpu", "cuda"] = "cpu"
     seed: Seed = 0
 
@@ -114,8 +112,6 @@ _SHARED = ("versions", "host", "host_id", "study", "command", "created", "budget
 
 @validated
 class Lock(Checked):
-    """A benchmark that can be run again."""
-
     data: LockedData
     train: LockedData | None
     models: tuple[LockedModel, ...]

@@ -5,7 +5,6 @@ N rows, C classes. What each field means is said in :mod:`compress.benchmarking.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,18 @@ from compress.benchmarking.rounds import speedup_of
 from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.data import Example
 from compress.errors import CompressError, refuse
-from compress.evaluation import metrics
-from compress.evaluation.metrics import ACCURACY, Array, Difference, Metric, calibration_error, calibration_interval
+from compress.evaluation.metrics import (
+    ACCURACY,
+    Array,
+    Difference,
+    Metric,
+    agreement,
+    calibration_error,
+    calibration_interval,
+    interval,
+    paired_difference,
+    score,
+)
 from compress.inference.speedup_intervals import (
     PERCENTILES,
     Interval,
@@ -58,7 +67,7 @@ def keep_predictions(
     That is the line which the table of a report shows: of the fewest threads, the data's own lengths and the smallest
     batch.
     """
-    entries = grouped((line for line in lines if line.title in predicted), attrgetter("title"))
+    entries = grouped((line for line in lines if line.title in predicted), lambda line: line.title)
     keeping = {
         id(min(own, key=lambda x: (x.threads, x.length is not None, x.padding != "longest", x.batch_size)))
         for own in entries.values()
@@ -399,14 +408,12 @@ def _metric_fields(
     sentences: Array | None,
 ) -> Fields:
     mine, reference = model.predicted, teacher.predicted
-    value = metrics.score(mine, gold, metric=metric, classes=classes)
-    reached = metrics.score(reference, gold, metric=metric, classes=classes)
-    bounds = metrics.interval(mine, gold, metric=metric, classes=classes, sentences=sentences)
+    value = score(mine, gold, metric=metric, classes=classes)
+    reached = score(reference, gold, metric=metric, classes=classes)
+    bounds = interval(mine, gold, metric=metric, classes=classes, sentences=sentences)
     difference = NO_DIFFERENCE
     if model is not teacher:
-        difference = metrics.paired_difference(
-            mine, reference, gold, metric=metric, classes=classes, sentences=sentences
-        )
+        difference = paired_difference(mine, reference, gold, metric=metric, classes=classes, sentences=sentences)
     error = None
     if model.probabilities is not None:  # the calibration of the probability of the predicted class
         confidence, correct = model.probabilities.max(axis=1), mine == gold
@@ -421,7 +428,7 @@ def _metric_fields(
         "metric_kept_percent": 100 * value / reached if reached > 0 else None,
         **interval_fields("difference_points", (difference.points, difference.low, difference.high)),
         "mcnemar_p": difference.mcnemar_p,
-        "agreement": metrics.agreement(mine, reference),
+        "agreement": agreement(mine, reference),
         **interval_fields("calibration_error", error),
     }
 
@@ -443,7 +450,7 @@ def _class_fields(
         if (rows if own is None else len(np.unique(own))) > 1:
             paired = NO_DIFFERENCE
             if model is not teacher:
-                paired = metrics.paired_difference(
+                paired = paired_difference(
                     mine, reference, gold[held], metric=ACCURACY, classes=len(labels), sentences=own
                 )
         found.append(

@@ -3,7 +3,6 @@
 import math
 import random
 import time
-from collections import Counter
 from collections.abc import Sequence
 
 from compress.benchmarking.hardware import EnergyMeter
@@ -80,7 +79,7 @@ def take_turns(
             run.rounds[workload] = []
             advance(1)
     # Workloads get the same time, so that small batches, which are quick, are not kept waiting by large ones.
-    spent_s, done = dict.fromkeys(groups, 0.0), Counter[Workload]()
+    spent_s, done = dict.fromkeys(groups, 0.0), dict.fromkeys(groups, 0)
     less_precise, shown, seconds = 0, 0, math.ceil(settings.time_limit)
     with progress(f"Measuring (limit {seconds} s)", seconds) as advance:
         while groups:

@@ -5,7 +5,6 @@ Each candidate has a process of its own, so that they share no threads, memory o
 files in a directory of the parent.
 """
 
-import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -51,7 +50,7 @@ class Worker:
         package_last = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(_PACKAGE.parent))))
         if python:  # this package alone: beside it may lie libraries that another environment must not see
             (scratch / "package").mkdir(exist_ok=True)
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 (scratch / "package" / _PACKAGE.name).symlink_to(_PACKAGE.resolve(), target_is_directory=True)
         environment = {
             **os.environ,
@@ -80,7 +79,7 @@ class Worker:
         """
         assert self._process.stdin and self._process.stdout
         answer = ""
-        with contextlib.suppress(BrokenPipeError):
+        with suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"request": request, **arguments}) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
@@ -104,7 +103,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for pipe in filter(None, (self._process.stdin, self._process.stdout)):
-            with contextlib.suppress(BrokenPipeError):
+            with suppress(BrokenPipeError):
                 pipe.close()
 
 
@@ -238,7 +237,6 @@ class Starting:
     def __init__(
         self, entry: Entry, settings: BenchmarkSettings, scratch: Path, cores: Sequence[int], stack: ExitStack
     ) -> None:
-        """Start the processes, which end with ``stack`` at the latest."""
         self.entry, self.settings, self.scratch, self.cores = entry, settings, scratch, cores
         self.processes = stack.enter_context(ExitStack())
         self.builder = self._start(core_count()) if entry.source else None

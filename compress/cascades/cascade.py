@@ -92,7 +92,6 @@ class MemberResults:
         return [np.asarray(one.argmax(axis=1)) for one in self.logits]
 
     def value(self, predicted: Array) -> float:
-        """Return the metric of predictions ``[N]``."""
         return score(predicted, self.gold, metric=self.metric, classes=self.logits[-1].shape[1])
 
     def difference(self, predicted: Array) -> Difference:
@@ -118,7 +117,6 @@ class MemberResults:
                     )
 
     def simulate(self, members: Sequence[int], thresholds: Sequence[float]) -> CascadePlan:
-        """Return what a cascade does on the rows."""
         rows, classes = self.logits[0].shape
         waiting = np.ones(rows, bool)
         found = np.zeros(rows, np.min_scalar_type(classes))  # thousands are kept at once
@@ -154,7 +152,6 @@ class MemberResults:
         return [by_cost[number] for number in non_dominated(worth)]
 
     def alone(self, number: int) -> dict[str, Any]:
-        """Return what a model costs, and its metric."""
         latency_ms = self.latencies_ms[number]
         return {
             "name": self.names[number],

@@ -157,7 +157,7 @@ def _replayed(asked: Any, made: Any) -> dict[str, Any]:
 
 def _checked(asked: Any, verdict: Any) -> dict[str, Any]:
     """Show a verdict; on GitHub annotate the job and add to its summary."""
-    from compress.gating.outputs import github_annotations, to_markdown, to_text
+    from compress.gating.gate import github_annotations, to_markdown, to_text
     from compress.models.output_dir import append_summary
 
     if verdict.judgements:

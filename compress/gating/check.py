@@ -4,8 +4,6 @@ Size and memory have no interval and are compared directly. Quality is compared 
 speed with those of the same host only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +102,6 @@ class Limit:
         count: int = 0,
         of: str = "examples",
     ) -> Judgement:
-        """Return an outcome with its reason."""
         sentence = f"{self.subject}: {what} {VERBS[outcome]}: {why}."
         return Judgement(self.gate, self.subject, outcome, sentence, self.value, value, low, high, count, of)
 
@@ -198,7 +195,6 @@ def as_loss(difference: Figures) -> Figures:
 
 
 def judge(limit: Limit, line: Measurement) -> Judgement:
-    """Judge a line by a limit."""
     most = limit.value
     match limit.gate:
         case "max_accuracy_drop":
@@ -413,7 +409,7 @@ def _newest(lines: Sequence[Measurement]) -> Measurement:
     return max(lines, key=lambda line: (line.created, -line.batch_size))
 
 
-def _kept(lines: Sequence[Measurement], like: Measurement, key: str, same: attrgetter[Any]) -> np.ndarray | None:
+def _kept(lines: Sequence[Measurement], like: Measurement, key: str, same: Callable[..., Any]) -> np.ndarray | None:
     found = next((np.asarray(getattr(x, key)) for x in lines if getattr(x, key) and same(x) == same(like)), None)
     return found if found is not None and found.ndim == 1 and found.size and found.dtype.kind in "if" else None
 

@@ -1,7 +1,5 @@
 """Reference results, here or at a git reference: a file, or a directory with one file for each host."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

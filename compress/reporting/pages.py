@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compress.benchmarking.results import formatting
-from compress.benchmarking.results.formatting import NONE, in_percent, points, shown, span
+from compress.benchmarking.results.formatting import NONE, in_percent, points, shown, span, table
 from compress.escaping import Markdown, markdown_text, visible
 from compress.files import write_atomically
 from compress.reporting.rendering import render
@@ -107,7 +106,7 @@ class ReportTable:
     @property
     def markdown(self) -> Markdown:
         notes = "".join(f"\n* {markdown_text(note)}" for note in self.notes)
-        return Markdown(formatting.table(self.headings, self.rows) + (f"\n{notes}\n" if notes else ""))
+        return Markdown(table(self.headings, self.rows) + (f"\n{notes}\n" if notes else ""))
 
 
 @dataclass(frozen=True)
@@ -142,11 +141,11 @@ def write_page(page: StagePage, directory: Path) -> None:
     """Write ``report.html``, ``report.md``, and a CSV and, of pictures, an SVG for each chart."""
     write_atomically(directory / HTML_NAME, render("study.html.j2", page=page))
     write_atomically(directory / MARKDOWN_NAME, render("study.md.j2", page=page))
-    for table in page.contents:
-        for picture in table.pictures:
-            write_atomically(directory / f"{table.name}.svg", picture.wide)
-        rows = [[cell.text if cell.value is None else cell.value for cell in row] for row in table.rows]
-        write_atomically(directory / f"{table.name}.csv", as_csv([table.headings, *rows]))
+    for one in page.contents:
+        for picture in one.pictures:
+            write_atomically(directory / f"{one.name}.svg", picture.wide)
+        rows = [[cell.text if cell.value is None else cell.value for cell in row] for row in one.rows]
+        write_atomically(directory / f"{one.name}.csv", as_csv([one.headings, *rows]))
 
 
 def as_csv(rows: Sequence[Sequence[object]]) -> str:

@@ -7,10 +7,8 @@ and at the edge where its speed is out of range too.
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from compress.benchmarking.results.files import grouped
 from compress.benchmarking.results.formatting import count, in_percent, megabytes, points, shown_metric, span, times
@@ -148,7 +146,7 @@ def published_figures(lines: Sequence[Measurement]) -> list[PublishedPoint]:
     """
     models = [line for line in lines if line.kind == "model" and line.recipe and line.metric_kept_percent is not None]
     found = []
-    for recipe, own in grouped(models, attrgetter("recipe")).items():
+    for recipe, own in grouped(models, lambda line: line.recipe).items():
         best, student = max(own, key=lambda line: line.metric or 0.0), known_student(recipe)
         for one in student.published if student else ():
             name = re.escape(one.dataset.rpartition(" ")[0] or one.dataset)
@@ -162,9 +160,8 @@ def published_figures(lines: Sequence[Measurement]) -> list[PublishedPoint]:
 
 
 def marks(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) -> list[Point]:
-    """Return a mark for every line, and for every published figure."""
-    runtimes = Counter(line.model for line in lines)
-    found = [_mark(line, alone=runtimes[line.model] == 1) for line in lines]
+    models = [line.model for line in lines]
+    found = [_mark(line, alone=models.count(line.model) == 1) for line in lines]
     whole = [_scale(line) * line.metric for line in lines if line.kind == "teacher" and line.metric is not None]
     for one in published if whole else ():
         figure, name, height = one.figure, f"{one.recipe}, published", one.kept / 100 * whole[0]

@@ -41,7 +41,6 @@ WIDTHS = {"heads_per_layer": "Heads", "ffn_per_layer": "Neurons"}
 
 
 def heads_page(study: Mapping[str, Any]) -> StagePage:
-    """Return the page of a study of heads."""
     significant = holm([one["mcnemar_p"] for one in study["ablation"]], SIGNIFICANT)
     contents = [_importance(study, name) for name in study["criteria"] if name != "random"]
     contents += [_ablation(study, significant), _one_head(study), _evolution(study)]

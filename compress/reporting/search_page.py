@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 from compress.benchmarking.results.files import grouped
@@ -34,7 +33,6 @@ RULES = {
 
 
 def search_page(found: Mapping[str, Any]) -> StagePage:
-    """Return the page of a search."""
     contents = [_front(found)] if found["front"] else []
     contents += [_tried(found)] if any(row["speedup"] for row in found["trials"]) else []
     title = f"Students of {found['teacher']} within a budget"
@@ -179,7 +177,7 @@ def _drawn(row: Mapping[str, Any]) -> float:
 
 
 def _tried(found: Mapping[str, Any]) -> ReportTable:
-    timed = grouped((row for row in found["trials"] if row["speedup"]), itemgetter("family"))
+    timed = grouped((row for row in found["trials"] if row["speedup"]), lambda row: row["family"])
     series = [Series(name, [(row["trial"], _drawn(row)) for row in rows]) for name, rows in timed.items()]
     title = "All that was tried"
     return _table(

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from compress.benchmarking.results.files import Result, grouped, is_control_of, of_smallest_batch, results_of
+from compress.benchmarking.results.files import Result, grouped, is_control_of, results_of, smallest_batch
 from compress.benchmarking.results.formatting import (
     WIDE_NOTE,
     in_percent,
@@ -228,7 +228,7 @@ class Section:
 class Measured:
     """The rows of a section: ``rows`` of the table, ``swept`` with more threads, ``fixed`` of fixed lengths.
 
-    ``judged`` are the lines of the table's smallest batch size; a run of larger batches only is not among them.
+    ``judged`` are the lines of the table's smallest batch size.
     """
 
     rows: list[Result]
@@ -287,11 +287,12 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     rows.sort(
         key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
     )
-    return Measured(rows, swept, fixed, lines, JudgedLines(of_smallest_batch(rows), budget_points))
+    # A run of larger batches only has no line at the smallest one.
+    judged = [line for row in rows if (line := row.at(smallest_batch(rows)))]
+    return Measured(rows, swept, fixed, lines, JudgedLines(judged, budget_points))
 
 
 def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
-    """Return everything that is shown of what was measured."""
     rows, lines, judged = measured.rows, measured.small_batches, measured.judged
     first, best, budget = lines[0], judged.best, judged.budget_points
     published, speeds = published_figures(lines), [line.speedup for line in judged.lines]

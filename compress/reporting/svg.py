@@ -103,7 +103,6 @@ class Axis:
         return cls(low - room, high + room, start, end)
 
     def place(self, value: float) -> float:
-        """Return the pixel of a value."""
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:

@@ -8,10 +8,25 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from compress.benchmarking.results import formatting
 from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.files import Result, largest_batch, smallest_batch
-from compress.benchmarking.results.formatting import NONE, in_percent, megabytes, milliseconds, points, shown, times
+from compress.benchmarking.results.formatting import (
+    NONE,
+    count,
+    in_percent,
+    kind_text,
+    megabytes,
+    milliseconds,
+    money,
+    plural,
+    points,
+    probability,
+    shown,
+    shown_rate,
+    speed_span,
+    table,
+    times,
+)
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import judge_drop_of
 from compress.data.examples import Example, finite_number
@@ -27,7 +42,7 @@ ESSENTIAL = ("model", "metric", "difference", "verdict", "speedup", "latency_p50
 def setting_text(line: Measurement) -> str:
     """Return what ran a row and how: the kind of row unless it is a model, its runtime, and its padding."""
     padding = f"padded to {line.max_length}" if line.padding == "max_length" else ""
-    return ", ".join(filter(None, (formatting.kind_text(line), line.runtime, padding)))
+    return ", ".join(filter(None, (kind_text(line), line.runtime, padding)))
 
 
 def speed(line: Measurement, key: str, form: Callable[[float], str] = times) -> Cell:
@@ -35,7 +50,7 @@ def speed(line: Measurement, key: str, form: Callable[[float], str] = times) -> 
     interval, value = line.interval(key), getattr(line, key)
     if interval is None or value is None or (form is times and line.kind == "teacher" and value == 1.0):
         return number(value, form)
-    small = formatting.speed_span(interval, lambda end: form(end).removesuffix(" ms"))
+    small = speed_span(interval, lambda end: form(end).removesuffix(" ms"))
     return Cell(form(value), small, value, interval.low, interval.high)
 
 
@@ -58,7 +73,7 @@ CELLS: dict[str, MakeCell] = {
         if line.difference and not line.is_reference
         else EMPTY
     ),
-    "mcnemar_p": lambda line: EMPTY if line.is_reference else number(line.mcnemar_p, formatting.probability),
+    "mcnemar_p": lambda line: EMPTY if line.is_reference else number(line.mcnemar_p, probability),
     "agreement": _plain("agreement"),
     "batch_dependent_share": _plain("batch_dependent_share"),
     "calibration_error": lambda line: share(line.calibration_error, interval=line.figure("calibration_error")[1:]),
@@ -70,15 +85,15 @@ CELLS: dict[str, MakeCell] = {
     "latency_p99_ms": lambda line: speed(line, "latency_p99_ms", milliseconds),
     "device_p50_ms": _plain("device_p50_ms", milliseconds, 1),
     "speedup_large": lambda line: speed(line, "speedup"),
-    "rows_per_second": lambda line: speed(line, "throughput_rows_per_second", formatting.shown_rate),
-    "rows_with_tokenizer": lambda line: speed(line, "throughput_with_tokenizer_rows_per_second", formatting.shown_rate),
-    "tokens": lambda line: speed(line, "throughput_tokens_per_second", formatting.shown_rate),
+    "rows_per_second": lambda line: speed(line, "throughput_rows_per_second", shown_rate),
+    "rows_with_tokenizer": lambda line: speed(line, "throughput_with_tokenizer_rows_per_second", shown_rate),
+    "tokens": lambda line: speed(line, "throughput_tokens_per_second", shown_rate),
     "peak_share": lambda line: share(
         line.matmul_peak_share,
         small=f"of {line.matmul_peak_tflops:,.1f} TFLOP/s" if line.matmul_peak_tflops else "",
     ),
     "energy": _plain("energy_joules_per_row", "{:.3g} J".format, 1),
-    "parameters": lambda line: number(line.parameters or None, formatting.count, small=_smaller(line.parameters_ratio)),
+    "parameters": lambda line: number(line.parameters or None, count, small=_smaller(line.parameters_ratio)),
     "size_bytes": lambda line: number(line.size_bytes, megabytes, small=_smaller(line.size_ratio)),
     "memory_bytes": _plain("model_memory_bytes", megabytes, 1),
     "gpu_bytes": _plain("peak_gpu_memory_bytes", megabytes, 1),
@@ -129,7 +144,7 @@ class ResultsTable:
         """The most telling columns; their titles say the batch size, which the page has in the heading above."""
         shown = [column for column in self.columns if column.key in ESSENTIAL]
         headings = [", ".join(filter(None, (one.title, one.group.partition(", ")[2]))) for one in shown]
-        return formatting.table(headings, [[row.cells[column.key] for column in shown] for row in self.rows])
+        return table(headings, [[row.cells[column.key] for column in shown] for row in self.rows])
 
 
 def results(rows: Sequence[Result], budget_points: float) -> ResultsTable:
@@ -324,11 +339,11 @@ def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices
     chosen = [row for row in chosen if as_usual(row.small_batch) == ("longest", None)] or chosen
     chosen.sort(key=lambda row: (*machine(row), not row.small_batch.is_reference))  # cpu, then cuda
     several = len({row.small_batch.data for row in chosen}) > 1
-    amount = partial(formatting.money, currency=currency)
+    amount = partial(money, currency=currency)
     offers, machines, cells = dict[str, Offer](), [], []
     for row in chosen:
         head, line = row.small_batch, row.large_batch
-        title = f"{head.host.get('cpu', 'unknown processor')}, {formatting.plural(head.threads, 'thread')}"
+        title = f"{head.host.get('cpu', 'unknown processor')}, {plural(head.threads, 'thread')}"
         if head.device == "cuda":
             title = str((head.host.get("gpu") or ["GPU"])[0])
         price = prices.get((head.device, head.threads), prices.get((head.device, None)))
@@ -344,14 +359,14 @@ def costs_of(rows: Sequence[Result], best: Sequence[Measurement], prices: Prices
                 Cell(line.data) if several else EMPTY,
                 Cell(line.model, f"{setting_text(line)}, batch {line.batch_size}"),
                 hourly,
-                number(per_hour, formatting.shown_rate),
+                number(per_hour, shown_rate),
                 thousand,
                 million,
                 CELLS["energy"](line),
             ]
         )
-    table = ReportTable("Cost of predictions", COST_HEADINGS, cells).without_empty(("Data", "Energy a prediction"))
-    return Costs(currency, list(offers.values()), table, machines) if cells else None
+    cost_table = ReportTable("Cost of predictions", COST_HEADINGS, cells).without_empty(("Data", "Energy a prediction"))
+    return Costs(currency, list(offers.values()), cost_table, machines) if cells else None
 
 
 WORST_SHOWN = 10  # flips

@@ -10,9 +10,20 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from compress.benchmarking.results import formatting
 from compress.benchmarking.results.files import largest_batch, results_of, smallest_batch
-from compress.benchmarking.results.formatting import NONE, megabytes, milliseconds, points, times
+from compress.benchmarking.results.formatting import (
+    NONE,
+    count,
+    is_wide,
+    kind_text,
+    megabytes,
+    metric_title,
+    milliseconds,
+    points,
+    shown_metric,
+    shown_rate,
+    times,
+)
 from compress.benchmarking.results.schema import Measurement
 from compress.escaping import terminal_cell
 from compress.inference.speedup_intervals import Interval
@@ -44,7 +55,7 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         table.add_column(name, overflow="fold")
     for name in (
         *settings,
-        formatting.metric_title(first.metric_name),
+        metric_title(first.metric_name),
         "points to teacher",
         f"speed-up, batch {smallest}",
         f"p50 ms, batch {smallest}",
@@ -56,17 +67,17 @@ def results_table(lines: Sequence[Measurement]) -> Table:
     ):
         table.add_column(terminal_cell(name), justify="right")
     for row, line in zip(rows, heads, strict=True):
-        kind, at_smallest = formatting.kind_text(line), row.at(smallest)
+        kind, at_smallest = kind_text(line), row.at(smallest)
         cells = [
             line.model + (f" ({kind})" if kind else ""),
             line.runtime,
             *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
-            formatting.shown_metric(line).removesuffix("%"),
+            shown_metric(line).removesuffix("%"),
             "" if line.is_reference else _bracketed(points, line.difference),
             "×1" if line.is_reference else _speed(times, at_smallest, "speedup"),
             _speed(lambda value: milliseconds(value).removesuffix(" ms"), at_smallest, "latency_p50_ms"),
-            _speed(formatting.shown_rate, row.at(largest), "throughput_rows_per_second"),
-            formatting.count(line.parameters),
+            _speed(shown_rate, row.at(largest), "throughput_rows_per_second"),
+            count(line.parameters),
             megabytes(line.size_bytes),
             megabytes(line.model_memory_bytes),
             f"{line.noise:.1%}",
@@ -82,7 +93,7 @@ def _bracketed(form: Callable[[float], str], figure: Interval | None) -> str:
 
 def _speed(form: Callable[[float], str], line: Measurement | None, key: str) -> str:
     figure = line.interval(key) if line else None
-    return _bracketed(form, figure) + (" wide" if figure and formatting.is_wide(figure) else "")
+    return _bracketed(form, figure) + (" wide" if figure and is_wide(figure) else "")
 
 
 def as_text(log: TrainingLog, glyphs: str = BLOCKS) -> str:

@@ -91,8 +91,8 @@ class ValidationRows:
         return ValidationScore(value, difference.points, difference.low, difference.high)
 
 
-def at_rung(recipe: StudentRecipe, rung: int, rows: int, classes: int) -> tuple[StudentRecipe, int]:
-    """Return a recipe with the steps of a rung, and how many unlabelled rows it reads; 0 for all.
+def at_rung(recipe: StudentRecipe, rung: int, rows: int, classes: int) -> tuple[StudentRecipe, int | None]:
+    """Return a recipe with the steps of a rung, and how many unlabelled rows it reads; None for all.
 
     A lower rung reads no more text than its steps take: to open and tokenise a large pool may take longer than they do.
 
@@ -100,8 +100,8 @@ def at_rung(recipe: StudentRecipe, rung: int, rows: int, classes: int) -> tuple[
         rows: of the text with the gold rows.
     """
     if rung == LAST:
-        return recipe, 0
-    training, read = recipe.training.part(RUNGS[rung]).for_classes(classes), 0
+        return recipe, None
+    training, read = recipe.training.part(RUNGS[rung]).for_classes(classes), None
     steps = steps_for(rows, training)
     if steps * training.batch_size < rows:
         read = steps * training.batch_size
@@ -192,8 +192,8 @@ class Trainer:
         built, tokenizer, _ = build_student(shape.recipe(), teacher, tokenizer, texts, seed=self.compute.seed)
         save_model(built, tokenizer, directory)
 
-    def recipe(self, shape: Shape, rung: int) -> tuple[StudentRecipe, int]:
-        """Return the recipe of a student at a rung, and how many unlabelled rows it reads; 0 for all."""
+    def recipe(self, shape: Shape, rung: int) -> tuple[StudentRecipe, int | None]:
+        """Return the recipe of a student at a rung, and how many unlabelled rows it reads; None for all."""
         return at_rung(shape.recipe(), rung, self._rows, len(self.teacher.labels))
 
     def training(self, shape: Shape, rung: int) -> tuple[Training, int]:

@@ -11,21 +11,19 @@ Tree-Structured Parzen Estimator for Computationally Expensive Optimization Prob
 schedules do not compare. A file keeps what it was told, so that a search goes on after a stop.
 """
 
-import dataclasses
 import hashlib
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from compress import recipes
 from compress.errors import CompressError
 from compress.models import networks
 from compress.models.manifest import keep, kept
-from compress.recipes import Choice, StudentRecipe, Vocabulary
+from compress.recipes import Choice, StudentRecipe, Vocabulary, load_recipe
 from compress.recipes.student import UNPUBLISHED
 
 Precision = Literal["fp32", "int8"]
@@ -52,7 +50,7 @@ class Family:
     @property
     def first(self) -> Mapping[str, Any]:
         """The options of its committed recipe, or what is removed from the teacher first."""
-        return recipes.load_recipe("students", self.recipe).architecture.options if self.recipe else FIRST_PRUNED
+        return load_recipe("students", self.recipe).architecture.options if self.recipe else FIRST_PRUNED
 
 
 PRUNED = "pruned"
@@ -108,10 +106,10 @@ class Shape:
         return ", ".join([f"{self.family} {self.precision}", *values])
 
     def recipe(self) -> StudentRecipe:
-        base: StudentRecipe = recipes.load_recipe("students", FAMILIES[self.family].recipe)
+        base: StudentRecipe = load_recipe("students", FAMILIES[self.family].recipe)
         options = {key: value for key, value in self.options.items() if key != VOCABULARY}
         size = self.options.get(VOCABULARY, 0)
-        return dataclasses.replace(
+        return replace(
             base,
             description=f"The student {base.name} in another shape, found by compress search.",
             architecture=Choice(base.architecture.name, options={**base.architecture.options, **options}),

@@ -81,7 +81,6 @@ class SearchBudget(SearchLimits):
 
     @property
     def asked(self) -> dict[str, float]:
-        """What is asked for, by its name."""
         return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
     @property
@@ -120,7 +119,6 @@ class SearchBudget(SearchLimits):
         return 0.0 if allowed is None else max(0.0, round(-score.points - allowed, 6))
 
     def met_by(self, score: ValidationScore, timing: ShapeTiming) -> bool:
-        """Tell whether the point estimates are within all that is asked."""
         return not self.faults(timing) and self.shortfall(score) == 0
 
     def is_refuted(self, points: float, speedup: float, latency_ms: float) -> bool:
@@ -245,7 +243,6 @@ def floor(values: Sequence[float], teacher: float, allowed_drop: float | None) -
 
 
 def promoted(count: int) -> int:
-    """Return how many of so many students reach the next rung."""
     return math.ceil(count / REDUCTION)
 
 

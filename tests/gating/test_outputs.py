@@ -16,7 +16,7 @@ import compress
 from compress.cli import execute
 from compress.errors import CompressError
 from compress.gating import check as check_module
-from compress.gating.outputs import github_annotations, to_json, to_junit, to_markdown, to_text
+from compress.gating.gate import github_annotations, to_json, to_junit, to_markdown, to_text
 from tests.support.gating import Results, check, predicted, results, student
 from tests.support.results import line
 

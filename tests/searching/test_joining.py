@@ -14,10 +14,9 @@ from compress.evaluation.metrics import ACCURACY
 from compress.inference.compute import Compute
 from compress.inference.runners import Speed
 from compress.models.model_dir import CascadeDir, Model, open_model
-from compress.searching import joining
-from compress.searching.joining import TEACHER, Joined, _of_front, join
+from compress.searching import search as search_module
 from compress.searching.making import ValidationRows
-from compress.searching.search import BEST, deploy
+from compress.searching.search import BEST, TEACHER, Joined, _of_front, deploy, join
 from compress.searching.space import Shape
 from compress.searching.trials import SearchBudget, ShapeTiming, TrainedRung, Trial, ValidationScore
 from tests.cascades.test_cascade import labelled, members, texts
@@ -102,7 +101,7 @@ def test_members_are_first_those_that_were_trained_whole() -> None:
 def test_committed_students_that_a_long_front_leaves_out_are_joined_too(
     made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joining, "_of_front", lambda judged: judged)
+    monkeypatch.setattr(search_module, "_of_front", lambda judged: judged)
     explored = made(max_accuracy_drop=1.0)
     fast, middle = explored.judged
 

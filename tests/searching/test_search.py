@@ -30,7 +30,7 @@ from compress.requests.training import Search, SearchResult
 from compress.searching import making, space
 from compress.searching import search as search_module
 from compress.searching.exploration import Exploration
-from compress.searching.joining import Joined
+from compress.searching.search import Joined
 from compress.searching.space import Family, Shape
 from compress.searching.trials import LAST, RUNGS, SearchBudget, ShapeTiming, TrainedRung, Trial, ValidationScore
 from tests.cascades.test_cascade import labelled, members, texts
@@ -242,7 +242,7 @@ def test_a_cascade_is_made_again_beside_the_teacher_it_was_chosen_against(tmp_pa
     score = ValidationScore(0.9, 0.0, 0.0, 0.0)
     for trial in trials:
         trial.add(TrainedRung(LAST, 9, 1.0, 1.0, 1000, score))
-    trainer = SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), 0), validation=SimpleNamespace(threads=1))
+    trainer = SimpleNamespace(recipe=lambda shape, rung: (shape.recipe(), None), validation=SimpleNamespace(threads=1))
     asked = Search(
         "t", unlabeled=FileList(("s3://key:secret@b/pool.txt",)), train="a", validation="v", device="cuda", threads=2
     )

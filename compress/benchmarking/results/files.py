@@ -106,7 +106,6 @@ class Results(Sequence[Measurement]):
 
     @cached_property
     def configurations(self) -> list[Result]:
-        """The lines by configuration; see :func:`results_of`."""
         return results_of(self.lines)
 
     def report(self, output: str | Path, **options: Any) -> Path:
@@ -168,12 +167,6 @@ def smallest_batch(rows: Iterable[Result]) -> int:
 def largest_batch(rows: Iterable[Result]) -> int:
     """Return the largest batch size at which throughput was measured, of the configuration with most sizes."""
     return max(rows, key=lambda row: len(row.lines)).large_batch.batch_size
-
-
-def of_smallest_batch(rows: Sequence[Result]) -> list[Measurement]:
-    """Return the lines of the smallest batch size that was measured of any configuration, of those that have it."""
-    smallest = smallest_batch(rows)
-    return [row.small_batch for row in rows if row.small_batch.batch_size == smallest]
 
 
 def results_of(lines: Iterable[Measurement]) -> list[Result]:

@@ -6,11 +6,9 @@ from it. Lines are validated when they are written and read, and unknown fields 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from types import NoneType
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import pydantic
-from pydantic import Field as Limits
 from pydantic_core import ArgsKwargs, core_schema
 
 from compress.inference.speedup_intervals import PERCENTILES, Interval
@@ -27,12 +25,12 @@ Fields = dict[str, Any]  # some fields of a line by name, while it is put togeth
 Record = TypeVar("Record", bound=type)
 
 # Numbers are those that can be computed with.
-Number = Annotated[float, Limits(strict=True, gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
-Amount = Annotated[float, Limits(strict=True, ge=0, lt=LARGEST_NUMBER)]
-AboveZero = Annotated[float, Limits(strict=True, ge=1e-12, lt=LARGEST_NUMBER)]
-Whole = Annotated[int, Limits(strict=True, gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
-Count = Annotated[int, Limits(strict=True, ge=0, lt=LARGEST_NUMBER)]
-FromOne = Annotated[int, Limits(strict=True, ge=1, lt=LARGEST_NUMBER)]
+Number = Annotated[float, pydantic.Field(strict=True, gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
+Amount = Annotated[float, pydantic.Field(strict=True, ge=0, lt=LARGEST_NUMBER)]
+AboveZero = Annotated[float, pydantic.Field(strict=True, ge=1e-12, lt=LARGEST_NUMBER)]
+Whole = Annotated[int, pydantic.Field(strict=True, gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
+Count = Annotated[int, pydantic.Field(strict=True, ge=0, lt=LARGEST_NUMBER)]
+FromOne = Annotated[int, pydantic.Field(strict=True, ge=1, lt=LARGEST_NUMBER)]
 Answer = Whole | Number  # the number of a class, or a score
 
 
@@ -394,7 +392,7 @@ def _read_fields() -> dict[str, Field]:
     for one in fields(Measurement):
         group = _GROUP_STARTS.get(one.name, group)
         hint, *about = get_args(one.type)
-        null = NoneType in get_args(hint)
+        null = type(None) in get_args(hint)
         # Of a union the first, of Annotated what it annotates, of a literal the type of its values.
         while get_origin(hint) not in (None, list, dict):
             hint = get_args(hint)[0]

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
 
 from compress.benchmarking.results.schema import Measurement
 from compress.evaluation.metrics import CONFIDENCE
@@ -78,7 +77,7 @@ class JudgedLines:
         """Return the fastest of an outcome whose loss is no larger than the budget as far as its rows say."""
         good = [line for line in lines if self.of(line).outcome == outcome]
         good = [line for line in good if (line.difference_points or 0.0) >= -self.budget_points]
-        return max(good, key=attrgetter("speedup"), default=None)
+        return max(good, key=lambda line: line.speedup, default=None)
 
     @cached_property
     def best(self) -> Measurement | None:
