@@ -147,6 +147,12 @@ def time_in_few_rounds() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def train_in_few_steps() -> None:
+    """Train without a recipe, on a few rows, as shortly as the fork server's processes do."""
+    forked.train_in_few_steps()
+
+
 @pytest.fixture
 def label_as_users_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Label with the fastest runtime, for which a torch model is exported."""

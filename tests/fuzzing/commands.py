@@ -50,13 +50,12 @@ from compress.models.output_dir import finish
 from compress.requests.compression import export
 from compress.searching import space
 from compress.searching.space import Family
-from compress.training import finetune
 from tests.fuzzing.kinds import Use, kinds
 from tests.fuzzing.mutations import change_file, replace_file
 from tests.fuzzing.work_folders import RESUMED, damaged_work
 from tests.support import torch_as_it_is
 from tests.support.exports import exporting_once
-from tests.support.forked import start_worker
+from tests.support.forked import start_worker, train_in_few_steps
 from tests.support.labelling import LabelOptions, label
 from tests.support.tiny import bilstm, classifier, write
 from tests.support.training_data import (
@@ -426,7 +425,7 @@ def load_everything(inputs: Path) -> None:
     worker.subprocess = forked
     label_module.choose_runtime = torch_as_it_is
     torch.onnx.export = exporting_once(torch.onnx.export)
-    vars(finetune.TRAINING).update(min_steps=10, min_steps_per_class=0)
+    train_in_few_steps()
     space.FAMILIES = {"bilstm": Family(str(inputs / "student.toml"), {"hidden_size": (4, 8)})}
     gc.freeze()
 

@@ -184,7 +184,7 @@ def test_the_commands_make_the_winner_again(
     family: str, last: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if family == "pruned":
-        monkeypatch.setitem(vars(RECOVERY), "min_steps", 90)
+        monkeypatch.setitem(vars(RECOVERY), "min_steps", 18)
         options = {"layers": ("", "50%"), "heads": ("25%", "50%"), "ffn": ("", "50%")}
         monkeypatch.setattr(space, "FAMILIES", {space.PRUNED: Family("", options)})
     if last == 0:  # as where there is no time for more
@@ -205,7 +205,7 @@ def test_the_commands_make_the_winner_again(
     assert compress.load("best").predict(texts) == compress.load("found/best").predict(texts)
     notes = Manifest.read(Path("student/compress.json")).notes
     assert notes.get("recovery", notes)["steps"] == winner["steps"]
-    assert family == "student" or winner["steps"] == 90 * RUNGS[last]
+    assert family == "student" or winner["steps"] == 18 * RUNGS[last]
     assert ("compress prune" in found["again"]) == (family == "pruned") != Path("found/best.toml").exists()
 
 
