@@ -134,7 +134,18 @@ def test_every_stage_takes_the_task_or_refuses_it_in_one_sentence(
         inputs = ("--unlabeled", pool, "--train", train, *labelled)
         run("search", "--teacher", teacher.path, *inputs, "-o", tmp_path / "search", refused=task.no_search)
     results = tmp_path / "results.jsonl"
-    measured = ("--model", student.path, "--model", small.path, "--control", control.path, "--rounds", 3)
+    measured = (
+        "--model",
+        student.path,
+        "--model",
+        small.path,
+        "--control",
+        control.path,
+        "--rounds",
+        3,
+        "--batch-size",
+        1,
+    )
     run("benchmark", "--teacher", teacher.path, *measured, "--data", test, "--train", train, "-o", results)
     lines = [json.loads(line) for line in results.read_text().splitlines()]
     assert {line["model"] for line in lines if line["kind"] == "baseline"} == {*task.baselines}
