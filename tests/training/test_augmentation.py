@@ -24,7 +24,7 @@ from compress.models.model_dir import Model
 from compress.recipes import Augmentation, Choice
 from compress.requests.training import run
 from compress.studies import run as run_module
-from compress.training import distill as distill_module
+from compress.training import training_data as training_data_module
 from compress.training.augmenters import _common
 from compress.training.augmenters._common import (
     Word,
@@ -529,7 +529,7 @@ def test_rows_that_select_have_no_variants_among_those_that_teach(
         read.append(([*pool], pool.rows))
         return agreement_rows(pool, task)
 
-    monkeypatch.setattr(distill_module, "agreement_rows", spy)
+    monkeypatch.setattr(training_data_module, "agreement_rows", spy)
     recipe = replace(BILSTM, augmentation=Augmentation(Choice("masking"), copies=3))
     unlabeled = pool_file(tmp_path / "pool.txt", pool_rows(400))
     texts = {example.text for example in unlabeled}
