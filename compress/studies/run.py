@@ -162,17 +162,14 @@ class Study:
         return request, stages.make(name, key, lambda path: part.complete(replace(request, output=path)).run())
 
     def trained(self, seed: int) -> dict[str, Any]:
-        """Return the fields that all trainings of the study share."""
+        """Return the fields that all trainings of the study share: rows, and where and how they compute."""
         return {
             "train": self.rows.train,
             "validation": self.rows.validation,
             "metric": self.recipe.benchmark.metric,
-            **self.placed(seed),
+            **vars(replace(self.compute, seed=seed)),
+            "progress": self.request.progress,
         }
-
-    def placed(self, seed: int) -> dict[str, Any]:
-        """Return where and how a training computes."""
-        return {**vars(replace(self.compute, seed=seed)), "progress": self.request.progress}
 
     def teacher(self) -> tuple[Model, list[Path]]:
         """Return the teacher, and models that are only measured beside it."""
