@@ -358,6 +358,12 @@ MISTAKES: list[tuple[str, bytes | None, dict[str, Any], str]] = [
         {},
         "holds the lists data, classes",
     ),
+    (
+        "a.json",
+        b'{"good": [{"data": null, "sentence": "tt a"}, {"text": "good one here"}], "bad": [{"text": "b c"}]}',
+        {},
+        "row 1 has an object .*, in column 'text': name a part of it with --text-column: text.data, text.sentence",
+    ),
     ("f.txt", b"__label__a one\n__label__a __label__b two\n", {}, "f.txt, line 2 has several labels"),
     ("a.json", b'{"val": [["a b c", "x"]]}', {}, "has the splits val, but none for the role train"),
     ("a.parquet", b"PAR1 but no more", {}, "a.parquet cannot be read as examples"),

@@ -66,13 +66,12 @@ def _list_table(name: str, items: Sequence[Any], labelled: bool, wanted: Sequenc
     pairs, digest = isinstance(first, tuple | list), hashlib.sha256()
     for item in items:
         digest.update(repr(item).encode("utf-8", "backslashreplace") + b"\n")
-    return records_table(
-        name,
-        "list",
-        lambda: enumerate((_pair(name, item, labelled) if pairs else _plain(item) for item in items), start=1),
-        wanted,
-        place=f"list:{digest.hexdigest()}",
-    )
+
+    def records() -> Iterator[tuple[int, Any]]:
+        for number, item in enumerate(items, start=1):
+            yield number, _pair(name, item, labelled) if pairs else _plain(item)
+
+    return records_table(name, "list", records, wanted, place=f"list:{digest.hexdigest()}")
 
 
 def _plain(value: Any) -> Any:

@@ -140,16 +140,13 @@ def split_of(name: str) -> str | None:
 
 def read_json_lines(lines: Lines, wanted: Sequence[str]) -> Table:
     """One JSON object (or array of cells, or string) a line."""
-    return records_table(
-        lines.name,
-        "jsonl",
-        lambda: (
-            (number, parse_json(line, f"{lines.name}, line {number}", halves=True))
-            for number, line in enumerate(lines, start=1)
-            if line.strip()
-        ),
-        wanted,
-    )
+
+    def records() -> Iterator[tuple[int, Any]]:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, parse_json(line, f"{lines.name}, line {number}", halves=True)
+
+    return records_table(lines.name, "jsonl", records, wanted)
 
 
 def read_json_file(lines: Lines, role: str, wanted: Sequence[str]) -> Table:
@@ -222,7 +219,8 @@ def _of_lists(name: str, content: dict[str, list[Any]], splits: Sequence[str]) -
 
 def _text_of_record(record: Any) -> Any:
     fields = record if isinstance(record, dict) else {}
-    return next((value for key, value in fields.items() if usual(key) in (*TEXT_COLUMNS, "data")), record)
+    text = next((value for key, value in fields.items() if usual(key) in (*TEXT_COLUMNS, "data")), None)
+    return record if text is None else text  # an object is no text, and is refused with its row
 
 
 def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Sequence[str]) -> Table:
@@ -348,17 +346,13 @@ def _by_line(
     blank: bool = False,
 ) -> Table:
     """Return a table of a row a line, of which ``cells`` returns the cells; ``blank`` lines are rows too."""
-    return Table(
-        lines.name,
-        form,
-        columns,
-        lambda: (
-            (number, cells(number, line.rstrip("\n")))
-            for number, line in enumerate(lines, start=1)
-            if blank or line.strip()
-        ),
-        fixed=True,
-    )
+
+    def rows() -> Iterator[Row]:
+        for number, line in enumerate(lines, start=1):
+            if blank or line.strip():
+                yield number, cells(number, line.rstrip("\n"))
+
+    return Table(lines.name, form, columns, rows, fixed=True)
 
 
 def read_conllu(lines: Lines, labelled: bool) -> Table:
