@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compress.benchmarking.results import verdict
-from compress.benchmarking.results.aggregate import aggregate
+from compress.benchmarking.results.aggregate import Aggregate, aggregate
 from compress.benchmarking.results.files import Result, Results, grouped
 from compress.benchmarking.results.formatting import (
     in_percent,
@@ -261,28 +261,31 @@ def judge_over_seeds(limit: float, chosen: Sequence[Measurement], lines: Sequenc
     chosen = [line for line in chosen if not line.is_reference]
     sets = {line.data_sha256 for line in chosen}
     asked = {(line.model, line.runtime, line.device): line for line in chosen}
-    what, found = f"the mean loss over seeds of at most {in_points(limit)}", list[Judgement]()
+    found = []
     for mean in aggregate(line for line in lines if line.data_sha256 in sets):
         members = {(model, mean.runtime, mean.device) for model in mean.models}
         if members & set(asked):
-            subject = f"{mean.name} in {mean.runtime}" + (f", on {mean.device}" if mean.device != "cpu" else "")
-            judged, of_metric = Limit("max_accuracy_drop", limit, subject), f"{what} of {mean.metric_name}"
-            if mean.low is None or mean.high is None or mean.seeds < 2:
-                loss = -mean.difference_points
-                missing = "; ".join(mean.notes) or f"there is {mean.seeds} training seed, and a mean needs two or more"
-                why = f"{lost(loss)} on {mean.rows:,} examples, but {missing}"
-                found.append(judged.because(of_metric, UNDECIDED, why, loss, count=mean.seeds, of="seeds"))
-            else:
-                figures = as_loss((mean.difference_points, mean.low, mean.high))
-                outcome = verdict.at_least(mean.low, mean.high, -limit, MORE_SEEDS)
-                of = f"seeds and {mean.rows:,} examples"
-                found.append(judged.judged(of_metric, figures, outcome, lost, mean.seeds, of))
+            found.append(_judge_mean(limit, mean))
         asked = {key: line for key, line in asked.items() if key not in members}
-    rest = list(asked.values())
+    what, rest = f"the mean loss over seeds of at most {in_points(limit)}", list(asked.values())
     return found + [
         Limit("max_accuracy_drop", limit, subject).unknown(what, line, "metric")
         for line, subject in zip(rest, subjects(rest), strict=True)
     ]
+
+
+def _judge_mean(most: float, mean: Aggregate) -> Judgement:
+    subject = f"{mean.name} in {mean.runtime}" + (f", on {mean.device}" if mean.device != "cpu" else "")
+    limit = Limit("max_accuracy_drop", most, subject)
+    what = f"the mean loss over seeds of at most {in_points(most)} of {mean.metric_name}"
+    if mean.low is None or mean.high is None or mean.seeds < 2:
+        loss = -mean.difference_points
+        missing = "; ".join(mean.notes) or f"there is {mean.seeds} training seed, and a mean needs two or more"
+        why = f"{lost(loss)} on {mean.rows:,} examples, but {missing}"
+        return limit.because(what, UNDECIDED, why, loss, count=mean.seeds, of="seeds")
+    figures = as_loss((mean.difference_points, mean.low, mean.high))
+    found = verdict.at_least(mean.low, mean.high, -most, MORE_SEEDS)
+    return limit.judged(what, figures, found, lost, mean.seeds, f"seeds and {mean.rows:,} examples")
 
 
 _SAME_MODEL = attrgetter("metric_name", "model", "runtime", "device")

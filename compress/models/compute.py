@@ -17,7 +17,7 @@ class Compute:
 
     Args:
         device: ``auto`` (cuda where there is a GPU), ``cpu`` or ``cuda``.
-        threads: CPU threads; 0 for one a free core (:func:`compress.inference.compute.default_threads`).
+        threads: CPU threads; 0 for one a free core (:func:`compress.inference.threads.default_threads`).
         seed: of every random choice.
         report_to: one of :data:`TRACKERS`, which trainings report to beside ``metrics.jsonl``; the result is the same.
         precision: in which trainings compute; ``auto`` leaves it to the recipe, and there to what is faster here.

@@ -22,7 +22,7 @@ from compress.benchmarking.results.formatting import (
 from compress.inference.speedup_intervals import Interval
 from compress.reporting.curves import pruning_curve
 from compress.reporting.pages import EMPTY, Cell, ReportTable, StagePage, integer, number, quality
-from compress.reporting.svg import Bar, Series, heat_map, line_chart, waterfall_chart
+from compress.reporting.svg import Bar, Picture, Series, heat_map, line_chart, waterfall_chart
 
 EVALUATED = frozenset(("oracle", "shapley"))  # criteria that compare what the model is worth
 BUDGET = 1.0  # points of loss that verdicts are about
@@ -310,29 +310,19 @@ def _removals(found: Mapping[str, Any], runtime: str) -> ReportTable:
                 *quality(cut, found["metric"]),
             ]
         )
+    measured = "No speed was measured."
     if sizes:
         measured = (
             "Speeds are against the unpruned model in the same runtime, in turns on the same batches; recovery changes "
             "none."
         )
-        timed = [speed for (_, size), speed in speeds.items() if size == sizes[0]]
-        ends = [(speed["name"], speed["speedup"]) for speed in timed]
-        total = with_span(_interval(timed[-1]), times)
-        labels = {"title": f"{found['name']} in {runtime}, batch {sizes[0]}"}
-    else:
-        measured = "No speed was measured."
-        kept = [cut for cut in found["cuts"] if cut["removal"] != "recovery"]
-        ends = [(cut["removal"], kept[0]["parameters"] / cut["parameters"]) for cut in kept]
-        total = times(ends[-1][1])
-        labels = {"title": f"{found['name']}: how many times smaller", "label": "times as few weights as at first"}
-    bars = [Bar(WORDS.get(name, name), now, times(now / before)) for (_, before), (name, now) in pairwise(ends)]
-    bars.append(Bar("all together", ends[-1][1], total, is_total=True))
+    timed = [speed for (_, size), speed in speeds.items() if size in sizes[:1]]
     return ReportTable(
         title=f"Each removal in {runtime}" if runtime else "Each removal",
         caption="Removals go on top of each other; operations are those of a row of "
         f"{found['cuts'][0]['tokens']} tokens, the median. {measured}",
         name=f"removals-{runtime}" if runtime else "removals",
-        pictures=[waterfall_chart(bars, **labels)],
+        pictures=[_waterfall(found, timed)],
         headings=[
             "Removed",
             "Parameters",
@@ -343,6 +333,21 @@ def _removals(found: Mapping[str, Any], runtime: str) -> ReportTable:
         ],
         rows=rows,
     )
+
+
+def _waterfall(found: Mapping[str, Any], timed: Sequence[Mapping[str, Any]]) -> Picture:
+    """Show how much faster each removal made the model, or where nothing was timed how much smaller."""
+    if timed:
+        ends = [(speed["name"], speed["speedup"]) for speed in timed]
+        total = with_span(_interval(timed[-1]), times)
+        labels = {"title": f"{found['name']} in {timed[0]['runtime']}, batch {timed[0]['batch_size']}"}
+    else:
+        kept = [cut for cut in found["cuts"] if cut["removal"] != "recovery"]
+        ends = [(cut["removal"], kept[0]["parameters"] / cut["parameters"]) for cut in kept]
+        total = times(ends[-1][1])
+        labels = {"title": f"{found['name']}: how many times smaller", "label": "times as few weights as at first"}
+    bars = [Bar(WORDS.get(name, name), now, times(now / before)) for (_, before), (name, now) in pairwise(ends)]
+    return waterfall_chart([*bars, Bar("all together", ends[-1][1], total, is_total=True)], **labels)
 
 
 def _curve(found: Mapping[str, Any]) -> ReportTable:

@@ -102,9 +102,10 @@ def verdict(judged: JudgedLines) -> list[str]:
     others = []
     if baselines and not sentences:
         nearest = next((line for line in baselines if judged.of(line).outcome == UNDECIDED), baselines[0])
-        others = [f"No baseline is within {budget}: the best, {nearest.model}, is at {_interval(nearest)}."]
         if more := judged.of(nearest).more:
-            others = [f"{nearest.model} alone may be enough, at {_interval(nearest)}: undecided; {more}."]
+            others.append(f"{nearest.model} alone may be enough, at {_interval(nearest)}: undecided; {more}.")
+        else:
+            others.append(f"No baseline is within {budget}: the best, {nearest.model}, is at {_interval(nearest)}.")
     found = judged.of(best)
     sentences += [_best_sentence(best, teacher, found, budget), _accuracy_sentence(best, teacher, found)]
     sentences += _control_sentence(control_pair(best, lines), teacher)
@@ -287,8 +288,8 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     rows.sort(
         key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
     )
-    # A run of larger batches only has no line at the smallest one.
-    judged = [line for row in rows if (line := row.at(smallest_batch(rows)))]
+    smallest = smallest_batch(rows)
+    judged = [line for row in rows if (line := row.at(smallest))]  # a run of larger batches only has none
     return Measured(rows, swept, fixed, lines, JudgedLines(judged, budget_points))
 
 

@@ -118,23 +118,14 @@ def pretrain(request: Pretrain) -> Model:
             teachers=teachers,
             keep_loss_modules=True,
         )
-        learned = detach_loss_modules(built) or nn.Module()
-        heads = [one for one in learned.modules() if isinstance(one, VocabularyHead)]
-        head = next((one for one in heads if one.tied[0] is input_embeddings(built)), None)
-        metrics = tuple[dict[str, Any], ...]()
-        written: Any
-        if head:
-            masking, length = recipe.phases[-1].masking, outcomes[-1].max_length
-            metrics = _score(built, head, tokenizer, rows(held=True), run, masking, length)
-            written, task = masked_lm(built.cpu(), head.cpu()), "fill-mask"
-        else:
-            written, task = built.cpu().base_model.eval(), "feature-extraction"
-            written.config = _without_task(built)
+        head = _trained_head(detach_loss_modules(built), built)
+        masking, length = recipe.phases[-1].masking, outcomes[-1].max_length
+        metrics = _score(built, head, tokenizer, rows(held=True), run, masking, length) if head else ()
         notes = {key: value for key, value in summary(outcomes).items() if key not in SELECTION_NOTES}
         stage.write_model(
-            written,
+            masked_lm(built.cpu(), head.cpu()) if head else _body_of(built.cpu()),
             tokenizer,
-            task=task,
+            task="fill-mask" if head else "feature-extraction",
             labels=(),
             recipe=resolved(recipe),
             data=(data_entry("unlabeled", unlabeled.name, fingerprint),),
@@ -215,6 +206,13 @@ def _score(
     )
 
 
+def _trained_head(loss_modules: nn.Module | None, student: PreTrainedModel) -> VocabularyHead | None:
+    """Return the student's vocabulary head among the modules of the losses; None without one."""
+    modules = loss_modules.modules() if loss_modules else ()
+    heads = (one for one in modules if isinstance(one, VocabularyHead))
+    return next((head for head in heads if head.tied[0] is input_embeddings(student)), None)
+
+
 @torch.no_grad()
 def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel:
     """Return the masked language model of the student's family with its body and this head, in eval mode.
@@ -255,6 +253,13 @@ def masked_lm(student: PreTrainedModel, head: VocabularyHead) -> PreTrainedModel
         f"the masked language model of the type {kind!r} has a head of another form than BERT's, which is what is "
         "trained here; use a student of another family, or one without masked language modelling"
     )
+
+
+def _body_of(student: PreTrainedModel) -> PreTrainedModel:
+    """Return the student's encoder, without class labels in its config."""
+    body: Any = student.base_model
+    body.config = _without_task(student)
+    return cast(PreTrainedModel, body.eval())
 
 
 def check_form(student: PreTrainedModel, *, with_head: bool) -> None:

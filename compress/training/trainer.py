@@ -469,15 +469,15 @@ class DistillationTrainer(Trainer):
 
 
 def last_whole_checkpoint(directory: Path) -> Path | None:
-    """Return the newest checkpoint from which a training can go on; delete those that are cut short or damaged.
+    """Return the newest checkpoint from which a training can go on; None without one.
 
-    The best one so far must be there too: the training ends with the better of it and what follows.
+    The best one so far must be there too: the training ends with the better of it and what follows. Those that are cut
+    short or damaged are deleted, by :func:`is_whole`.
     """
-    states = {
-        _state(path).global_step: (path, _state(path)) for path in directory.glob("checkpoint-*") if is_whole(path)
-    }
-    usable = [step for step, (_, state) in states.items() if state.best_global_step in {None, *states}]
-    return states[max(usable)][0] if usable else None
+    states = {path: _state(path) for path in directory.glob("checkpoint-*") if is_whole(path)}
+    steps = {state.global_step for state in states.values()}
+    usable = [path for path, state in states.items() if state.best_global_step in {None, *steps}]
+    return max(usable, key=lambda path: int(states[path].global_step), default=None)
 
 
 def _state(checkpoint: Path) -> Any:

@@ -50,40 +50,46 @@ def build_small(
             only; where it later meets a single text, it takes it for a pair whose second text is empty. All other
             options are fields of the network's config.
     """
-    for option, limit in {**LIMITS, **limits}.items():
-        value, choices = options[option], limit if isinstance(limit, tuple) else ()
-        refuse(
-            (
-                choices and value not in choices,
-                f"{option} = {value!r} is not known; use {' or '.join(map(repr, choices))}",
-            ),
-            (not choices and value < limit, f"{option} = {value} is not possible; give {limit} or more"),
-        )
-    dropout, minimum_count = options["dropout"], options.pop("minimum_count")
-    refuse((not 0 <= dropout < 1, f"dropout = {dropout} is not possible; give at least 0 and less than 1"))
-    if options["pairs"] == "siamese":
+    _check(options, {**LIMITS, **limits})
+    fields = dict(options)
+    minimum_count = fields.pop("minimum_count")
+    if fields["pairs"] == "siamese":
         examples = pairs_only(examples)
-        options |= pair_layout(tokenizer)
+        fields |= pair_layout(tokenizer)
     vectors = input_embeddings(teacher).weight.detach().float()
     kept = kept_pieces(tokenizer, examples, minimum_count)
     unknown = tokenizer.unk_token_id if tokenizer.unk_token_id is not None else tokenizer.pad_token_id
     remap = torch.full((tokenizer_size(tokenizer, teacher),), kept.index(unknown))
     remap[kept] = torch.arange(len(kept))
-    projected = project(vectors, kept, min(options["embedding_size"], vectors.shape[1]))
+    projected = project(vectors, kept, min(fields["embedding_size"], vectors.shape[1]))
     model_class = next(one for one in model_classes(name) if one.tags == of_network(teacher).by_word)
-    options |= {
+    fields |= {
         "tokenizer_size": len(remap),
         "vocab_size": len(kept),
         "embedding_size": projected.shape[1],
         "base_model_type": stock_type(teacher.config),
         "pad_token_id": tokenizer.pad_token_id,
-        **{field: getattr(teacher.config, field) for field in ("id2label", "label2id", "problem_type")},
+        **{label: getattr(teacher.config, label) for label in ("id2label", "label2id", "problem_type")},
     }
-    student = model_class(model_class.config_class(**options))
+    student = model_class(model_class.config_class(**fields))
     with torch.no_grad():
         student.remap.copy_(remap)
         student.embedding.weight.copy_(projected)
     return student
+
+
+def _check(options: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
+    for name, limit in limits.items():
+        value, choices = options[name], limit if isinstance(limit, tuple) else ()
+        refuse(
+            (
+                choices and value not in choices,
+                f"{name} = {value!r} is not known; use {' or '.join(map(repr, choices))}",
+            ),
+            (not choices and value < limit, f"{name} = {value} is not possible; give {limit} or more"),
+        )
+    dropout = options["dropout"]
+    refuse((not 0 <= dropout < 1, f"dropout = {dropout} is not possible; give at least 0 and less than 1"))
 
 
 def tokenizer_size(tokenizer: PreTrainedTokenizerFast, teacher: PreTrainedModel) -> int:
