@@ -148,9 +148,9 @@ def time_in_few_rounds() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def train_in_few_steps() -> None:
+def train_in_few_steps() -> list[tuple[int, int]]:
     """Train without a recipe, on a few rows, as shortly as the fork server's processes do."""
-    forked.train_in_few_steps()
+    return forked.train_in_few_steps()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from compress.calibration import calibrate as scaling
+from compress.calibration import calibrate
 from compress.calibration.calibrate import (
     UNCHANGED,
     Scaling,
@@ -90,7 +90,7 @@ def test_a_row_is_judged_by_what_was_fitted_on_others(monkeypatch: pytest.Monkey
         fitted.append(len(gold))
         return Scaling(np.array([float(len(gold))]))
 
-    monkeypatch.setattr(scaling, "fit_temperature", remember)
+    monkeypatch.setattr(calibrate, "fit_temperature", remember)
     logits, keys = random_logits(2, 30), np.array([7] * 12 + [*range(18)], np.uint64)
     _, found = calibrations(logits, np.zeros(30, int), keys, shifts=False)
     assert fitted[-1] == 30 and sorted(fitted[:-1]) == sorted(30 - n for n in np.bincount(keys.astype(int) % 10))

@@ -122,6 +122,12 @@ def test_the_command_makes_the_request_again() -> None:
     assert given["unlabeled"] == ("pool.txt",)
 
 
+def test_rows_0_asks_for_all_rows_of_the_pool() -> None:
+    made = Distill("teacher", "cnn", "out", unlabeled="pool.txt", rows=0)
+    assert made.rows == 0 and made.command.endswith("--rows 0")
+    assert "--rows" not in dataclasses.replace(made, rows=None).command
+
+
 @pytest.mark.parametrize(
     ("name", "typed"), [("label", "90s"), ("search", "90s"), ("benchmark", "90s"), ("benchmark", "90")]
 )

@@ -59,13 +59,19 @@ def preload() -> None:
     train_in_few_steps()
 
 
-def train_in_few_steps() -> None:
-    """Let a fine-tuning and a recovery of few rows, which say nothing else, take ten steps and not hundreds."""
+def train_in_few_steps() -> list[tuple[int, int]]:
+    """Let a fine-tuning and a recovery of few rows, which say nothing else, take ten steps and not hundreds.
+
+    Returns the least steps of both as they are shipped, and those a class.
+    """
     from compress.pruning import prune
     from compress.training import finetune
 
-    for training in (finetune.TRAINING, prune.RECOVERY):
+    trainings = (finetune.TRAINING, prune.RECOVERY)
+    shipped = [(training.min_steps, training.min_steps_per_class) for training in trainings]
+    for training in trainings:
         vars(training).update(min_steps=10, min_steps_per_class=0)
+    return shipped
 
 
 class Forked:

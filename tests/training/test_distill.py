@@ -88,6 +88,7 @@ def test_from_text_with_gold_rows_and_validation(teacher: Path, tmp_path: Path) 
         tmp_path / "student",
         TRANSFORMER,
         unlabeled=pool_file(tmp_path / "pool.txt"),
+        rows=0,  # all
         train=train_rows(),
         validation=validation_rows(),
     )

@@ -53,6 +53,11 @@ def test_length_by_the_rows(tokens: list[int], limit: int, length: int) -> None:
     assert length_for(tokens, limit) == length
 
 
+def test_few_rows_without_a_recipe_take_as_many_steps_as_documented(train_in_few_steps: list[tuple[int, int]]) -> None:
+    fine_tuning, recovery = train_in_few_steps
+    assert fine_tuning == (400, 20) and recovery == (400, 0)
+
+
 def test_rows_below_a_batch_are_a_step_a_pass() -> None:
     assert steps_for(3, replace(TRAINING, epochs=4.0)) == 4
     assert steps_for(3, replace(TRAINING, epochs=4.0, min_steps=500)) == 100  # max_epochs
