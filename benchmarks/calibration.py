@@ -35,7 +35,7 @@ from compress.requests.compression import calibrate
 
 def main() -> None:
     given = {"accept_at": 0.95, "threads": 1}
-    options = read_options(__doc__, positional="models", set=str, validation=Path, test=Path, work=Path, **given)
+    options = read_options(__doc__, positional=("models", "+"), set=str, validation=Path, test=Path, work=Path, **given)
     test = read_rows(options.test, "test")
     tested = set(map(row_key, test))
     validation = [row for row in read_rows(options.validation, "validation") if row_key(row) not in tested]

@@ -45,7 +45,7 @@ SETS = {
 
 def main() -> None:
     options = read_options(
-        __doc__, data_root=Path, work=Path, only=list(SETS), teacher="minilm-l6", student="bilstm", threads=0
+        __doc__, data_root=Path, work=Path, only=(list(SETS),), teacher="minilm-l6", student="bilstm", threads=0
     )
     for name in options.only:
         for line in of_set(name, options):

@@ -23,7 +23,8 @@ Name = TypeVar("Name", bound=Any)
 def read_options(
     description: str | None,
     output: Any = Path,
-    positional: str = "",
+    positional: tuple[str, str] | None = None,
+    hidden: str = "",
     arguments: Sequence[str] | None = None,
     **options: Any,
 ) -> argparse.Namespace:
@@ -32,31 +33,37 @@ def read_options(
     Args:
         description: what ``--help`` prints.
         output: ``Path``, or None where ``-o`` may be left out.
-        positional: name of what may follow without an option, such as those of pip.
+        positional: name of what follows without an option, and argparse's ``nargs`` of it.
+        hidden: an option that the script gives itself, and ``--help`` leaves out.
         arguments: what was typed; None for the command line.
         options: of each its type, where it has to be given, or its default, None for a text, False for a flag. A tuple
-            of texts are choices, the first is the default; a list, of a type or of defaults, stands for several values.
+            of texts are choices, the first is the default; a list, of a type or of defaults, stands for several values;
+            a list in a tuple for several of these choices, by default all.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     if positional:
-        parser.add_argument(positional, nargs="*")
+        parser.add_argument(positional[0], nargs=positional[1])
+    several = {}
     for name, given in {**options, "output": output}.items():
         flags = [*(["-o"] if name == "output" else []), f"--{name.replace('_', '-')}"]
-        first = next(iter(given), None) if isinstance(given, list | tuple) else given
+        values = given[0] if isinstance(given, tuple) and isinstance(given[0], list) else given
+        first = next(iter(values), None) if isinstance(values, list | tuple) else values
         is_needed = isinstance(first, type)
         form = {"type": first if is_needed else str if first is None else type(first), "required": is_needed}
         if isinstance(given, tuple):
-            form["choices"] = given
-        if isinstance(given, list):
+            form["choices"] = values
+        if name == hidden:
+            form["help"] = argparse.SUPPRESS
+        if isinstance(values, list):
+            several[name] = values
             form |= {"action": "extend", "nargs": "+"}
         elif not is_needed:
             form["default"] = first
         parser.add_argument(*flags, **({"action": "store_true"} if given is False else form))
     found = parser.parse_args(arguments)
     quiet_libraries()
-    for name, given in options.items():
-        if isinstance(given, list):
-            setattr(found, name, getattr(found, name) or given)
+    for name, values in several.items():
+        setattr(found, name, getattr(found, name) or values)
     return found
 
 

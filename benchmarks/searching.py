@@ -44,7 +44,7 @@ METHODS = ("search", "random")
 
 def main() -> None:
     files: dict[str, Any] = dict.fromkeys(("teacher", "unlabeled", "train", "validation", "test", "work"), Path)
-    given = {"max_accuracy_drop": 1.0, "minutes": 15.0, "seed": [0], "only": list(METHODS)}
+    given = {"max_accuracy_drop": 1.0, "minutes": 15.0, "seed": [0], "only": (list(METHODS),)}
     options = read_options(__doc__, set=str, **files, **given)
     teacher = Model.open(options.teacher)
     files = {role: str(getattr(options, role)) for role in ("unlabeled", "train", "validation", "test")}

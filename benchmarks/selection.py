@@ -131,7 +131,7 @@ CHOICES: dict[str, Callable[[Pool, int, int], np.ndarray]] = {
 
 def main() -> None:
     files: dict[str, Any] = dict.fromkeys(("teacher", "pool", "validation", "test", "work"), Path)
-    given = {"calls": [500, 1000, 2000], "choice": list(CHOICES), "seeds": 3, "student": "cnn", "steps": 1500}
+    given = {"calls": [500, 1000, 2000], "choice": (list(CHOICES),), "seeds": 3, "student": "cnn", "steps": 1500}
     options = read_options(__doc__, set=str, **files, **given, threads=1)
     compute = Compute("cpu", options.threads)
     labels = options.work / "labels"

@@ -64,7 +64,7 @@ CLIENT = Path(__file__).with_name("transformers4_client.py")
 def main() -> int:
     # The model is a BERT that was fine-tuned on SST-2; rows of train, as many as the examples, score the heads.
     given = {"data_root": os.environ.get("COMPRESS_DATA"), "examples": 1024, "seed": 0}
-    arguments = read_options(__doc__, positional="pip_options", model=str, **given)
+    arguments = read_options(__doc__, positional=("pip_options", "*"), model=str, **given)
     python = python_of("transformers-4", arguments.pip_options)
     directory = Model.open(arguments.model)
     model, tokenizer = directory.load().eval(), directory.tokenizer

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,9 @@ class Comparison:
 
 
 def main() -> int:
-    arguments = read_options(__doc__, positional="pip_options", seed=0)
+    arguments = read_options(__doc__, positional=("pip_options", "*"), seed=0)
     python = python_of("textbrewer", arguments.pip_options)
-    student, teacher, batch = made(arguments.seed)
+    student, teacher, batch = random_outputs(arguments.seed)
     competitor = textbrewer(python, student, teacher, batch)
     found = [
         *against_textbrewer(student, teacher, batch, competitor["values"]),
@@ -115,7 +116,7 @@ def table(found: list[Comparison]) -> str:
     return columns(header, rows)
 
 
-def made(seed: int) -> tuple[Outputs, Outputs, Batch]:
+def random_outputs(seed: int) -> tuple[Outputs, Outputs, Batch]:
     """Return random outputs of one layer of a student and a teacher, for texts of :data:`LENGTHS`."""
     generator = torch.Generator().manual_seed(seed)
     rows, tokens = len(LENGTHS), max(LENGTHS)
@@ -132,11 +133,29 @@ def made(seed: int) -> tuple[Outputs, Outputs, Batch]:
     return side(), side(), Batch(torch.ones_like(mask), mask, targets=targets)
 
 
-def compared(case: tuple[Any, ...], student: Outputs, teacher: Outputs) -> Comparison:
-    """Return the comparison of a case: loss, options, batch, what it learned, then what and whose value it is."""
-    name, options, batch, learned, peer_name, value, by_design = case
-    ours: Tensor = plugins.find("losses", name).function(student, teacher, batch, *learned, **options)
-    return Comparison(name, options, float(ours), peer_name, float(value), by_design)
+def compared(
+    student: Outputs,
+    teacher: Outputs,
+    batch: Batch,
+    loss: str,
+    *,
+    peer_name: str,
+    competitor: Any,
+    options: dict[str, Any] | None = None,
+    learned: tuple[nn.Module, ...] = (),
+    by_design: str = "",
+) -> Comparison:
+    """Compute our loss, with the modules that it has learned, beside a competitor's value."""
+    options = options or {}
+    ours: Tensor = plugins.find("losses", loss).function(student, teacher, batch, *learned, **options)
+    return Comparison(
+        loss=loss,
+        options=options,
+        ours=float(ours),
+        peer_name=peer_name,
+        competitor=float(competitor),
+        by_design=by_design,
+    )
 
 
 def textbrewer(python: Path, student: Outputs, teacher: Outputs, batch: Batch) -> dict[str, Any]:
@@ -162,25 +181,42 @@ def textbrewer(python: Path, student: Outputs, teacher: Outputs, batch: Batch) -
 
 def against_textbrewer(student: Outputs, teacher: Outputs, batch: Batch, values: dict[str, float]) -> list[Comparison]:
     cross_entropy = "cross-entropy less its value for the teacher itself"
-    relations = sum(values[f"att_ce_{name}"] for name in ("query", "key", "value"))
-    by_example = f"{cross_entropy}; a mean for each example, where it takes one over all tokens"
-    of_relations = f"{cross_entropy}; for each example and relation, given their scores"
-    kl, final, same = {"temperature": TEMPERATURE}, {"layers": "final"}, (nn.Identity(),)
-    squared, heads = f"{cross_entropy}; times T**2, which it leaves out", {"relation_heads": RELATION_HEADS}
-    cases: list[tuple[Any, ...]] = [
-        ("kl", kl, (), "kd_ce_loss", TEMPERATURE**2 * values["kd_ce"], squared),
-        ("logit-mse", {}, (), "kd_mse_loss", values["kd_mse"], ""),
-        ("hidden-mse", final, same, "hid_mse_loss", values["hid_mse"], ""),
-        ("hidden-cosine", {}, (), "cos_loss", values["cos"], ""),
-        ("first-cosine", final, (), "cos_loss", values["cos_first"], "given the first tokens alone"),
-        ("patience", final, (), "pkd_loss", values["pkd"], ""),
-        ("attention-mse", final, (), "att_mse_loss", values["att_mse"], ""),
-        ("attention-kl", final, (), "att_ce_loss", values["att_ce_attention"], by_example),
-        ("relations", heads, (), "att_ce_loss", relations, of_relations),
-    ]
+    final = {"layers": "final"}
+
+    def beside(loss: str, function: str, competitor: float, **more: Any) -> Comparison:
+        peer_name = f"TextBrewer {function}"
+        return compared(student, teacher, batch, loss, peer_name=peer_name, competitor=competitor, **more)
+
     return [
-        compared((name, options, batch, learned, f"TextBrewer {peer}", value, by_design), student, teacher)
-        for name, options, learned, peer, value, by_design in cases
+        beside(
+            "kl",
+            "kd_ce_loss",
+            TEMPERATURE**2 * values["kd_ce"],
+            options={"temperature": TEMPERATURE},
+            by_design=f"{cross_entropy}; times T**2, which it leaves out",
+        ),
+        beside("logit-mse", "kd_mse_loss", values["kd_mse"]),
+        beside("hidden-mse", "hid_mse_loss", values["hid_mse"], options=final, learned=(nn.Identity(),)),
+        beside("hidden-cosine", "cos_loss", values["cos"]),
+        beside(
+            "first-cosine", "cos_loss", values["cos_first"], options=final, by_design="given the first tokens alone"
+        ),
+        beside("patience", "pkd_loss", values["pkd"], options=final),
+        beside("attention-mse", "att_mse_loss", values["att_mse"], options=final),
+        beside(
+            "attention-kl",
+            "att_ce_loss",
+            values["att_ce_attention"],
+            options=final,
+            by_design=f"{cross_entropy}; a mean for each example, where it takes one over all tokens",
+        ),
+        beside(
+            "relations",
+            "att_ce_loss",
+            sum(values[f"att_ce_{name}"] for name in ("query", "key", "value")),
+            options={"relation_heads": RELATION_HEADS},
+            by_design=f"{cross_entropy}; for each example and relation, given their scores",
+        ),
     ]
 
 
@@ -190,7 +226,7 @@ def against_transformers(seed: int) -> Comparison:
     shape: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": WIDTH}
     config = BertConfig(vocab_size=VOCABULARY, hidden_size=WIDTH, **shape)
     model = BertForMaskedLM(config).eval()
-    student, _, batch = made(seed)
+    student, _, batch = random_outputs(seed)
     assert batch.targets is not None
     head, theirs = VocabularyHead(model), model.cls.predictions
     head.dense.load_state_dict(theirs.transform.dense.state_dict())
@@ -198,8 +234,9 @@ def against_transformers(seed: int) -> Comparison:
     head.norm.eps = config.layer_norm_eps
     with torch.no_grad():
         outputs = model(**batch.inputs(), labels=batch.targets, output_hidden_states=True)
-        case = ("mlm", {}, batch, (head,), "transformers BertForMaskedLM", outputs.loss, "")
-        return compared(case, Outputs(student.logits, outputs.hidden_states), student)
+        ours = Outputs(student.logits, outputs.hidden_states)
+        peer = {"peer_name": "transformers BertForMaskedLM", "competitor": outputs.loss}
+        return compared(ours, student, batch, "mlm", learned=(head,), **peer)
 
 
 def against_formulas(student: Outputs, teacher: Outputs, batch: Batch) -> list[Comparison]:
@@ -213,28 +250,56 @@ def against_formulas(student: Outputs, teacher: Outputs, batch: Batch) -> list[C
     first = [h[:, 0] / np.linalg.norm(h[:, 0], axis=-1, keepdims=True) for h in (h_s, h_t)]
     norm_s, norm_t = ((h - h.mean(-1, keepdims=True)) / np.sqrt(h.var(-1, keepdims=True) + 1e-5) for h in (h_s, h_t))
     statistics = 5000 * ((h_s.mean(-1) - h_t.mean(-1)) ** 2).mean() + 5 * np.abs(h_s.var(-1) - h_t.var(-1)).mean()
-    same, final, padded = nn.Identity(), {"layers": "final"}, "texts of one length: it counts padding"
-    heads = nn.ModuleDict({"student": same, "teacher": same})
-    masked, mobile = hidden_as_logits(batch), "authors' code (MobileBERT)"
     attention = mean_divergence([student.queries, student.keys], [teacher.queries, teacher.keys])
     minilm = attention + mean_divergence([student.values] * 2, [teacher.values] * 2)
-    first_states = ((first[0] - first[1]) ** 2).mean() * WIDTH
-    by_width = "times the width, over which it takes the mean"
-    by_head = "of masked tokens alone; plus the cross-entropy of the teacher's head, which it does not train"
-    scaled, pair = {**final, "normalised": True}, {"relations": ["attention", "value"]}
-    cases: list[tuple[Any, ...]] = [
-        ("patience", final, batch, (), "authors' code", first_states, by_width),
-        ("attention-mse", final, whole, (), "authors' code", ((scores[0] - scores[1]) ** 2).mean(), padded),
-        ("attention-kl", final, batch, (), "paper", attention, ""),
-        ("relations", pair, batch, (), "paper (MiniLM)", minilm, ""),
-        ("hidden-mse", scaled, whole, (same,), mobile, ((norm_s - norm_t) ** 2).mean(), padded),
-        ("hidden-statistics", final, whole, (), mobile, statistics, padded),
-        (
-            *("vocabulary-kl", {"temperature": TEMPERATURE}, masked, (heads,), "authors' code (DistilBERT)"),
-            *(distilbert(h_s, h_t, masked), by_head),
+    masked, same, final = hidden_as_logits(batch), nn.Identity(), {"layers": "final"}
+    padded, mobile = "texts of one length: it counts padding", "authors' code (MobileBERT)"
+    beside = partial(compared, student, teacher)
+    return [
+        beside(
+            batch,
+            "patience",
+            options=final,
+            peer_name="authors' code",
+            competitor=((first[0] - first[1]) ** 2).mean() * WIDTH,
+            by_design="times the width, over which it takes the mean",
+        ),
+        beside(
+            whole,
+            "attention-mse",
+            options=final,
+            peer_name="authors' code",
+            competitor=((scores[0] - scores[1]) ** 2).mean(),
+            by_design=padded,
+        ),
+        beside(batch, "attention-kl", options=final, peer_name="paper", competitor=attention),
+        beside(
+            batch,
+            "relations",
+            options={"relations": ["attention", "value"]},
+            peer_name="paper (MiniLM)",
+            competitor=minilm,
+        ),
+        beside(
+            whole,
+            "hidden-mse",
+            options={**final, "normalised": True},
+            learned=(same,),
+            peer_name=mobile,
+            competitor=((norm_s - norm_t) ** 2).mean(),
+            by_design=padded,
+        ),
+        beside(whole, "hidden-statistics", options=final, peer_name=mobile, competitor=statistics, by_design=padded),
+        beside(
+            masked,
+            "vocabulary-kl",
+            options={"temperature": TEMPERATURE},
+            learned=(nn.ModuleDict({"student": same, "teacher": same}),),
+            peer_name="authors' code (DistilBERT)",
+            competitor=distilbert(h_s, h_t, masked),
+            by_design="of masked tokens alone; plus the cross-entropy of the teacher's head, which it does not train",
         ),
     ]
-    return [compared(case, student, teacher) for case in cases]
 
 
 def hidden_as_logits(batch: Batch) -> Batch:

@@ -225,7 +225,7 @@ def gold_of(examples: Sequence[Example], teacher: Model) -> list[int]:
 
 
 def main() -> None:
-    given = {"arms": list(ARMS), "shares": [0.6, 0.8], "seeds": [0], "steps": 400, "tune": False}
+    given = {"arms": (list(ARMS),), "shares": [0.6, 0.8], "seeds": [0], "steps": 400, "tune": False}
     given |= {"optimiser": ("adam", "sgd"), "penalty": 1e-4}  # of movement's scores
     options = read_options(__doc__, teacher=Path, train=Path, validation=Path, work=Path, **given)
     torch.set_num_threads(1)

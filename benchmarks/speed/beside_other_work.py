@@ -52,9 +52,9 @@ LABELLED_ROWS, TRAINING_STEPS, SCORING_ROWS, VALIDATION_ROWS = 2048, 8, 32, 64
 
 
 def main() -> None:
-    # The lock is a file to hold in each repeat, where experiments share a machine; a client is one of the VARIANTS.
-    given = {"loads": list(LOADS), "repeats": 3, "seed": 0, "lock": None, "client": None}
-    options = read_options(__doc__, None, teacher=str, train=str, **given)
+    # The lock is a file to hold in each repeat, where experiments share a machine.
+    given = {"loads": (list(LOADS),), "repeats": 3, "seed": 0, "lock": None, "client": (None, *VARIANTS)}
+    options = read_options(__doc__, None, hidden="client", teacher=str, train=str, **given)
     if options.client:
         client(options.client, Path(options.teacher), options.train)
         return

@@ -318,7 +318,7 @@ class Competitor:
 
 def main() -> None:
     given = {"rounds": 5, "steps": 8, "threads": 0, "seed": 0}
-    options = read_options(__doc__, positional="pip_options", teacher=str, unlabeled=str, **given)
+    options = read_options(__doc__, positional=("pip_options", "*"), teacher=str, unlabeled=str, **given)
     python = python_of("textbrewer", options.pip_options)
     threads = options.threads or len(available_cores())
     torch.set_num_threads(threads)

@@ -41,7 +41,8 @@ WARM_UP, BATCH_ROWS, CORPUS_ROWS = 4, 128, 20_000
 
 def main() -> None:
     # A turn is a candidate and a seed: what the process of a turn does.
-    arguments = read_options(__doc__, teacher=str, unlabeled=str, rounds=5, steps=20, threads=1, turn=None)
+    given = {"rounds": 5, "steps": 20, "threads": 1, "turn": None}
+    arguments = read_options(__doc__, hidden="turn", teacher=str, unlabeled=str, **given)
     if arguments.turn:
         print(json.dumps(turn(arguments, *json.loads(arguments.turn))))
         return

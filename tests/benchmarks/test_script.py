@@ -20,22 +20,65 @@ def script() -> ModuleType:
 
 def test_options_follow_from_types_and_defaults(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     options: dict[str, Any] = {"teacher": Path, "rows": 5, "name": None, "fresh": False, "sizes": [1, 32], "only": []}
-    options["device"] = ("cuda", "cpu")
+    options |= {"device": ("cuda", "cpu"), "methods": (["search", "random"],), "turn": (None, "a", "b")}
 
     def read(*words: str) -> Any:
-        return script.read_options("What it does.", Path, "pip_options", words, **options)
+        return script.read_options(
+            "What it does.", positional=("paths", "*"), hidden="turn", arguments=words, **options
+        )
 
     least = read("--teacher", "t", "-o", "r.jsonl")
     assert (least.teacher, least.output, least.rows, least.name) == (Path("t"), Path("r.jsonl"), 5, None)
-    assert (least.fresh, least.sizes, least.only, least.device, least.pip_options) == (False, [1, 32], [], "cuda", [])
-    more = ("--sizes", "4", "--sizes", "8", "9", "--fresh", "--only", "a", "--device", "cpu", "--", "--index", "url")
+    assert (least.fresh, least.sizes, least.only, least.device, least.paths) == (False, [1, 32], [], "cuda", [])
+    assert (least.methods, least.turn) == (["search", "random"], None)
+    more = ("--sizes", "4", "--sizes", "8", "9", "--fresh", "--only", "a", "--device", "cpu", "--methods", "random")
+    more += ("--turn", "b", "--", "--index", "url")
     found = read("--teacher", "t", "-o", "r.jsonl", *more)
     assert (found.sizes, found.fresh, found.only, found.device) == ([4, 8, 9], True, ["a"], "cpu")
-    assert found.pip_options == ["--index", "url"]
-    for words in (["-o", "r.jsonl"], ["--teacher", "t"], ["--teacher", "t", "-o", "r", "--device", "tpu"]):
-        with pytest.raises(SystemExit):
+    assert (found.methods, found.turn, found.paths) == (["random"], "b", ["--index", "url"])
+    wrong = (["--device", "tpu"], ["--methods", "serch"], ["--methods", "search", "serch"], ["--turn", "c"])
+    for words in (["-o", "r.jsonl"], ["--teacher", "t"], *(["--teacher", "t", "-o", "r", *typed] for typed in wrong)):
+        with pytest.raises(SystemExit) as error:
             read(*words)
+        assert error.value.code == 2
     assert "What it does." not in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        read("--help")
+    said = capsys.readouterr().out
+    assert "--methods" in said and "--turn" not in said
+
+
+def test_what_follows_without_an_option_may_be_needed(script: Any) -> None:
+    def read(*words: str) -> Any:
+        return script.read_options("", None, positional=("models", "+"), arguments=words)
+
+    assert read("a", "b").models == ["a", "b"]
+    with pytest.raises(SystemExit) as error:
+        read()
+    assert error.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "needed"),
+    [
+        ("few_rows", "only", "data-root work output"),
+        ("searching", "only", "set teacher unlabeled train validation test work output"),
+        ("selection", "choice", "set teacher pool validation test work output"),
+        ("speed/gpu", "runtime", "teacher data output"),
+        ("pruning/pruning_schedules", "arms", "teacher train validation work output"),
+        ("speed/beside_other_work", "loads", "teacher train"),
+        ("speed/beside_other_work", "client", "teacher train"),
+    ],
+)
+def test_scripts_refuse_unknown_names(
+    name: str, wrong: str, needed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for option in needed.split() for word in (f"--{option}", "given")]
+    path = REPOSITORY / "benchmarks" / f"{name}.py"
+    monkeypatch.setattr("sys.argv", [path.name, *words, f"--{wrong}", "serch"])
+    with pytest.raises(SystemExit) as error:
+        module_from(path).main()
+    assert error.value.code == 2 and "invalid choice: 'serch'" in capsys.readouterr().err
 
 
 def test_every_round_has_each_name_once_in_an_order_of_its_own(script: Any) -> None:
