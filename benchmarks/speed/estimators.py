@@ -320,7 +320,8 @@ def main() -> None:
             about = {"condition": condition, "slice_rows": size, "rounds": rounds, "truths": truths}
             lines.append({**about, "gate": gate(joined(segments, together), truths)})
             print(json.dumps(lines[-1]), flush=True)
-    write_json_lines(options.output, [{**line, "rows": ROWS, **provenance()} for line in lines])
+    common = {"rows": ROWS, **provenance()}
+    write_json_lines(options.output, [{**line, **common} for line in lines])
 
 
 def record_all(options: argparse.Namespace, places: Mapping[tuple[str, int], Path]) -> None:
