@@ -14,7 +14,7 @@ from compress.exporting.onnx_graph import module_of
 from compress.models.components import input_names
 from compress.models.model_dir import Model
 from compress.requests.compression import export
-from tests.support.tagging import pruned_tagger
+from tests.support.tagging import pruned_tagger, tagger
 from tests.support.tiny import LAYERS, PRUNABLE, load, onnx_directory, write
 
 SIZES = (3, 9, 5, 1)
@@ -56,9 +56,13 @@ def test_products_are_of_tokens_and_in_the_last_layer_of_first_tokens(kind: str,
         assert all(f".{LAYERS - 1}." in module for module in of_first)
 
 
-@pytest.mark.parametrize("kind", PRUNABLE)
+@pytest.mark.parametrize(
+    "kind", [*(f"pruned-{family}" for family in PRUNABLE), "deberta-v2", "mobilebert", "modernbert"]
+)
 def test_a_tagger_computes_every_token_and_no_padding(kind: str, tmp_path: Path) -> None:
-    source = Model.open(write(tmp_path / "tagger", pruned_tagger(kind), kind))
+    family = kind.removeprefix("pruned-")
+    network = tagger(family) if kind == family else pruned_tagger(family)
+    source = Model.open(write(tmp_path / "tagger", network, family))
     exported = export(source, tmp_path / "onnx")
     found = sizes_of_products(exported, tmp_path / "model.onnx")
     assert {shape[:-1] for _, shape in found} == {(sum(SIZES),)}

@@ -219,6 +219,7 @@ ODD_WORDS = (
     ),
     *("csv", "jsonl", "kl", "http://localhost", "s3://bucket/x", "somebody/model", "../inputs"),
 )
+TORCH_EXPORT = torch.onnx.export  # as it is, before load_everything
 CONTROLS = {*map(chr, range(32)), "\x7f", "\u202e"} - {"\n", "\r", "\t"}
 PRELOADED = (
     *("torch", "onnxruntime", "safetensors.torch", "pyarrow.parquet", "torch.onnx"),
@@ -340,6 +341,8 @@ class Run:
             sys.stdin, sys.stdout, sys.stderr = (open(n, "r" if n == 0 else "w", closefd=False) for n in range(3))  # noqa: SIM115
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT_BYTES + data_bytes(), -1))
             open_streams()
+            if self.words[0] == "export":
+                torch.onnx.export = TORCH_EXPORT
             code = execute(words)
             close_streams()
         finally:
@@ -412,8 +415,8 @@ def data_bytes() -> int:
 def load_everything(inputs: Path) -> None:
     """Import what commands and the workers of benchmarks import, so that forked processes need not.
 
-    They label with torch models as these are; ``export`` has cases of its own. They train teachers in few steps, and
-    search among students like the one of the inputs: how good these become decides nothing.
+    They label with torch models as these are; ``export`` has cases of its own, which trace every model anew. They train
+    teachers in few steps, and search among students like the one of the inputs: how good these become decides nothing.
     """
     for name in COMMANDS:
         cli.get_command(click.Context(cli), name)

@@ -86,11 +86,16 @@ def test_a_model_without_a_graph_is_timed_in_torch_alone(tmp_path: Path) -> None
     assert choose_runtime(made, "cpu") == ("torch", "cpu")
 
 
-def test_a_regression_can_be_pruned(tmp_path: Path) -> None:
+def test_a_regression_of_pairs_can_be_pruned_and_timed(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", classifier("bert", labels=("score",)))
-    rows = [replace(row, label=f"{index / 4:.2f}") for index, row in enumerate(train_rows())]
-    held = [replace(row, label=f"{index / 4:.2f}") for index, row in enumerate(validation_rows())]
-    made = pruned(whole, tmp_path / "small", train=rows, validation=held)
+    rows, held = (
+        [replace(row, label=f"{index / 4:.2f}", text_pair="a good film") for index, row in enumerate(labelled)]
+        for labelled in (train_rows(), validation_rows())
+    )
+    made = pruned(whole, tmp_path / "small", train=rows, validation=held, measure=True)
+    assert {(speed["name"], speed["runtime"]) for speed in content(made)["speeds"]} == {
+        (name, runtime) for name in ("nothing", "heads") for runtime in ("torch", "onnxruntime")
+    }
     assert {row["metric"] for row in curve(made.path)} == {"pearson"} and made.task == "regression"
 
 

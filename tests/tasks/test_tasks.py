@@ -144,7 +144,7 @@ def test_every_stage_takes_the_task_or_refuses_it_in_one_sentence(
         "--rounds",
         3,
         "--batch-size",
-        1,
+        2,
     )
     run("benchmark", "--teacher", teacher.path, *measured, "--data", test, "--train", train, "-o", results)
     lines = [json.loads(line) for line in results.read_text().splitlines()]
