@@ -122,8 +122,12 @@ def test_only_commands_that_train_report() -> None:
 
 
 def test_a_study_hands_its_tracker_to_its_stages(runs: Runs) -> None:
-    study = Study(Run("s", "out"), None, None, Compute(report_to="wandb"))  # type: ignore[arg-type]
-    assert (study.placed(7)["seed"], study.placed(7)["report_to"]) == (7, "wandb")
+    recipe: Any = SimpleNamespace(benchmark=SimpleNamespace(metric="accuracy"))
+    stages: Any = None
+    study = Study(Run("s", "out"), recipe, stages, Compute(report_to="wandb"))
+    vars(study)["rows"] = SimpleNamespace(train=[], validation=[])  # which it would read
+    found = study.trained(7)
+    assert (found["seed"], found["report_to"]) == (7, "wandb")
 
 
 def test_a_missing_package_is_one_sentence_before_any_work(
