@@ -5,9 +5,8 @@ Reading, labelling, choosing, measuring and writing are done by process 0 alone.
 and print nothing. Process 0 leads them by messages in the store that ``torchrun`` keeps: waiting for one takes no core,
 and may take as long as a teacher needs for its labels.
 
-This is for several GPUs or machines and saves no time on one CPU. 'compress distill' with minilm-3 on 600 rows, two
-cores: 24 steps take 17 s in one process of two threads and 33 s in two processes of one (one turn on a quiet machine);
-96 steps take 55 CPU seconds in one process of one thread and 90 in two (medians of three turns).
+This is for several GPUs or machines and saves no time on one CPU: 'compress distill' with minilm-3, 600 rows and 96
+steps takes 55 CPU seconds in one process of one thread and 90 in two (two cores, medians of three turns).
 """
 
 import json
