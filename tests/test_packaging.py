@@ -104,6 +104,11 @@ def test_the_wheel_holds_every_module_and_template(built: Built) -> None:
     assert [name for name in files if name not in inside] == []
 
 
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+def test_the_wheel_holds_the_native_library_for_all_versions(built: Built) -> None:
+    assert "compress/inference/native/_core.abi3.so" in names(built.wheel) and "-cp311-abi3-" in built.wheel.name
+
+
 def test_the_wheel_installs_no_other_top_level_package(built: Built) -> None:
     top = {name.split("/")[0] for name in names(built.wheel)}
     assert {name for name in top if not name.endswith(".dist-info")} == {"compress"}

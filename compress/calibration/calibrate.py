@@ -55,6 +55,7 @@ from compress.evaluation.metrics import (
 )
 from compress.exporting.onnx_graph import write_graph
 from compress.files import read_json_table
+from compress.inference.native.write import write_native
 from compress.inference.predict import check_label_meaning
 from compress.inference.runners import load_runner
 from compress.models.components import example_inputs
@@ -421,6 +422,7 @@ def calibrate(request: Calibrate) -> Model:
         if network is None:
             copy_client_files(source.path, stage.working)
             rescale_graph(source.path, stage.working, chosen.scaling)
+            described["notes"] = notes | write_native(stage.working)
             known = source.manifest.architecture or {"model_type": source.config.get("model_type")}
             stage.finish(architecture=known, **described)
         else:

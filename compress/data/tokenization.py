@@ -78,6 +78,8 @@ class TextEncoder:
         segments: whether the model reads ``token_type_ids``.
         truncation_side: where rows that are too long are cut.
         name: of the directory, for messages.
+
+    ``layouts`` are the parts of a row of one text, and of a pair.
     """
 
     def __init__(self, backend: "Tokenizer", *, segments: bool, truncation_side: str, name: str = "") -> None:
@@ -99,7 +101,7 @@ class TextEncoder:
         known = (
             "a" if self._read(["a"])[0].ids else next((t for t in backend.get_vocab() if self._read([t])[0].ids), "")
         )
-        self._layouts = [_layout(self._read([row], add_special_tokens=True)[0]) for row in (known, (known, known))]
+        self.layouts = [_layout(self._read([row], add_special_tokens=True)[0]) for row in (known, (known, known))]
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> TokenRows:
         columns = [texts] if pairs is None else [texts, pairs]
@@ -137,14 +139,14 @@ class TextEncoder:
 
     def ends(self, *, pairs: bool) -> tuple[int, int]:
         """Return how many special tokens stand before and after texts, or pairs of texts."""
-        layout = self._layouts[pairs]
+        layout = self.layouts[pairs]
         return len(layout[0].special) // _ID_BYTES, len(layout[-1].special) // _ID_BYTES
 
     def _rows(self, rows: Sequence[Sequence[bytes]], max_length: int) -> TokenRows:
         """Return rows of the ids of one text or of two with special tokens."""
         tokens, cut = TokenRows({"input_ids": [], **({"token_type_ids": []} if self._segments else {})}), list[int]()
         for number, texts in enumerate(rows):
-            layout = self._layouts[len(texts) - 1]
+            layout = self.layouts[len(texts) - 1]
             room = max(_ID_BYTES * max_length - sum([len(part.special) for part in layout]), 0)
             if sum(map(len, texts)) > room:
                 texts = self._cut(texts, room // _ID_BYTES)

@@ -15,6 +15,7 @@ from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.batching import open_runtime
+from compress.inference.native.write import write_native
 from compress.models.components import example_inputs
 from compress.models.loading import CROSS_ENCODER, load_config
 from compress.models.manifest import ONNX_NAME
@@ -73,7 +74,9 @@ def export(request: Export) -> Model:
     refuse((source.is_onnx, f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it"))
     with request.begin({"model": source}, keep=False) as stage:
         origin = {"name": f"{source.name}-onnx", "data": source.manifest.data, "seeds": source.manifest.seeds}
-        stage.finish(**origin, **write_onnx(source, stage.working))
+        found = write_onnx(source, stage.working)
+        found["notes"] |= write_native(stage.working)
+        stage.finish(**origin, **found)
     return Model.open(stage.output)
 
 

@@ -32,7 +32,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from compress.errors import refuse
 from compress.models.components import example_inputs, input_names
-from compress.models.networks.small_graph import OPSET
+from compress.models.networks.small_graph import NETWORK, OPSET
 
 ATTENTION = "compress-onnx"
 Method = tuple[Any, str, Callable[..., Any]]  # an object, the name of a method, and its replacement
@@ -240,7 +240,9 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in (*alive, *graph.input, *graph.output, *weights):
         del value.metadata_props[:]
         value.doc_string = ""
-    del graph.node[:], graph.initializer[:], graph.value_info[:], graph.metadata_props[:], model.metadata_props[:]
+    own = {one.key: one.value for one in model.metadata_props if one.key == NETWORK}
+    del graph.node[:], graph.initializer[:], graph.value_info[:], graph.metadata_props[:]
+    helper.set_model_props(model, own)
     graph.node.extend(reversed(alive))
     graph.initializer.extend(weights)
     return model

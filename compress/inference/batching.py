@@ -26,6 +26,7 @@ from compress.progress import Advance, logger
 from compress.tasks import labels_of, of_config
 
 BATCH_ROWS = 64
+NOT_FINITE = "the model gave logits that are not finite numbers; its weights are damaged"
 _WIDTH, _HEADS = 768, 12  # of BERT-base, whose activations tell how many rows fit into memory
 # Families whose attention leaves padding out, which parity tests hold; others, such as XLNet, FNet and MobileBERT, are
 # tried.
@@ -101,9 +102,7 @@ def run_by_length(
     if words is not None:
         of_rows = by_sentence(logits, [words[row] for row in order])
         return np.concatenate([of_rows[place] for place in places])
-    refuse(
-        (not np.isfinite(logits).all(), "the model gave logits that are not finite numbers; its weights are damaged")
-    )
+    refuse((not np.isfinite(logits).all(), NOT_FINITE))
     return logits[places]
 
 

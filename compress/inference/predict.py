@@ -6,7 +6,8 @@ An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here impo
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,9 @@ from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.errors import CompressError, refuse, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
 from compress.evaluation.metrics import probabilities as softmax
+from compress.inference.batching import NOT_FINITE
 from compress.inference.compute import Compute
+from compress.inference.native import NativeRunner
 from compress.inference.runners import load_runner
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import Model, Prediction, open_model
@@ -71,9 +74,42 @@ def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
 # What Model.predict and Model.predict_proba do.
 
 
+def native_answer(model: Model) -> Callable[[str], Prediction] | None:
+    """Return what answers one text by the native library; None for other models and tasks."""
+    if not isinstance(model.runner, NativeRunner) or not model.task.label_probabilities:
+        return None
+    best, labels, thresholds = model.runner.core.best, model.labels, acceptance_thresholds(model)
+
+    def answer(text: str) -> Prediction:
+        try:
+            label, probability, truncated = best(text)
+        except UnicodeEncodeError:
+            _example(text)  # says what is wrong
+            raise
+        refuse((not probability > 0, NOT_FINITE))
+        found: Prediction = {"label": labels[label], "probability": round(probability, 4)}
+        if thresholds is not None:
+            found["accepted"] = bool(probability >= thresholds[label])
+        if truncated:
+            found["truncated"] = True
+        return found
+
+    return answer
+
+
 def predictions(model: Model, texts: Any, *, probabilities: bool) -> Prediction | list[Prediction]:
     if probabilities:
         _check_probabilities(model)
+    if type(texts) is list and isinstance(model.runner, NativeRunner):
+        answers = None
+        with suppress(TypeError, UnicodeEncodeError):  # what is wrong is said below
+            answers = model.runner.read(texts)
+        if answers is not None:
+            thresholds = acceptance_thresholds(model)
+            found = [*model.task.described((), answers[0], model.labels, thresholds, probabilities)]
+            for number in answers[1].nonzero()[0].tolist():
+                found[number]["truncated"] = True
+            return found
     examples = _examples(texts)
     with counting() as truncation:
         logits = _logits(model, examples)

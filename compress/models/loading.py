@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, make_safe
 from compress.errors import CompressError, refuse
 from compress.files import CONFIG_LIMIT_BYTES, JSON_LIMIT_BYTES, faults_of, read_json_table, regular_file
-from compress.models.manifest import MANIFEST_NAME, PACKED_NAME, WEIGHTS_NAME
+from compress.models.manifest import MANIFEST_NAME, NATIVE_NAME, PACKED_NAME, WEIGHTS_NAME
 from compress.tasks import labels_of
 
 if TYPE_CHECKING:
@@ -87,9 +87,10 @@ def check_files(directory: Path) -> None:
 
 
 def copy_client_files(source: Path, target: Path) -> None:
-    """Copy config and tokenizer of an ONNX directory: all its files but graph, manifest and card."""
+    """Copy config and tokenizer of an ONNX directory: all its files but graph, container, manifest and card."""
+    left_out = (MANIFEST_NAME, NATIVE_NAME, "README", ".")
     for file in source.iterdir():
-        if file.is_file() and ".onnx" not in file.name and not file.name.startswith((MANIFEST_NAME, "README", ".")):
+        if file.is_file() and ".onnx" not in file.name and not file.name.startswith(left_out):
             shutil.copyfile(file, target / file.name)
 
 

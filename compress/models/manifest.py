@@ -17,6 +17,7 @@ from compress.progress import logger
 MANIFEST_NAME = "compress.json"
 WEIGHTS_NAME = "model.safetensors"
 ONNX_NAME = "model.onnx"
+NATIVE_NAME = "model.native"  # beside it, for the native library
 METRICS_NAME = "metrics.jsonl"  # how a training went
 # Not model.safetensors: what does not know the format should find no weights instead of wrong ones.
 PACKED_NAME = "packed.safetensors"

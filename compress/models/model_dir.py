@@ -14,7 +14,7 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -365,6 +365,12 @@ class Model:
         """The model, loaded to predict; a cascade with all its members."""
         return _above("compress.inference.runners", "load_runner")(self, self.compute)
 
+    @cached_property
+    def _answer(self) -> Callable[[str], Prediction] | None:
+        """What answers one text, where the native library does: a fifth of the time is Python's then."""
+        found: Callable[[str], Prediction] | None = _above("compress.inference.predict", "native_answer")(self)
+        return found
+
     @property
     def max_length(self) -> int:
         """How many tokens of a text it reads."""
@@ -390,6 +396,8 @@ class Model:
         Raises:
             CompressError: one is no text, or texts and pairs are mixed.
         """
+        if type(texts) is str and not probabilities and (answer := self._answer) is not None:
+            return answer(texts)
         predictions = _above("compress.inference.predict", "predictions")
         return cast("Prediction | list[Prediction]", predictions(self, texts, probabilities=probabilities))
 

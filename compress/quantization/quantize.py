@@ -40,6 +40,7 @@ from compress.evaluation.metrics import Metric, agreement, score
 from compress.exporting.export import write_onnx
 from compress.files import faults_of
 from compress.inference.batching import open_runtime, runtime_for
+from compress.inference.native.write import write_native
 from compress.inference.predict import check_label_meaning
 from compress.inference.runners import LoadedModel, time_in_turns
 from compress.inference.speedup_intervals import Interval, speedup
@@ -201,7 +202,7 @@ def quantize(request: Quantize) -> Model:
             entries = [entry for entry in entries if entry["role"] != "train"]
         if not packs:
             copy_graph(graph_file(fp32 if best.check and best.check.reasons else best.directory), working)
-        notes = dict(best.notes)
+        notes = dict(best.notes) | ({} if packs else write_native(working))
         if request.method == AUTO:
             sizes = " and ".join(map(str, request.batch_sizes))
             reason = "the fastest that passes" if best.rank else "the first, as none passes,"

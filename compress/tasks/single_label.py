@@ -46,13 +46,15 @@ class SingleLabel(Task):
         thresholds: Array | None = None,
         all_labels: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        for chances in probabilities(logits):
-            best = int(chances.argmax())
-            found: dict[str, Any] = {"label": labels[best], "probability": round(float(chances[best]), 4)}
-            if thresholds is not None:
-                found["accepted"] = bool(chances[best] >= thresholds[best])
+        chances, best = probabilities(logits), logits.argmax(axis=1)
+        highest = chances[np.arange(len(best)), best]
+        accepted = None if thresholds is None else (highest >= thresholds[best]).tolist()
+        for number, (label, probability) in enumerate(zip(best.tolist(), highest.tolist(), strict=True)):
+            found: dict[str, Any] = {"label": labels[label], "probability": round(probability, 4)}
+            if accepted:
+                found["accepted"] = accepted[number]
             if all_labels:
-                found["probabilities"] = dict(zip(labels, np.round(chances, 4).tolist(), strict=True))
+                found["probabilities"] = dict(zip(labels, np.round(chances[number], 4).tolist(), strict=True))
             yield found
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compress.models.networks.small import SmallModel
 
 NAMES = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/model.py")))
+NATIVE = tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/native.py")))
 TYPE = "compress-"
 
 

@@ -21,6 +21,10 @@ SCALED_TABLE, TABLE_LIMIT = "scaled_table.", 127
 ZERO_OR_ONE = "zero_or_one."
 # How the name of a matrix product begins that is so small that int8 would make it slower.
 SMALL_PRODUCT = "small_product."
+# The name of the graph's property that holds the network's config, as JSON.
+NETWORK = "compress.network"
+# The numbers of poolings in a native container.
+POOLING = {"mean": 1, "sum": 2, "max": 3, "max-mean": 4}
 # The newest file format that the ONNX Runtime of three years ago reads.
 _IR_VERSION = 9
 _INPUTS = ("input_ids", "attention_mask")
@@ -81,6 +85,7 @@ def small_graph(model: SmallModel, weights: Mapping[str, np.ndarray], layers: Se
     proto = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="compress", ir_version=_IR_VERSION
     )
+    helper.set_model_props(proto, {NETWORK: config.to_json_string(use_diff=False)})
     onnx.checker.check_model(proto)
     return proto
 

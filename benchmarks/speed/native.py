@@ -1,0 +1,101 @@
+"""Microseconds from a text to its label, in the ways there are, interleaved: CPU time of one thread, a text at a time.
+
+    python benchmarks/speed/native.py --model DIR --data FILE [--fasttext MODEL] [--rows 500] [--rounds 40]
+        [-o results.jsonl]
+
+``DIR`` is an ONNX directory with a native container. Every round takes the same rows in another order of ways. The
+first way is the public call, the second the same call with a list of all rows, the third without the native library.
+``--fasttext`` is a model file of fastText, if it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import numpy as np
+
+from compress.data import Example
+from compress.files import write_json_lines
+from compress.inference.batching import open_runtime
+from compress.inference.native import NativeRunner
+from compress.inference.predict import load
+from compress.inference.runners import LoadedModel
+from compress.inference.speedup_intervals import speedup
+from compress.models.model_dir import Model
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from script import in_turns, milliseconds, provenance, read_options, read_rows, said  # noqa: I001
+
+OURS, GRAPH = "predict(text)", "predict(text), ONNX Runtime"
+Way = Callable[[Sequence[str]], object]
+
+
+def ways(directory: str, fasttext: str | None, texts: Sequence[str]) -> dict[str, Way]:
+    """Return what each way does with texts; all but ``predict(list)`` read one at a time."""
+    model = load(directory)
+    if not isinstance(model.runner, NativeRunner):
+        raise SystemExit(f"{directory} does not run in the native library: {model.manifest.notes.get('native')}")
+    graph = load(directory)
+    loaded = LoadedModel.open(Model.open(directory))
+    loaded.start(lambda one: open_runtime(one.path, "onnxruntime", threads=1, device="cpu"))
+    graph.__dict__.update(runner=loaded, _answer=None)
+    prepared = {text: loaded.prepare([Example(text)]) for text in texts}
+    tokenizer = loaded.tokenizer.backend_tokenizer
+
+    def one_by_one(function: Callable[[str], object]) -> Way:
+        return lambda some: [function(text) for text in some]
+
+    found: dict[str, Way] = {
+        OURS: one_by_one(model.predict),
+        "predict(list)": model.predict,
+        GRAPH: one_by_one(graph.predict),
+        "the library alone": one_by_one(model.runner.core.best),
+        "tokenizers alone": one_by_one(tokenizer.encode),
+        "ONNX Runtime alone, of token ids": one_by_one(lambda text: loaded.function(prepared[text])),
+    }
+    if fasttext:
+        import fasttext as library
+
+        found["fastText"] = one_by_one(library.load_model(fasttext).predict)
+    return found
+
+
+def main() -> None:
+    options = read_options(__doc__, None, model=str, data=str, fasttext=None, rows=500, rounds=40, seed=0)
+    texts = [row.text for row in read_rows(options.data, labelled=False)[: options.rows]]
+    every = ways(options.model, options.fasttext, texts)
+    samples: dict[str, list[list[float]]] = {name: [] for name in every}
+    for way in every.values():
+        way(texts)
+    for _, name in in_turns(every, options.rounds, options.seed):
+        samples[name].append([milliseconds(partial(every[name], texts), time.thread_time) / len(texts)])
+    lines = []
+    for name, rounds in samples.items():
+        ratio = speedup(rounds, samples[OURS], seed=options.seed)
+        line = {
+            "study": "native",
+            "model": Model.open(options.model).name,
+            "way": name,
+            "rows": len(texts),
+            "rounds": options.rounds,
+            "mean_bytes": float(np.mean([len(text.encode()) for text in texts])),
+            "median_us": 1000 * float(np.median(rounds)),
+            "predict_is_faster_by": ratio._asdict(),
+            **provenance(),
+            "seed": options.seed,
+        }
+        lines.append(line)
+        print(f"{name:34} {line['median_us']:7.2f} us; predict(text) is {said(line['predict_is_faster_by'])}")
+    if options.output:
+        write_json_lines(Path(options.output), lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Text in, logits out, in C: small students with their tokenizer, without ONNX Runtime.
+
+``native.h`` is the interface of the library and ``model_file.h`` the container that it reads; ``write.py`` writes one
+beside the graph of a student, and ``python.c`` makes the module ``_core`` of the library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compress.data.examples import Example
+from compress.data.tokenization import check_one_kind
+from compress.data.truncation import count_rows
+from compress.errors import CompressError, Unavailable, refuse
+from compress.files import regular_file
+from compress.inference.batching import NOT_FINITE
+from compress.models.manifest import NATIVE_NAME
+from compress.progress import Advance
+
+_LIMIT_BYTES = 2**32
+_ROWS = 4096  # read at a time
+
+
+def native_core() -> Any:
+    """Return the module of the library.
+
+    Raises:
+        Unavailable: it was not built where ``compress`` was installed.
+    """
+    try:
+        return importlib.import_module(f"{__name__}._core")
+    except ImportError as error:
+        said = "the native library is not there, which installing builds with a C compiler"
+        raise Unavailable(f"{said} ({error})") from None
+
+
+class NativeRunner:
+    """A model's container, mapped into memory.
+
+    ``core`` is the library's model, whose ``best`` answers one text; ``labels`` are those that it knows.
+
+    Args:
+        directory: where the container is.
+        instructions: of its kernels; by default the best that this processor has.
+
+    Raises:
+        Unavailable: the library was not built.
+        CompressError: the container is damaged.
+    """
+
+    def __init__(self, directory: Path, *instructions: str) -> None:
+        path, core = directory / NATIVE_NAME, native_core()
+        with regular_file(path, _LIMIT_BYTES).open("rb") as file:
+            try:
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.core = core.Model(content, *instructions)
+            except ValueError as error:
+                raise CompressError(f"{path}: {error}; export the model again") from None
+        self.max_length: int = self.core.max_length
+        self.labels: tuple[str, ...] = self.core.labels
+
+    def read(self, texts: Sequence[str | tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits ``[N, C]`` float32 of texts or pairs, and which of them were cut, bool ``[N]``.
+
+        Raises:
+            TypeError: one is neither, or they are mixed.
+        """
+        logits = np.empty((len(texts), len(self.labels)), np.float32)
+        truncated = np.empty(len(texts), np.bool_)
+        self.core.logits(texts, logits, truncated)
+        refuse((not np.isfinite(logits).all(), NOT_FINITE))
+        return logits, truncated
+
+    def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
+        """Return logits ``[N, C]``; advances by the rows."""
+        check_one_kind(examples)
+        found = [np.empty((0, len(self.labels)), np.float32)]
+        for begin in range(0, len(examples), _ROWS):
+            some = examples[begin : begin + _ROWS]
+            logits, truncated = self.read(
+                [one.text if one.text_pair is None else (one.text, one.text_pair) for one in some]
+            )
+            count_rows(self.max_length, some, frozenset(truncated.nonzero()[0].tolist()))
+            found.append(logits)
+            advance(len(some))
+        return np.concatenate(found)
+
+    def logits_of_ids(self, ids: np.ndarray) -> np.ndarray:
+        """Return the logits ``[C]`` of token ids ``[T]``."""
+        logits = np.empty(len(self.labels), np.float32)
+        self.core.logits_of_ids(ids.astype(np.int32), logits)
+        return logits

@@ -1,0 +1,39 @@
+/* The loops that take time, once for every set of instructions. */
+
+#ifndef COMPRESS_KERNELS_H
+#define COMPRESS_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ROWS_AT_ONCE = 256 }; /* of int8, whose sums fit into int16 */
+
+typedef struct {
+    const char *instructions;
+
+    /* sums[c] += the sum over rows of rows[r][c], for at most ROWS_AT_ONCE rows; columns are a multiple of 16. */
+    void (*add_int8)(const int8_t *const *rows, size_t count, size_t columns, int32_t *sums);
+    void (*add_float)(const float *const *rows, size_t count, size_t columns, float *sums);
+
+    /* largest[c] = max(largest[c], the sum over the rows of a window of rows[r][c]), for every window; where `totals`
+       is there, sums above zero are added to it. Window w reads rows[w] to rows[w + width - 1]; what row r has for it
+       begins at rows[w + r] + places[r]. */
+    void (*windows_int8)(const int8_t *const *rows, size_t windows, const size_t *places, size_t width, size_t columns,
+                         int16_t *largest, int32_t *totals);
+    void (*windows_float)(const float *const *rows, size_t windows, const size_t *places, size_t width, size_t columns,
+                          float *largest, float *totals);
+
+    /* sums[d] = the sum over s of x[s] * weights[s][d]; outputs are a multiple of 16. */
+    void (*product_float)(const float *x, size_t count, const float *weights, size_t outputs, float *sums);
+
+    /* sums[d] = the sum over s of x[s] * weights[s / 2][d][s % 2]; x has an even number of values. Larger sums wrap. */
+    void (*product_int16)(const int16_t *x, size_t pairs, const int16_t *weights, size_t outputs, int32_t *sums);
+
+    /* sums[d] = the sum over s of x[s] * weights[d][s], for a count that is a multiple of 16. */
+    void (*dots)(const float *x, size_t count, const float *weights, size_t outputs, float *sums);
+} kernels;
+
+/* All that this processor has, the best ones first and the plain ones last; NULL behind the last. */
+const kernels *kernels_at(int number);
+
+#endif

@@ -1,0 +1,110 @@
+/* The container: a header, numbers, and sections that begin at multiples of 64. All of it is little-endian.
+
+   bytes 0..7    "COMPRESS"
+   bytes 8..15   version of the format (u32), number of sections (u32)
+   bytes 16..31  bytes of the whole container (u64), checksum of all that follows the header (u64)
+   bytes 64..    u32[NUMBERS], then offset and size (u64 each) of every section, then the sections
+
+   model_file.c reads it and checks every number that is later used as an index; write.py writes it. */
+
+#ifndef COMPRESS_MODEL_FILE_H
+#define COMPRESS_MODEL_FILE_H
+
+#include "kernels.h"
+#include "native.h"
+
+enum { FORMAT_VERSION = 1, HEADER_BYTES = 64, ALIGNMENT = 64 };
+#define CHECKSUM_FACTOR 0x9E3779B97F4A7C14u
+enum { CODE_POINTS = 0x110000, PAGE_BITS = 7, PAGES = CODE_POINTS >> PAGE_BITS };
+enum { MOST_WORD_CHARACTERS = 1000, MOST_GRAM = 8, MOST_WIDTHS = 8, MOST_WIDTH = 16, MOST_DENSE = 2048 };
+enum { MOST_FEATURES = 4096 };
+
+/* The numbers, in this order. */
+typedef struct {
+    uint32_t network;         /* of enum network */
+    uint32_t is_int8;         /* the table is int8, and its columns' scales are in the dense layer */
+    uint32_t labels;          /* C */
+    uint32_t max_length;      /* tokens that are read, special tokens included */
+    uint32_t truncates_left;  /* whether the first tokens of a long text are left out */
+    uint32_t tokenizer_size;  /* ids are below it */
+    uint32_t unknown_id;
+    uint32_t word_characters; /* longer words are unknown */
+    uint32_t special[5];      /* special tokens around a text: before, after; around a pair: before, between, after */
+    uint32_t table_rows;      /* R */
+    uint32_t table_columns;   /* of a row, numbers */
+    uint32_t features;        /* S, what the dense layer reads */
+    uint32_t dense;           /* D, what it writes */
+    uint32_t pooling;         /* of enum pooling */
+    uint32_t longest;         /* ngram: tokens of the longest n-gram */
+    uint32_t buckets;         /* ngram: rows of each length */
+    uint32_t factors[MOST_GRAM]; /* ngram: of the hash */
+    uint32_t filters;         /* cnn: of each width */
+    uint32_t width_count;     /* cnn */
+    uint32_t widths[MOST_WIDTHS]; /* cnn, ascending */
+    uint32_t unused[26];
+} numbers;
+
+enum { NUMBERS = 64 };
+_Static_assert(sizeof(numbers) == 4 * NUMBERS, "numbers fill their room");
+
+enum network { NGRAM = 1, CNN = 2 };
+enum pooling { MEAN = 1, SUM = 2, MAXIMUM = 3, MAXIMUM_AND_MEAN = 4 };
+
+enum section {
+    LABEL_ENDS,        /* u32 [C]: where the name of each label ends */
+    LABEL_NAMES,       /* u8: UTF-8 */
+    CHARACTER_PAGES,   /* u16 [PAGES]: the page of 128 code points */
+    CHARACTERS,        /* u32 [pages * 128]: of enum character */
+    CHARACTER_BYTES,   /* u8: what characters become, where it is longer than 3 bytes; of MARKED, see there */
+    TRIE,              /* trie_cell [T]: words begin at cell 0, what continues one at cell 1 */
+    TRIE_IDS,          /* i32 [T]: the token that ends there; -1 for none */
+    ADDED_ENDS,        /* u32 [n]: where the text of each added token ends */
+    ADDED_BYTES,       /* u8 */
+    ADDED_IDS,         /* u32 [n] */
+    SPECIAL_IDS,       /* u32 [sum of special] */
+    REMAP,             /* u32 [tokenizer_size]: row of each token */
+    TABLE,             /* i8 or f32 [R, columns] */
+    DENSE_WEIGHT,      /* f32 [S, D], or i16 [ceil(S / 2), D, 2] where DENSE_SCALE is there */
+    DENSE_SCALE,       /* f32 [D], or nothing */
+    DENSE_BIAS,        /* f32 [D] */
+    CLASSIFIER_WEIGHT, /* f32 [C, D] */
+    CLASSIFIER_BIAS,   /* f32 [C] */
+    SECTIONS
+};
+
+/* A character: what it is (3 bits), how many bytes it becomes (5 bits; 0 where it stays as it is), and these bytes (up
+   to 3) or, if they are more or it is MARKED, where they begin in CHARACTER_BYTES. */
+enum character {
+    REMOVED = 0, /* as if it were not there */
+    STARTER = 1, /* removed, but marks before it are not ordered with marks behind */
+    WORD = 2,    /* a part of a word */
+    ALONE = 3,   /* a word of its own */
+    SPACE = 4,   /* ends a word */
+    MARKED = 5   /* a part of a word with combining marks that stay: for each character its canonical combining class,
+                    its number of bytes, and the bytes */
+};
+
+enum { KIND_BITS = 3, SIZE_BITS = 5, ENTRY_BITS = KIND_BITS + SIZE_BITS, MOST_BYTES = (1 << SIZE_BITS) - 1 };
+
+typedef struct {
+    uint32_t base; /* the child for byte b is cell base + b, if that names this one as its parent */
+    uint32_t parent;
+} trie_cell;
+
+typedef struct {
+    const void *bytes;
+    size_t size;
+} section_bytes;
+
+struct compress_model {
+    numbers n;
+    section_bytes sections[SECTIONS];
+    uint8_t added_begin[32]; /* bit b: an added token begins with byte b */
+    const kernels *kernels;
+};
+
+/* The values of a section, and how many there are. */
+#define VALUES(model, name, type) ((const type *)(model)->sections[name].bytes)
+#define COUNT(model, name, type) ((model)->sections[name].size / sizeof(type))
+
+#endif

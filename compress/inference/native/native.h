@@ -1,0 +1,56 @@
+/* Text in, logits out: the small networks of compress with their tokenizer, in C11 without dependencies.
+
+   A model is one container (model_file.h), in memory or mapped from a file. Nothing is global and a call allocates
+   nothing, so that any number of threads may share a model. A call takes up to 100 KiB of its thread's stack. */
+
+#ifndef COMPRESS_NATIVE_H
+#define COMPRESS_NATIVE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define COMPRESS_ERROR_BYTES 160
+#define COMPRESS_MOST_TOKENS 8192 /* that a container may read of a text */
+#define COMPRESS_MOST_LABELS 4096
+
+typedef struct compress_model compress_model;
+
+/* A text in UTF-8. What is no UTF-8 is read as U+FFFD. */
+typedef struct {
+    const char *bytes;
+    size_t size;
+} compress_text;
+
+/* Checks a container completely and returns a model that reads it, or NULL with a sentence in `error`
+   (COMPRESS_ERROR_BYTES). The bytes begin at a multiple of 64 and stay as they are until compress_close. */
+compress_model *compress_open(const void *bytes, size_t size, char *error);
+void compress_close(compress_model *model);
+
+/* Tokens of a text that are read, special tokens included; at most COMPRESS_MOST_TOKENS. */
+size_t compress_max_length(const compress_model *model);
+size_t compress_label_count(const compress_model *model);
+compress_text compress_label(const compress_model *model, size_t label);
+
+/* Writes the token ids of a text, or of a pair where `pair` is not NULL, special tokens included, and returns how many
+   there are, at most compress_max_length. `truncated` says whether the text has more. */
+size_t compress_ids(const compress_model *model, compress_text text, const compress_text *pair, int32_t *ids,
+                    int *truncated);
+
+/* Writes the logits of token ids, [labels], of which COMPRESS_MOST_TOKENS are read. Ids that the model does not know
+   are read as the unknown token. */
+void compress_logits(const compress_model *model, const int32_t *ids, size_t count, float *logits);
+
+/* Both: writes the logits of a text, or of a pair, and returns whether it was cut. */
+int compress_classify(const compress_model *model, compress_text text, const compress_text *pair, float *logits);
+
+/* The instructions of its kernels: "avx512-vnni", "avx2", "neon", "wasm-simd" or "plain". */
+const char *compress_instructions(const compress_model *model);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,313 @@
+"""The native library answers as the graph and the tokenizer that its container was made of."""
+
+from __future__ import annotations
+
+import json
+import logging
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, Whitespace
+from tokenizers.processors import TemplateProcessing
+
+from compress.data.examples import Example
+from compress.data.stored_tokenizer import PlainTokenizer
+from compress.data.tokenization import shared_encoder
+from compress.errors import CompressError, Unavailable
+from compress.inference import native
+from compress.inference.batching import open_runtime
+from compress.inference.native import NativeRunner, write
+from compress.inference.native.write import packed
+from compress.inference.predict import load
+from compress.inference.runners import LoadedModel
+from compress.models.manifest import NATIVE_NAME
+from compress.models.model_dir import Model
+from compress.requests.compression import calibrate, export, quantize
+from tests.support import tiny
+from tests.support.tiny import examples, onnx_directory
+
+core = pytest.importorskip("compress.inference.native._core", reason="the native library was not built")
+
+TEXTS = [
+    "a good film",
+    "",
+    "  Dull, \u00e9l\u00e8ve!  ",
+    "[SEP] a [MASK] film [unk]",
+    "\u4e2d\u6587 \ud55c\uae00 \u0130stanbul\u0301",
+    "x" * 101,
+    " ".join(["film"] * 600),
+]
+MARKS = [chr(code) for code in range(0x30000) if unicodedata.combining(chr(code))]
+
+
+def tokenizer(side: str = "right", max_length: int = 40, **settings: Any) -> PlainTokenizer:
+    """Return a BERT tokenizer whose ids show most characters: each has a token, as a word and as what continues one."""
+    letters = dict.fromkeys([*map(chr, (*range(33, 0x250), *range(0x1B00, 0x1B80), *range(0x4E00, 0x4E40)))])
+    letters |= dict.fromkeys([*MARKS, *"\uac00\u1100\u1161\U0001d15f\U0001d158", "the", "ing"])
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{one}" for one in letters)]
+    backend = Tokenizer(WordPiece({one: id for id, one in enumerate(pieces)}, unk_token="[UNK]"))
+    backend.normalizer = BertNormalizer(**settings)
+    backend.pre_tokenizer = BertPreTokenizer()
+    backend.add_special_tokens(pieces[:5])
+    backend.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PlainTokenizer(backend, ("input_ids", "attention_mask"), max_length, side, 0, 1)
+
+
+def model_of(tokens: PlainTokenizer) -> Any:
+    """Return the library's model of a tokenizer and the smallest network."""
+    definition, size = json.loads(tokens.backend_tokenizer.to_str()), tokens.backend_tokenizer.get_vocab_size()
+    special = write.special_ids(tokens)
+    rows = np.zeros((1, 16), np.float32)
+    sections = {
+        **write._joined("label", "names", [b"one", b"two"]),
+        **write.tokenizer_sections(definition),
+        "special_ids": np.array(sum(special, []), np.uint32),
+        "remap": np.zeros(size, np.uint32),
+        "table": rows,
+        "dense_weight": np.zeros((16, 16), np.float32),
+        "dense_scale": rows[0, :0],
+        "dense_bias": rows[0],
+        "classifier_weight": np.zeros((2, 16), np.float32),
+        "classifier_bias": np.zeros(2, np.float32),
+    }
+    numbers = {
+        **{"network": 1, "labels": 2, "max_length": tokens.model_max_length, "tokenizer_size": size, "unknown_id": 1},
+        **{"truncates_left": tokens.truncation_side == "left", "word_characters": 100},
+        **{"special": [len(ids) for ids in special], "table_rows": 1, "table_columns": 16, "features": 16},
+        **{"dense": 16, "pooling": 1, "longest": 1, "buckets": 1},
+    }
+    return core.Model(packed(numbers, sections))
+
+
+def fuzz(random: Random, pieces: int) -> str:
+    """Return a text of single characters of all kinds, special tokens, and words near the limit of WordPiece."""
+    special = [
+        "[CLS]",
+        "[SEP]",
+        "[MASK",
+        "[UNK]",
+        " ",
+        "\n",
+        "the",
+        "ing",
+        "a" * 99,
+        "b" * 101,
+        "\u4e2d",
+        "\uac00",
+        "\u0130",
+    ]
+    some = [
+        lambda: chr(random.randrange(32, 127)),
+        lambda: chr(random.randrange(0x250)),
+        lambda: random.choice(MARKS),
+        lambda: chr(random.choice([random.randrange(0xD800), random.randrange(0xE000, 0x110000)])),
+        lambda: random.choice(special),
+    ]
+    return "".join(random.choice(some)() for _ in range(random.randrange(pieces)))
+
+
+SETTINGS = {
+    "uncased": {},
+    "cased": {"lowercase": False},
+    "accents": {"strip_accents": False},
+    "cased without accents": {"lowercase": False, "strip_accents": True},
+    "as it is": {"clean_text": False, "handle_chinese_chars": False, "lowercase": False},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_ids_are_those_of_the_tokenizer(settings: dict[str, Any]) -> None:
+    tokens, random = tokenizer(**settings), Random(0)
+    model, encoder = model_of(tokens), shared_encoder(tokens)
+    codes = [code for code in range(0, 0x110000) if not 0xD800 <= code < 0xE000 and (code < 0x3400 or not code % 61)]
+    texts = [*TEXTS, *(f"a{chr(code)}b {chr(code)}" for code in codes), *(fuzz(random, 24) for _ in range(5000))]
+    texts += [f"a\u302e{mark}\U0001d165" for mark in MARKS]  # the last mark goes before the first unless one is between
+    rows = encoder(texts, None, tokens.model_max_length)
+    for number, (text, expected) in enumerate(zip(texts, rows["input_ids"], strict=True)):
+        assert model.ids(text) == (expected.tolist(), number in rows.truncated), ascii(text)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("length", [5, 6, 17])
+def test_long_texts_and_pairs_are_cut_as_the_tokenizer_does(side: str, length: int) -> None:
+    tokens, random = tokenizer(side, length), Random(1)
+    model, encoder = model_of(tokens), shared_encoder(tokens)
+    for _ in range(500):
+        text, pair = ("".join(random.choices("ab c!", k=random.randrange(2 * length))) for _ in range(2))
+        rows = encoder([text], None, length)
+        assert model.ids(text) == (rows["input_ids"][0].tolist(), bool(rows.truncated))
+        rows = encoder([text], [pair], length)
+        assert model.ids((text, pair)) == (rows["input_ids"][0].tolist(), bool(rows.truncated))
+
+
+NETWORKS: dict[str, Any] = {
+    "cnn": lambda: tiny.cnn(),
+    "cnn-wide": lambda: tiny.cnn(filters=70, widths=(4, 1, 2), labels=tuple("abcdefghijklmnopqrs")),
+    "cnn-widest": lambda: tiny.cnn(filters=17, widths=(1, 5), pooling="max-mean"),
+    "ngram": lambda: tiny.ngram(),
+    "ngram-sum": lambda: tiny.ngram(longest=2, pooling="sum"),
+    "ngram-tokens": lambda: tiny.ngram(longest=1),
+}
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_logits_are_those_of_the_graph(kind: str, tmp_path: Path) -> None:
+    exported = export(tiny.write(tmp_path / "torch", NETWORKS[kind]()), tmp_path / "onnx")
+    rows = [Example(text) for text in TEXTS]
+    pairs = [Example(text, other) for text, other in zip(TEXTS, reversed(TEXTS), strict=True)]
+    for directory in (exported.path, quantize(exported, tmp_path / "int8").path):
+        graph = LoadedModel.open(Model.open(directory))
+        graph.start(lambda one: open_runtime(one.path, "onnxruntime", threads=1, device="cpu"))
+        for some in (rows, pairs):
+            expected = graph.logits(some)
+            for instructions in core.INSTRUCTIONS:
+                found = NativeRunner(directory, instructions)
+                assert found.core.instructions == instructions
+                np.testing.assert_allclose(found.logits(some), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_it_is_what_predicts(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = examples()
+    made = quantize(tiny.write(tmp_path / "torch", tiny.cnn()), tmp_path / "int8")
+    calibrated = calibrate(made, validation=rows, accept_at=0.2, output=tmp_path / "calibrated")
+    assert "largest logit difference from the graph" in made.manifest.notes["native"]
+    for directory in (made.path, calibrated.path):
+        model = load(directory)
+        assert isinstance(model.runner, NativeRunner)
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "native_core", absent)
+            graph = load(directory)
+            assert isinstance(graph.runner, LoadedModel)
+        found, expected = model.predict(TEXTS), graph.predict(TEXTS)
+        chances, others = ([one.pop("probability") for one in some] for some in (found, expected))
+        assert chances == pytest.approx(others, abs=2e-4)
+        assert found == expected and found[-1]["truncated"]
+        assert [model.predict(text)["label"] for text in TEXTS] == [one["label"] for one in found]
+        assert model.predict(TEXTS[0]) == model.predict([TEXTS[0]])[0] == model.predict([Example(TEXTS[0])])[0]
+        pair = ("a film", "a plot")
+        assert model.predict(pair) == model.predict([pair])[0]
+        np.testing.assert_allclose(model.predict_proba(TEXTS), graph.predict_proba(TEXTS), atol=1e-4)
+        for wrong in ("\ud800", [3], ["a", "\ud800"], ["a", ("a", "b")], [("a", "b", "c")]):
+            with pytest.raises(CompressError):
+                model.predict(wrong)
+    with caplog.at_level(logging.DEBUG, "compress"), monkeypatch.context() as patch:
+        patch.setattr(native, "native_core", absent)
+        load(made)
+    assert "ONNX Runtime: the native library was not built" in caplog.text
+
+
+def absent() -> Any:
+    raise Unavailable("the native library was not built")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("bilstm", "for cnn and ngram"),
+        ("bert", "native"),
+        ("cnn-siamese", "form"),
+        ("cnn-deep", "second layer"),
+    ],
+)
+def test_what_it_does_not_run_is_left_to_the_graph(kind: str, reason: str) -> None:
+    made = onnx_directory(kind)
+    assert reason in made.manifest.notes["native"] and not (made.path / NATIVE_NAME).exists()
+
+
+@pytest.mark.parametrize("options", [{"widths": (1, 17)}, {"widths": tuple(range(1, 10))}, {"filters": 1100}])
+def test_sizes_beyond_those_of_the_library_are_left_to_the_graph(options: dict[str, Any], tmp_path: Path) -> None:
+    made = export(tiny.write(tmp_path / "torch", tiny.cnn(**options)), tmp_path / "onnx")
+    assert made.manifest.notes["native"].startswith("not written: ") and not (made.path / NATIVE_NAME).exists()
+    assert load(made).predict("a good film")
+
+
+def test_tokenizers_that_it_does_not_have_are_refused() -> None:
+    tokens = tokenizer()
+    tokens.backend_tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A", pair="[CLS] $B [SEP] $A", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    with pytest.raises(Unavailable, match="another order"):
+        model_of(tokens)
+    tokens = tokenizer()
+    tokens.backend_tokenizer.add_tokens([AddedToken("film", single_word=True)])
+    with pytest.raises(Unavailable, match="added tokens"):
+        model_of(tokens)
+    tokens.backend_tokenizer.pre_tokenizer = Whitespace()
+    with pytest.raises(Unavailable, match="not BERT's"):
+        model_of(tokens)
+
+
+def test_threads_share_a_model() -> None:
+    model = NativeRunner(onnx_directory("cnn").path).core
+    texts = [f"{text} {number}" for number, text in enumerate(TEXTS[:6] * 40)]
+    expected = [model.best(text) for text in texts]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(lambda _: [model.best(text) for text in texts], range(32))) == [expected] * 32
+
+
+def test_a_damaged_container_is_refused(tmp_path: Path) -> None:
+    content = (onnx_directory("cnn").path / NATIVE_NAME).read_bytes()
+    random = Random(0)
+    for _ in range(200):
+        changed = bytearray(content)
+        changed[random.randrange(len(content))] ^= 1 << random.randrange(8)
+        if bytes(changed[32:64]) == content[32:64]:  # nothing reads the rest of the header
+            with pytest.raises(ValueError, match="the model cannot be read"):
+                core.Model(bytes(changed))
+    for size in (0, 7, 64, 1000, len(content) - 8):
+        with pytest.raises(ValueError, match="the model cannot be read"):
+            core.Model(content[:size])
+    (tmp_path / NATIVE_NAME).write_bytes(content[:-64])
+    with pytest.raises(CompressError, match="cut short; export the model again"):
+        NativeRunner(tmp_path)
+
+
+def test_a_container_of_another_model_is_refused(tmp_path: Path) -> None:
+    made = export(tiny.write(tmp_path / "torch", tiny.cnn(labels=("one", "other"))), tmp_path / "onnx")
+    (made.path / "compress.json").unlink()
+    for content, message in (
+        ((onnx_directory("ngram").path / NATIVE_NAME).read_bytes(), "another model"),
+        (b"", "cannot mmap an empty file"),
+    ):
+        (made.path / NATIVE_NAME).write_bytes(content)
+        with pytest.raises(CompressError, match=f"{message}.*; export the model again"):
+            load(made.path).predict("a film")
+
+
+def test_logits_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    network = tiny.cnn()
+    made = export(tiny.write(tmp_path / "torch", network), tmp_path / "onnx")
+    content = bytearray((made.path / NATIVE_NAME).read_bytes())
+    bias = network.classifier.bias.detach().numpy().tobytes()
+    place = content.rindex(bias)
+    content[place : place + len(bias)] = np.full(len(bias) // 4, np.nan, np.float32).tobytes()
+    words = np.frombuffer(content, np.uint64)[8:]
+    content[24:32] = write.checksum(words).to_bytes(8, "little")
+    (made.path / NATIVE_NAME).write_bytes(content)
+    (made.path / "compress.json").unlink()
+    for texts in ("a film", ["a film"], ("a film", "a plot")):
+        with pytest.raises(CompressError, match="not finite"):
+            load(made.path).predict(texts)
+
+
+def test_a_container_that_others_may_change_is_copied() -> None:
+    content = bytearray((onnx_directory("cnn").path / NATIVE_NAME).read_bytes())
+    model = core.Model(content)
+    expected = model.best("a good film")
+    content[64:] = bytes(len(content) - 64)
+    assert model.best("a good film") == expected
+
+
+def test_int8_of_the_last_layer_is_left_to_the_graph(tmp_path: Path) -> None:
+    made = quantize(onnx_directory("cnn"), tmp_path / "int8", method="onnx-dynamic", options={"last_layer": True})
+    assert "quantized in a way" in made.manifest.notes["native"] and load(made).predict("a good film")
