@@ -100,24 +100,26 @@ def native_answer(model: Model) -> Callable[[str], Prediction] | None:
 def predictions(model: Model, texts: Any, *, probabilities: bool) -> Prediction | list[Prediction]:
     if probabilities:
         _check_probabilities(model)
+    examples, logits, cut = _read(model, texts)
+    found = [*model.task.described(examples, logits, model.labels, acceptance_thresholds(model), probabilities)]
+    for number in cut:
+        found[number]["truncated"] = True
+    return found[0] if isinstance(texts, _ONE) else found
+
+
+def _read(model: Model, texts: Any) -> tuple[Sequence[Example], np.ndarray, Sequence[int]]:
+    """Return examples, their logits ``[N, C]``, and the numbers of those that were cut.
+
+    The native library reads texts of a list as they are, in less time than examples are made of them: there are none.
+    """
     if type(texts) is list and isinstance(model.runner, NativeRunner):
-        answers = None
-        with suppress(TypeError, UnicodeEncodeError):  # what is wrong is said below
-            answers = model.runner.read(texts)
-        if answers is not None:
-            thresholds = acceptance_thresholds(model)
-            found = [*model.task.described((), answers[0], model.labels, thresholds, probabilities)]
-            for number in answers[1].nonzero()[0].tolist():
-                found[number]["truncated"] = True
-            return found
+        with suppress(TypeError, UnicodeEncodeError):  # no texts, or wrong ones: said below
+            logits, truncated = model.runner.read(texts)
+            return (), logits, truncated.nonzero()[0].tolist()
     examples = _examples(texts)
     with counting() as truncation:
         logits = _logits(model, examples)
-    found = [*model.task.described(examples, logits, model.labels, acceptance_thresholds(model), probabilities)]
-    for example, prediction in zip(examples, found, strict=True):
-        if truncation.has_cut(example):
-            prediction["truncated"] = True
-    return found[0] if isinstance(texts, _ONE) else found
+    return examples, logits, [number for number, example in enumerate(examples) if truncation.has_cut(example)]
 
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:
@@ -138,7 +140,7 @@ def predict(request: Predict) -> Iterator[Prediction]:
     """Yield the prediction of each text of a request, with its text, in order.
 
     Raises:
-        CompressError: as :meth:`Classifier.predict`.
+        CompressError: as :meth:`Model.predict`.
     """
     data = request.open_text("data", keep_empty=True)
     rows = map(_example, request.texts) if data is None else data

@@ -367,7 +367,7 @@ class Model:
 
     @cached_property
     def _answer(self) -> Callable[[str], Prediction] | None:
-        """What answers one text, where the native library does: a fifth of the time is Python's then."""
+        """The prediction of one text as a function, where the native library runs the model."""
         found: Callable[[str], Prediction] | None = _above("compress.inference.predict", "native_answer")(self)
         return found
 

@@ -96,7 +96,7 @@ static void append(const compress_model *m, word_buffer *word, const void *bytes
     word->size += size;
 }
 
-/* The canonical combining class of the mark of `size` bytes that is at `at` in a word. */
+/* The canonical combining class of the character that is at `at` in a word; 0 for one that is no mark. */
 static unsigned class_of(const compress_model *m, const word_buffer *word, size_t at) {
     uint32_t character;
     decode((const unsigned char *)word->bytes, at, word->size, &character);
