@@ -7,16 +7,12 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_py import build_py
 
 RECIPES = ("teachers", "students", "benchmarks")
-# What runs an ONNX directory, compress predict and compress.load, and what commands are declared with.
-PREDICT = [
-    "onnxruntime>=1.31,<2",
-    "tokenizers>=0.23",
-    "numpy>=2",
-    "click>=8.5,<9",
-    "pydantic>=2.12,<3",
-]
-# What reads results: compress check, report, list and show.
-CHECK = ["scipy>=1.17", "jinja2>=3.1", "rich>=15"]
+# compress predict and compress.load of what the native library runs.
+PREDICT = ["click>=8.5,<9"]
+# The same of other ONNX directories, and predict_proba.
+ONNX = ["onnxruntime>=1.31,<2", "tokenizers>=0.23", "numpy>=2"]
+# What reads results: compress check, report, list and show; requests and recipes are declared with pydantic.
+CHECK = [*ONNX, "pydantic>=2.12,<3", "scipy>=1.17", "jinja2>=3.1", "rich>=15"]
 # compress search, beside TRAIN.
 SEARCH = ["optuna>=5,<6"]
 # Every command but search.
@@ -81,6 +77,7 @@ setup(
     },
     install_requires=PREDICT,
     extras_require={
+        "onnx": ONNX,
         "check": CHECK,
         "train": TRAIN,
         "openvino": ["openvino>=2026.4"],

@@ -89,7 +89,7 @@ def measure(
     }
     thresholds = acceptance_thresholds(made)
     if thresholds is not None:
-        accepted = confidence >= thresholds[predicted]
+        accepted = confidence >= np.array(thresholds)[predicted]
         right = (predicted == gold)[accepted].astype(int)
         found["accepted"] = float(accepted.mean())
         found["right"] = [float(right.mean()), *interval(right, np.ones_like(right), metric=ACCURACY, classes=2)]

@@ -13,14 +13,14 @@ from compress.errors import CompressError, MissingPackage
 if TYPE_CHECKING:
     from compress.benchmarking.results.files import Results
     from compress.data import LabelledData
-    from compress.inference.predict import load
+    from compress.inference.predict import load, predict
     from compress.models.compute import Compute
     from compress.models.model_dir import Model
     from compress.models.modeling.registration import register_models
     from compress.pruning.scoring import head_importance
     from compress.requests.compression import calibrate, cascade, export, head_study, prune, quantize
     from compress.requests.labelling import close_labels, import_labels, label, merge_labels
-    from compress.requests.measuring import benchmark, check, predict, replay, report
+    from compress.requests.measuring import benchmark, check, replay, report
     from compress.requests.training import distill, finetune, pretrain, run, search
 
 __version__ = "0.1.0"
@@ -60,7 +60,7 @@ _LAZY = {
     "label": "compress.requests.labelling",
     "load": "compress.inference.predict",
     "merge_labels": "compress.requests.labelling",
-    "predict": "compress.requests.measuring",
+    "predict": "compress.inference.predict",
     "pretrain": "compress.requests.training",
     "prune": "compress.requests.compression",
     "quantize": "compress.requests.compression",

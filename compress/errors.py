@@ -23,7 +23,8 @@ class ExitCode(IntEnum):
     UNREAD = 141  # nobody reads what it prints any more
 
 
-INSTALL_ALL = "pip install 'compress[train]'"
+# What the extra "onnx" brings, for predictions; other packages are of "train".
+_OF_ONNX = frozenset({"numpy", "onnxruntime", "tokenizers"})
 # Values and names of files may be as long as a file: a message shows its start and its end, which says what to do.
 _LONGEST_MESSAGE, _LAST = 4000, 400
 _LONGEST_NAME = 200
@@ -75,7 +76,10 @@ class MissingPackage(CompressError, ImportError):
 
     def __init__(self, error: ModuleNotFoundError) -> None:
         package = (error.name or str(error)).partition(".")[0]
-        super().__init__(f"this needs the Python package {package}, which is not installed; type {INSTALL_ALL}")
+        extra = "onnx" if package in _OF_ONNX else "train"
+        super().__init__(
+            f"this needs the Python package {package}, which is not installed; type pip install 'compress[{extra}]'"
+        )
 
     def __reduce__(self) -> tuple[type[CompressError], tuple[str]]:
         return CompressError, (str(self),)  # another process gets the sentence

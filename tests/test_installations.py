@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,11 @@ def hidden(extra: str = "") -> str:
     return ",".join(sorted(module for module in owners if not set(map(canonical, owners[module])) & brought))
 
 
-def python(script: str, *arguments: str, extra: str = "") -> subprocess.CompletedProcess[str]:
+def python(script: str, *arguments: str, extra: str = "", given: str | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script, hidden(extra), *arguments],
         cwd=REPOSITORY,
+        input=given,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -75,21 +77,36 @@ def python(script: str, *arguments: str, extra: str = "") -> subprocess.Complete
 
 def test_the_light_one_hides_what_it_should() -> None:
     names = set(hidden().split(","))
-    assert {"torch", "transformers", "scipy", "onnx", "safetensors", "jinja2"} <= names
-    assert not {"onnxruntime", "tokenizers", "numpy", "click", "compress"} & names
-    assert not {"scipy", "jinja2", "rich"} & set(hidden("check").split(","))
+    assert {"torch", "transformers", "scipy", "onnx", "safetensors", "jinja2", "pyarrow"} <= names
+    assert {"onnxruntime", "tokenizers", "numpy", "pydantic"} <= names and not {"click", "compress"} & names
+    assert not {"onnxruntime", "tokenizers", "numpy"} & set(hidden("onnx").split(","))
+    assert not {"scipy", "jinja2", "rich", "pydantic", "numpy"} & set(hidden("check").split(","))
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "deberta-v2", "bilstm", "cnn"])
-def test_the_light_one_predicts_with_onnx_models(kind: str) -> None:
-    model = onnx_directory(kind).path
-    done = python(COMMAND, "predict", "--model", str(model), "--threads", "1", *TEXTS)
+@pytest.mark.skipif(not find_spec("compress.inference.native._core"), reason="the native library was not built")
+@pytest.mark.parametrize("kind", ["cnn", "ngram"])
+def test_the_light_one_predicts_with_native_models(kind: str, tmp_path: Path) -> None:
+    predicts("", str(onnx_directory(kind).path))
+    model = ("predict", "-q", "--model", str(onnx_directory(kind).path), "--probabilities")
+    expected = python(COMMAND, *model, *TEXTS)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *(f"{one},0" for one in TEXTS)]), encoding="utf-8")
+    (tmp_path / "texts.jsonl").write_text("\n".join(f'{{"text": "{one}"}}' for one in TEXTS), encoding="utf-8")
+    for name in ("texts.txt", "texts.csv", "texts.jsonl"):
+        done = python(COMMAND, *model, "--data", str(tmp_path / name))
+        assert (done.stdout, done.stderr) == (expected.stdout, "") and expected.stdout
+    assert python(COMMAND, *model, "-", given="\n".join(TEXTS)).stdout == expected.stdout
+
+
+def predicts(extra: str, model: str) -> None:
+    """Check that an installation predicts in the command line and in Python what the whole one predicts."""
+    done = python(COMMAND, "predict", "--model", model, "--threads", "1", *TEXTS, extra=extra)
     assert done.returncode == 0, done.stderr
     script = HIDE + "import compress\nfor answer in compress.load(arguments[0]).predict(arguments[1:]): print(answer)"
-    in_python = python(script, str(model), *TEXTS)
+    in_python = python(script, model, *TEXTS, extra=extra)
     assert in_python.returncode == 0, in_python.stderr
     whole = subprocess.run(
-        [sys.executable, "-m", "compress", "predict", "--model", str(model), "--threads", "1", *TEXTS],
+        [sys.executable, "-m", "compress", "predict", "--model", model, "--threads", "1", *TEXTS],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -98,6 +115,21 @@ def test_the_light_one_predicts_with_onnx_models(kind: str) -> None:
     assert done.stdout == whole.stdout and len(whole.stdout.splitlines()) == len(TEXTS)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert in_python.stdout.splitlines() == [str({k: a[k] for k in ("label", "probability")}) for a in answers]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "deberta-v2", "bilstm"])
+def test_the_extra_onnx_predicts_with_onnx_models(kind: str) -> None:
+    predicts("onnx", str(onnx_directory(kind).path))
+
+
+def test_what_needs_the_extra_onnx_says_so() -> None:
+    said = "which is not installed; type pip install 'compress[onnx]'"
+    done = python(COMMAND, "predict", "--model", str(onnx_directory("bilstm").path), "a film")
+    assert done.returncode == 2 and "Traceback" not in done.stderr and said in done.stderr
+    script = HIDE + "import compress\ncompress.load(arguments[0]).predict_proba('a film')"
+    for kind in ("bilstm", "cnn"):
+        done = python(script, str(onnx_directory(kind).path))
+        assert "compress.errors.MissingPackage: this needs the Python package" in done.stderr and said in done.stderr
 
 
 def test_what_needs_the_extra_says_so(tmp_path: Path) -> None:

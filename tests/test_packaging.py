@@ -109,6 +109,16 @@ def test_the_wheel_holds_the_native_library_for_all_versions(built: Built) -> No
     assert "compress/inference/native/_core.abi3.so" in names(built.wheel) and "-cp311-abi3-" in built.wheel.name
 
 
+def test_the_light_installation_is_click_and_ten_megabytes(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+        size = sum(one.file_size for one in archive.infolist())
+    always = [line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
+    assert always == ["Requires-Dist: click<9,>=8.5"]
+    assert size < 3.5e6  # pip adds bytecode of one and a half times the size; click has 1 MB
+
+
 def test_the_wheel_installs_no_other_top_level_package(built: Built) -> None:
     top = {name.split("/")[0] for name in names(built.wheel)}
     assert {name for name in top if not name.endswith(".dist-info")} == {"compress"}

@@ -45,7 +45,7 @@ def ways(directory: str, fasttext: str | None, texts: Sequence[str]) -> dict[str
     graph = load(directory)
     loaded = LoadedModel.open(Model.open(directory))
     loaded.start(lambda one: open_runtime(one.path, "onnxruntime", threads=1, device="cpu"))
-    graph.__dict__.update(runner=loaded, _answer=None)
+    graph.__dict__.update(runner=loaded)
     prepared = {text: loaded.prepare([Example(text)]) for text in texts}
     tokenizer = loaded.tokenizer.backend_tokenizer
 
@@ -56,7 +56,7 @@ def ways(directory: str, fasttext: str | None, texts: Sequence[str]) -> dict[str
         OURS: one_by_one(model.predict),
         "predict(list)": model.predict,
         GRAPH: one_by_one(graph.predict),
-        "the library alone": one_by_one(model.runner.core.best),
+        "the library alone": one_by_one(lambda text: model.runner.core.predict(text, None, False)),
         "tokenizers alone": one_by_one(tokenizer.encode),
         "ONNX Runtime alone, of token ids": one_by_one(lambda text: loaded.function(prepared[text])),
     }

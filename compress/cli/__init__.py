@@ -65,7 +65,6 @@ REQUESTS = {
     "pretrain": "compress.requests.training:Pretrain",
     "distill": "compress.requests.training:Distill",
     "benchmark": "compress.requests.measuring:Benchmark",
-    "predict": "compress.requests.measuring:Predict",
     "replay": "compress.requests.measuring:Replay",
     "report": "compress.requests.measuring:Report",
     "check": "compress.requests.measuring:Check",
@@ -161,9 +160,10 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        commands: Any = importlib.import_module("compress.cli.commands")
         parts = {key.removeprefix(f"{name} "): place for key, place in REQUESTS.items() if key.startswith(f"{name} ")}
         command: click.Command
+        if parts or name in REQUESTS:
+            commands: Any = importlib.import_module("compress.cli.commands")
         if parts:
             command = click.Group(name, help=COMMANDS[name])
             for part, place in parts.items():

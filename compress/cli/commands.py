@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from compress.cli import Command, values
 from compress.cli.printing import set_up_messages
 from compress.cli.shown import JSON_HELP, SHOWN, of_model, print_result
-from compress.errors import CompressError, PartlyMade, refuse
+from compress.errors import CompressError, PartlyMade
 from compress.fields import declared_of, fields_of, kind_of
 from compress.progress import for_terminal
 from compress.requests import FileList, Request
@@ -37,7 +37,7 @@ _KINDS: Mapping[str, click.ParamType[Any]] = {
     "thread-counts": values.Read(values.numbers_or_zero),
 }
 # A script reads their results otherwise: as JSON lines, and in the file that --json FILE writes.
-OWN_JSON = {"Predict", "Check"}
+OWN_JSON = {"Check"}
 _LISTS = {"columns", "numbers", "thread-counts"}  # each word is several values
 
 
@@ -80,9 +80,6 @@ def _value(field: FieldInfo, given: Any) -> Any:
     """Return the value of a field for what click read."""
     if isinstance(given, tuple) and kind_of(field) == "text":
         return FileList(given) if given else None
-    if kind_of(field) == "lines" and "-" in given:
-        refuse((len(given) > 1, "- stands for all lines of standard input; give it alone"))
-        return _lines_of_standard_input()
     if kind_of(field) in _LISTS:
         return tuple(item for one in given for item in one)
     if kind_of(field) == "assignments":
@@ -91,14 +88,6 @@ def _value(field: FieldInfo, given: Any) -> Any:
             raise CompressError(f"{declared_of(field).flag} {twice} is given twice; keep one")
         return dict(given)
     return given
-
-
-def _lines_of_standard_input() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError:
-            raise CompressError(f"line {number:,} of standard input is not UTF-8; convert it") from None
 
 
 def _options(name: str, field: FieldInfo) -> Iterator[click.Parameter]:

@@ -205,12 +205,6 @@ def _run(asked: Any, made: Path) -> dict[str, Any]:
     return {"path": made, "page": page, "results": results}
 
 
-def _predicted(asked: Any, predictions: Any) -> dict[str, Any]:
-    for prediction in predictions:
-        say(json.dumps(prediction, ensure_ascii=False))
-    return {}
-
-
 def _reported(asked: Any, page: Path) -> dict[str, Any]:
     tell(str(page))
     return {"page": page}
@@ -238,7 +232,6 @@ SHOWN: Mapping[str, Callable[[Any, Any], dict[str, Any]]] = {
     "ImportLabels": _imported,
     "Label": _labelled,
     "MergeLabels": lambda asked, made: _labels(asked, made, f"{made.rows:,} rows of {len(asked.parts):,} parts"),
-    "Predict": _predicted,
     "Prune": _pruned,
     "Quantize": _quantized,
     "Replay": _replayed,

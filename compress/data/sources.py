@@ -65,6 +65,10 @@ class TextSource(Protocol):
 
     def __iter__(self) -> Iterator[Example]: ...
 
+    def texts(self) -> Iterator[str | tuple[str, str]]:
+        """Yield the texts, or pairs of texts, of a pass."""
+        return (row.text if row.text_pair is None else (row.text, row.text_pair) for row in self)
+
     def without(self, keys: frozenset[bytes]) -> "TextSource":
         """Return this source without the rows that have one of these keys; nothing is read yet."""
         return Subset(self, excluded=keys)
@@ -156,11 +160,19 @@ class FileSource(TextSource):
         self._empty = 0
 
     def __iter__(self) -> Iterator[Example]:
-        self._empty = 0
-        streams = list(map(self._rows, self._tables))
-        return _in_turn(streams) if self._in_turn else itertools.chain.from_iterable(streams)
+        return self._pass()
 
-    def _rows(self, table: Table) -> Iterator[Example]:
+    def texts(self) -> Iterator[str | tuple[str, str]]:
+        """Yield them without examples, which take longer to make than a small student to answer."""
+        return self._pass(plain=True)
+
+    def _pass(self, *, plain: bool = False) -> Iterator[Any]:
+        self._empty = 0
+        streams = [self._rows(table, plain) for table in self._tables]
+        in_turn = self._in_turn and len(streams) > 1
+        return _in_turn(streams) if in_turn else itertools.chain.from_iterable(streams)
+
+    def _rows(self, table: Table, plain: bool) -> Iterator[Any]:
         columns = self.columns
         index = {name: position for position, name in enumerate(table.columns)}
         text_at = index[columns.text]
@@ -183,6 +195,9 @@ class FileSource(TextSource):
                         self._empty += 1
                         if not self.keep_empty:
                             continue
+                    if plain:
+                        yield text if pair is None else (text, pair)
+                        continue
                     label, tags = None, None
                     if label_at is not None and self._tagged:
                         tags = tuple(words_of(cells[at := label_at]))

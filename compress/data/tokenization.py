@@ -13,6 +13,8 @@ words. A word has no prediction where truncation removed it or the tokenizer has
 count it as wrong, and neither training nor checkpoint selection uses it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import json
@@ -23,8 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
+from compress.arrays import np
 from compress.data.examples import Example, batched, texts_of
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.truncation import count_rows
@@ -53,7 +54,7 @@ _TEXTS_AT_ONCE = 4096
 NO_ANSWER = -1  # prediction of a word without logits
 
 
-class TokenRows(dict[str, list[np.ndarray]]):
+class TokenRows(dict[str, list[Any]]):
     """``input_ids`` and, where the model reads them, ``token_type_ids``: int64 ``[T]`` a row, not padded.
 
     ``truncated`` are the numbers of the rows that were cut.
@@ -82,7 +83,7 @@ class TextEncoder:
     ``layouts`` are the parts of a row of one text, and of a pair.
     """
 
-    def __init__(self, backend: "Tokenizer", *, segments: bool, truncation_side: str, name: str = "") -> None:
+    def __init__(self, backend: Tokenizer, *, segments: bool, truncation_side: str, name: str = "") -> None:
         self._backend = backend
         self._one_at_a_time = threading.Lock()  # padding and cutting are settings of the whole tokenizer
         self._name = name or "the tokenizer"
@@ -174,9 +175,7 @@ class TextEncoder:
         """Return the first ``size`` items, or the last where texts are cut on the left."""
         return items[max(len(items) - size, 0) :] if self._is_left else items[:size]
 
-    def _read(
-        self, inputs: Sequence[Any], *, words: bool = False, add_special_tokens: bool = False
-    ) -> list["Encoding"]:
+    def _read(self, inputs: Sequence[Any], *, words: bool = False, add_special_tokens: bool = False) -> list[Encoding]:
         """Return the encodings of texts, pairs or lists of words, by the library.
 
         Raises:
@@ -261,7 +260,7 @@ class _Words(dict[str, bytes]):
         return ids
 
 
-def _layout(encoding: "Encoding") -> list[_Part]:
+def _layout(encoding: Encoding) -> list[_Part]:
     """Return the parts of a row from the encoding of texts that have tokens."""
     tokens = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
     parts = [
@@ -271,7 +270,7 @@ def _layout(encoding: "Encoding") -> list[_Part]:
     return parts or [_Part(0, b"", 0)]
 
 
-_ENCODERS: "WeakKeyDictionary[AnyTokenizer, TextEncoder]" = WeakKeyDictionary()
+_ENCODERS: WeakKeyDictionary[AnyTokenizer, TextEncoder] = WeakKeyDictionary()
 
 
 def shared_encoder(tokenizer: AnyTokenizer) -> TextEncoder:
@@ -354,7 +353,7 @@ def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
     return batched(texts_of(examples), _TEXTS_AT_ONCE)
 
 
-def token_counts(tokenizer: "PreTrainedTokenizerFast", examples: Iterable[Example]) -> Counter[int]:
+def token_counts(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example]) -> Counter[int]:
     """Return how often each token id occurs in a stream of whole texts; special tokens are not put around them."""
     counts: Counter[int] = Counter()
     for texts in text_batches(examples):
@@ -377,7 +376,7 @@ def pad(rows: Sequence[Mapping[str, Sequence[int] | np.ndarray]], padding_id: in
     return arrays
 
 
-def tokenizer_sha256(tokenizer: "PreTrainedTokenizerFast") -> str:
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerFast) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 

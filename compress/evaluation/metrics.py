@@ -4,17 +4,22 @@ Every metric is one NumPy function over the last axis, so that the bootstrap eva
 at once; the tests hold each of them against scikit-learn and SciPy.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
+from compress.arrays import np
 from compress.data.tokenization import NO_ANSWER
 from compress.errors import refuse
 
-Array = NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Array: TypeAlias = NDArray[Any]
+else:
+    Array = Any
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000

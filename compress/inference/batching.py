@@ -18,6 +18,7 @@ from compress.data.tokenization import at_words, by_sentence, encode, pad, word_
 from compress.errors import CompressError, refuse
 from compress.files import fault_of
 from compress.host import memory_bytes
+from compress.inference.native import NOT_FINITE
 from compress.inference.threads import default_threads
 from compress.models.graph_files import graph_file
 from compress.models.loading import CONFIG_NAME, read_config, sigmoid_of
@@ -26,7 +27,6 @@ from compress.progress import Advance, logger
 from compress.tasks import labels_of, of_config
 
 BATCH_ROWS = 64
-NOT_FINITE = "the model gave logits that are not finite numbers; its weights are damaged"
 _WIDTH, _HEADS = 768, 12  # of BERT-base, whose activations tell how many rows fit into memory
 # Families whose attention leaves padding out, which parity tests hold; others, such as XLNet, FNet and MobileBERT, are
 # tried.

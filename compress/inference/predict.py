@@ -2,39 +2,40 @@
 
 Predictions that are worse than chance say that labels do not mean what a model calls them.
 
-An ONNX directory needs ONNX Runtime and ``tokenizers`` alone: nothing here imports torch or transformers for it.
+What the native library runs needs nothing else: its answers come without NumPy, which is imported for others. An ONNX
+directory needs ONNX Runtime and ``tokenizers``: nothing here imports torch or transformers for it.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-
+from compress.arrays import np
 from compress.data import Example, TextSource, batched, open_text
+from compress.data.tokenization import check_one_kind
 from compress.data.truncation import READS_NO_MORE, Truncation, counting
-from compress.errors import CompressError, refuse, some_of
+from compress.errors import CompressError, MissingPackage, refuse, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
 from compress.evaluation.metrics import probabilities as softmax
-from compress.inference.batching import NOT_FINITE
 from compress.inference.compute import Compute
-from compress.inference.native import NativeRunner
-from compress.inference.runners import load_runner
+from compress.inference.native import NOT_FINITE, NativeRunner
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import Model, Prediction, open_model
 from compress.progress import logger
-from compress.requests.measuring import Predict
 
 _ONE = (str, tuple, Example)
 CHECKED_ROWS = 64  # of a label check
 CHUNK_ROWS = 2048
 
 
-def acceptance_thresholds(model: Model) -> np.ndarray | None:
-    """Return the confidence from which the prediction of each class is accepted ``[C]``; infinite where it never is.
+def acceptance_thresholds(model: Model) -> tuple[float, ...] | None:
+    """Return the confidence from which the prediction of each class is accepted; infinite where it never is.
 
     None where ``compress calibrate --accept-at`` wrote no such thing into the manifest.
 
@@ -52,7 +53,7 @@ def acceptance_thresholds(model: Model) -> np.ndarray | None:
         raise CompressError(
             f"{model.path / MANIFEST_NAME} has no thresholds that 'compress calibrate' writes; calibrate it again"
         ) from None
-    return np.array([math.inf if value is None else value for value in found], float)
+    return tuple(math.inf if value is None else float(value) for value in found)
 
 
 def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
@@ -63,63 +64,53 @@ def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
         compute: device and threads. ``auto`` is the CPU for an ONNX model.
 
     Raises:
-        CompressError: it is no classifier or does not open, or a torch model lacks the extra ``train``.
+        CompressError: it is no classifier or does not open, or lacks a package (extra ``onnx``, of torch ``train``).
     """
-    opened = replace(open_model(model), compute=compute)
-    acceptance_thresholds(opened)
-    logger.debug("%s reads %d tokens of a text", opened.name, opened.max_length)
+    try:
+        opened = replace(open_model(model), compute=compute)
+        acceptance_thresholds(opened)
+        logger.debug("%s reads %d tokens of a text", opened.name, opened.max_length)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(error) from None
     return opened
 
 
 # What Model.predict and Model.predict_proba do.
 
 
-def native_answer(model: Model) -> Callable[[str], Prediction] | None:
-    """Return what answers one text by the native library; None for other models and tasks."""
-    if not isinstance(model.runner, NativeRunner) or not model.task.label_probabilities:
-        return None
-    best, labels, thresholds = model.runner.core.best, model.labels, acceptance_thresholds(model)
+def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Prediction]]:
+    """Return what predicts texts, with the probabilities of all labels or without."""
+    thresholds = acceptance_thresholds(model)
+    if not isinstance(model.runner, NativeRunner) or model.task.by_word:
+        return partial(_described, model, None if thresholds is None else np.array(thresholds))
+    predict = model.runner.core.predict
 
-    def answer(text: str) -> Prediction:
+    def native(texts: Any, probabilities: bool) -> Any:
+        if probabilities:
+            _check_probabilities(model)
         try:
-            label, probability, truncated = best(text)
-        except UnicodeEncodeError:
-            _example(text)  # says what is wrong
-            raise
-        refuse((not probability > 0, NOT_FINITE))
-        found: Prediction = {"label": labels[label], "probability": round(probability, 4)}
-        if thresholds is not None:
-            found["accepted"] = bool(probability >= thresholds[label])
-        if truncated:
-            found["truncated"] = True
-        return found
+            return predict(texts, thresholds, probabilities)
+        except ArithmeticError:
+            raise CompressError(NOT_FINITE) from None
+        except (TypeError, UnicodeEncodeError):  # another kind of texts, or none
+            check_one_kind(rows := _examples(texts))
+        found = predict([*map(_text, rows)], thresholds, probabilities)
+        return found[0] if isinstance(texts, _ONE) else found
 
-    return answer
+    return native
 
 
-def predictions(model: Model, texts: Any, *, probabilities: bool) -> Prediction | list[Prediction]:
+def _described(model: Model, thresholds: np.ndarray | None, texts: Any, probabilities: bool) -> Any:
     if probabilities:
         _check_probabilities(model)
-    examples, logits, cut = _read(model, texts)
-    found = [*model.task.described(examples, logits, model.labels, acceptance_thresholds(model), probabilities)]
-    for number in cut:
-        found[number]["truncated"] = True
-    return found[0] if isinstance(texts, _ONE) else found
-
-
-def _read(model: Model, texts: Any) -> tuple[Sequence[Example], np.ndarray, Sequence[int]]:
-    """Return examples, their logits ``[N, C]``, and the numbers of those that were cut.
-
-    The native library reads texts of a list as they are, in less time than examples are made of them: there are none.
-    """
-    if type(texts) is list and isinstance(model.runner, NativeRunner):
-        with suppress(TypeError, UnicodeEncodeError):  # no texts, or wrong ones: said below
-            logits, truncated = model.runner.read(texts)
-            return (), logits, truncated.nonzero()[0].tolist()
     examples = _examples(texts)
     with counting() as truncation:
         logits = _logits(model, examples)
-    return examples, logits, [number for number, example in enumerate(examples) if truncation.has_cut(example)]
+    found = [*model.task.described(examples, logits, model.labels, thresholds, probabilities)]
+    for prediction, example in zip(found, examples, strict=True):
+        if truncation.has_cut(example):
+            prediction["truncated"] = True
+    return found[0] if isinstance(texts, _ONE) else found
 
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:
@@ -136,25 +127,54 @@ def _logits(model: Model, examples: Sequence[Example]) -> np.ndarray:
     return np.asarray(model.runner.logits(examples)) if examples else np.zeros((0, len(model.labels)), np.float32)
 
 
-def predict(request: Predict) -> Iterator[Prediction]:
-    """Yield the prediction of each text of a request, with its text, in order.
+def predict(
+    model: Model | str | Path,
+    texts: Iterable[Any] = (),
+    *,
+    data: Any = None,
+    probabilities: bool = False,
+    device: str = "auto",
+    threads: int = 0,
+    **columns: Any,
+) -> Iterator[Prediction]:
+    """Yield the prediction of each text, with its text, in order.
+
+    Args:
+        model: its directory.
+        texts: texts or pairs of texts.
+        data: a file or whatever else holds rows, instead.
+        probabilities: add those of all labels of a classifier.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        threads: CPU threads; 0 for one a free core.
+        columns: ``text_column``, ``text_pair_column``, ``label_column`` and ``format`` of data.
 
     Raises:
         CompressError: as :meth:`Model.predict`.
     """
-    data = request.open_text("data", keep_empty=True)
-    rows = map(_example, request.texts) if data is None else data
-    classifier, truncation = load(cast(Any, request.model), compute=request.compute), Truncation()
-    for chunk in batched(rows, CHUNK_ROWS):
-        found = classifier.predict(chunk, probabilities=request.probabilities)
-        truncation.add_counts(classifier.max_length, len(chunk), sum("truncated" in one for one in found))
-        for example, prediction in zip(chunk, found, strict=True):
-            pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
-            yield {**prediction, "text": example.text, **pair}
+    source = None if data is None else open_text(data, role="data", keep_empty=True, **columns)
+    rows = map(_text, texts) if source is None else source.texts()
+    opened = load(model, compute=Compute(device, threads))
+    return chain.from_iterable(answers(opened, batched(rows, CHUNK_ROWS), source, probabilities=probabilities))
+
+
+def answers(
+    model: Model, chunks: Iterable[list[Any]], source: TextSource | None = None, *, probabilities: bool
+) -> Iterator[list[Prediction]]:
+    """Yield the predictions of lists of texts or pairs, each with its text, and say what was read of ``source``."""
+    truncation = Truncation()
+    for texts in chunks:
+        found = model.predict(texts, probabilities=probabilities)
+        truncation.add_counts(model.max_length, len(texts), sum("truncated" in one for one in found))
+        for text, prediction in zip(texts, found, strict=True):
+            if type(text) is tuple:
+                prediction["text"], prediction["text_pair"] = text
+            else:
+                prediction["text"] = text
+        yield found
     if said := truncation.sentence(READS_NO_MORE):
         logger.info("%s", said)
-    if isinstance(rows, TextSource):
-        logger.info("read: %s", rows.describe())  # with the rows that were skipped, which is known by now
+    if source is not None:
+        logger.info("read: %s", source.describe())  # with the rows that were skipped, which is known by now
 
 
 def _examples(texts: Any) -> list[Example]:
@@ -162,6 +182,11 @@ def _examples(texts: Any) -> list[Example]:
     if isinstance(rows, list) and not any(isinstance(row, Mapping) for row in rows[:1]):
         return [*map(_example, rows)]
     return [*open_text(rows, role=None, keep_empty=True)]
+
+
+def _text(given: Any) -> str | tuple[str, str]:
+    row = _example(given)
+    return row.text if row.text_pair is None else (row.text, row.text_pair)
 
 
 def _example(text: Any) -> Example:
@@ -182,6 +207,8 @@ def check_gold(model: Model, rows: Sequence[Example], name: str, compute: Comput
     if rows and model.task.has_classes:
         some = rows[:: -(-len(rows) // CHECKED_ROWS)]
         gold = model.task.column(model.task.gold(some, model.labels, name))
+        from compress.inference.runners import load_runner
+
         predicted = model.task.predictions(load_runner(model, compute).logits(some))
         check_label_meaning(predicted, gold, model.labels, name)
 

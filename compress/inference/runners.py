@@ -23,15 +23,14 @@ import numpy as np
 from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import TokenRows, at_words, encode, maximum_length, pad, shared_encoder, word_counts
-from compress.errors import Unavailable, refuse
+from compress.errors import refuse
 from compress.evaluation.metrics import confidence
 from compress.inference.batching import Run, TokenArrays, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.native import NativeRunner
+from compress.inference.native import NativeRunner, native_runner
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
-from compress.models.manifest import NATIVE_NAME
 from compress.models.model_dir import CascadeDir, Model
-from compress.progress import Advance, logger
+from compress.progress import Advance
 
 # The number of a member, and those of the n rows that it reads -> logits [n, C].
 Ask = Callable[[int, np.ndarray], np.ndarray]
@@ -222,16 +221,12 @@ def load_runner(model: Model, compute: Compute = Compute()) -> LoadedModel | Cas
 
     There the native library runs what it can.
     """
+    return native_runner(model, compute) or load_graph(model, compute)
+
+
+def load_graph(model: Model, compute: Compute = Compute()) -> LoadedModel | CascadeRunner:
+    """Load a model or a cascade to predict, in ONNX Runtime or torch."""
     device = resolve_device(compute.device, for_onnx=model.is_onnx)
-    if device == "cpu" and (model.path / NATIVE_NAME).is_file():
-        try:
-            native = NativeRunner(model.path)
-        except Unavailable as error:
-            logger.debug("%s runs in ONNX Runtime: %s", model.name, error)
-        else:
-            other = f"{model.path / NATIVE_NAME} is of another model than config.json; export the model again"
-            refuse((native.labels != model.labels, other))
-            return native
     loaded = open_runner(model)
     loaded.start(lambda one: open_runtime(one.path, threads=compute.threads, device=device))
     return loaded

@@ -11,6 +11,9 @@ PRECISIONS = ("auto", *get_args(Precision))
 TRACKERS = ("trackio", "tensorboard", "mlflow", "wandb")  # as transformers calls them; their packages too
 
 
+MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
+
+
 @dataclass(frozen=True)
 class Compute:
     """How every stage computes.

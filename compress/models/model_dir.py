@@ -14,7 +14,7 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +54,6 @@ from compress.models.manifest import (
 )
 from compress.models.modeling import ENDINGS
 from compress.progress import logger, quiet_libraries
-from compress.recipes import Kind, recipe_names
 from compress.tasks import labels_of, of_config
 
 if TYPE_CHECKING:
@@ -363,12 +362,12 @@ class Model:
     @cached_property
     def runner(self) -> Any:
         """The model, loaded to predict; a cascade with all its members."""
-        return _above("compress.inference.runners", "load_runner")(self, self.compute)
+        native = _above("compress.inference.native", "native_runner")(self, self.compute)
+        return native or _above("compress.inference.runners", "load_graph")(self, self.compute)
 
     @cached_property
-    def _answer(self) -> Callable[[str], Prediction] | None:
-        """The prediction of one text as a function, where the native library runs the model."""
-        found: Callable[[str], Prediction] | None = _above("compress.inference.predict", "native_answer")(self)
+    def _predict(self) -> Callable[[Any, bool], Any]:
+        found: Callable[[Any, bool], Any] = _above("compress.inference.predict", "predictor")(self)
         return found
 
     @property
@@ -396,10 +395,7 @@ class Model:
         Raises:
             CompressError: one is no text, or texts and pairs are mixed.
         """
-        if type(texts) is str and not probabilities and (answer := self._answer) is not None:
-            return answer(texts)
-        predictions = _above("compress.inference.predict", "predictions")
-        return cast("Prediction | list[Prediction]", predictions(self, texts, probabilities=probabilities))
+        return cast("Prediction | list[Prediction]", self._predict(texts, probabilities))
 
     def predict_proba(self, texts: TextGiven | Iterable[TextGiven]) -> "np.ndarray":
         """Return probabilities ``[N, C]`` float32 of ``labels``, as scikit-learn's classifiers do; N is 1 for one text.
@@ -497,13 +493,6 @@ def cascade_refusal(directory: Path) -> str:
     )
 
 
-# Kind of a recipe -> the command that makes a model of it.
-_MAKING: Mapping[Kind, str] = {
-    "teachers": "finetune --teacher {} --train FILE --validation FILE",
-    "students": "distill --teacher DIR --student {} --unlabeled FILE",
-}
-
-
 def _local_directory(path: str | os.PathLike[str]) -> Path:
     directory, text = Path(path), str(path)
     if directory.is_dir():
@@ -512,14 +501,7 @@ def _local_directory(path: str | os.PathLike[str]) -> Path:
         return directory
     refuse(
         (directory.exists(), f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}"),
-        *(
-            (
-                text in recipe_names(kind),
-                f"{text} is the recipe of a {kind[:-1]}, not a model; make the model with "
-                f"'compress {making.format(text)} -o NEW' and give NEW",
-            )
-            for kind, making in _MAKING.items()
-        ),
+        *_recipes_of(text),
         (
             text.count("/") > 1 or text.startswith((".", "/", "~")) or "\\" in text,
             f"{path} does not exist; give a model directory or a Hugging Face name",
@@ -535,6 +517,19 @@ def _local_directory(path: str | os.PathLike[str]) -> Path:
             f"{path} is neither a directory here nor a model that the Hugging Face hub gave "
             f"({type(error).__name__}); check the path, or the name and the network"
         ) from None
+
+
+def _recipes_of(name: str) -> Iterator[tuple[object, str]]:
+    """Yield what is wrong with a recipe in place of a model."""
+    from compress.recipes import Kind, recipe_names
+
+    making: Mapping[Kind, str] = {
+        "teachers": "finetune --teacher {} --train FILE --validation FILE",
+        "students": "distill --teacher DIR --student {} --unlabeled FILE",
+    }
+    for kind, command in making.items():
+        said = f"{name} is the recipe of a {kind[:-1]}, not a model; make the model with 'compress {command} -o NEW'"
+        yield name in recipe_names(kind), f"{said.format(name)} and give NEW"
 
 
 # What compress prune removes -> what the model has fewer of then.

@@ -54,7 +54,7 @@ from compress.fields import (
 )
 from compress.files.remote import cache_place
 from compress.host import without_home
-from compress.models.compute import PRECISIONS, TRACKERS, Compute
+from compress.models.compute import MOST_THREADS, PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import CascadeDir, Model
 from compress.models.output_dir import Stage, check_free, ended_early, keep_apart, places_of
 from compress.progress import Progress, calling, silent
@@ -263,8 +263,6 @@ def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parame
 
 
 # Fields that requests share: what they write, data and its columns, and where they compute.
-
-MOST_THREADS = 1024  # more than any machine has cores; libraries end without a word when they get no more
 
 MAX_LENGTH = option(
     default=None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from compress.fields import Holds, is_given, option, validated
+from compress.fields import Holds, option, validated
 from compress.recipes import BenchmarkSettings
 from compress.requests import (
     FORCE,
@@ -23,16 +23,13 @@ from compress.requests import (
     Names,
     Output,
     Paths,
-    Placing,
     Request,
     Rows,
     Text,
-    TextColumns,
     function,
 )
 
 ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Strict(False)]
-Lines = Annotated[Any, Holds("lines")]
 
 
 @validated
@@ -104,33 +101,6 @@ class Replay(Request[Any], LabelColumns):
         help="Folder to search for models; default the lock's folder and the current directory.",
     )
     force: bool = FORCE
-
-
-@validated
-class Predict(Request[Iterator[dict[str, Any]]], TextColumns, Placing):
-    """Classify texts, one JSON line each; - reads them from standard input, one a line.
-
-    A line holds the label and its probability, or the score of a regression. Of a model that was calibrated with
-    --accept-at it also says whether the prediction is accepted. A tagger of words reads a text as words
-    with spaces between them, and a line holds the words, their tags and probabilities. A text that is longer than the
-    model reads is answered by a part of it, and its line says so: "truncated": true. There is a line for every row, in
-    order: an empty text is a text.
-    """
-
-    stage = "compress.inference.predict:predict"
-
-    model: AnyModel = option(help="Any model directory, torch or ONNX.", metavar="DIR")
-    texts: Lines = option(default=(), metavar="[TEXT]... | -", argument=True, has_option=False, help="Texts.")
-    _: KW_ONLY
-    data: Rows = option(default=None, metavar="FILE", help="Texts to classify, instead of TEXT.")
-    probabilities: bool = option(default=False, help="Print the probabilities of all labels of a classifier.")
-
-    def faults(self) -> Iterator[str]:
-        if is_given(self.data) == is_given(self.texts):
-            yield "predict needs either TEXT arguments or --data FILE"
-        texts = self.texts if isinstance(self.texts, tuple) else ()
-        if broken := [one for one in texts if isinstance(one, str) and one != one.encode(errors="ignore").decode()]:
-            yield f"the text {broken[0]!r} is not UTF-8; convert it, or give it in a file with --data"
 
 
 if TYPE_CHECKING:
@@ -334,6 +304,5 @@ class Check(Request[Any], BudgetLimits):
 
 benchmark = function(Benchmark)
 replay = function(Replay)
-predict = function(Predict)
 report = function(Report)
 check = function(Check)

@@ -7,15 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
-from numpy.typing import ArrayLike
-
+from compress.arrays import np
 from compress.data.examples import Example, infer_labels
 from compress.data.tokenization import TokenRows, by_sentence, word_counts
 from compress.errors import CompressError, did_you_mean
 from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, probabilities, score
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from torch import Tensor
 
 NO_LABEL = -100  # of an answer without a gold label, in training

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
+from compress.arrays import np
 from compress.data.examples import Example, finite_number, infer_labels, row_name
 from compress.errors import CompressError
 from compress.evaluation.metrics import SCORE_METRICS, Array
@@ -16,6 +14,7 @@ from compress.tasks import labels_of
 from compress.tasks._base import Task
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from torch import Tensor
 
 LARGEST_CHANGE = 1e-3  # of a score that counts as the same

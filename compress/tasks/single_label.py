@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from compress.arrays import np
 from compress.data.examples import Example, LabelIndex, check_classes
 from compress.errors import refuse
 from compress.evaluation.metrics import Array, probabilities

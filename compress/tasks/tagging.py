@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
+from compress.arrays import np
 from compress.data.examples import Example, LabelIndex, row_name
 from compress.data.tokenization import NO_ANSWER, TokenRows, by_sentence, word_counts
 from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Array, probabilities
 from compress.tasks._base import NO_LABEL, Task
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 ENDING = "ForTokenClassification"  # of the names of classes that answer every token
 

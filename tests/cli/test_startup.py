@@ -38,6 +38,7 @@ def run_and_list_modules(*arguments: str) -> tuple[int, set[str]]:
         ("labels", "import", "--help"),
         ("benchmark", "--help"),
         ("check", "--help"),
+        ("predict", "--help"),
         ("run", "--help"),
         ("list", "students"),
         ("list", "losses"),

@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from compress.arrays import np
 from compress.data.examples import Example
 from compress.data.tokenization import check_one_kind
 from compress.data.truncation import count_rows
 from compress.errors import CompressError, Unavailable, refuse
 from compress.files import regular_file
-from compress.inference.batching import NOT_FINITE
+from compress.inference.compute import Compute, resolve_device
 from compress.models.manifest import NATIVE_NAME
-from compress.progress import Advance
+from compress.models.model_dir import Model
+from compress.progress import Advance, logger
 
+NOT_FINITE = "the model gave logits that are not finite numbers; its weights are damaged"
 _LIMIT_BYTES = 2**32
 _ROWS = 4096  # read at a time
 
@@ -43,7 +44,7 @@ def native_core() -> Any:
 class NativeRunner:
     """A model's container, mapped into memory.
 
-    ``core`` is the library's model, whose ``best`` answers one text; ``labels`` are those that it knows.
+    ``core`` is the library's model, whose ``predict`` answers texts without NumPy; ``labels`` are those that it knows.
 
     Args:
         directory: where the container is.
@@ -96,3 +97,21 @@ class NativeRunner:
         logits = np.empty(len(self.labels), np.float32)
         self.core.logits_of_ids(ids.astype(np.int32), logits)
         return logits
+
+
+def native_runner(model: Model, compute: Compute = Compute()) -> NativeRunner | None:
+    """Return what runs a model by the library; None where it has no container, or is not to run on a CPU.
+
+    Raises:
+        CompressError: the container is damaged, or of another model.
+    """
+    path = model.path / NATIVE_NAME
+    if not path.is_file() or resolve_device(compute.device, for_onnx=model.is_onnx) != "cpu":
+        return None
+    try:
+        native = NativeRunner(model.path)
+    except Unavailable as error:
+        logger.debug("%s runs in ONNX Runtime: %s", model.name, error)
+        return None
+    refuse((native.labels != model.labels, f"{path} is of another model than config.json; export the model again"))
+    return native

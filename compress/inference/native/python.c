@@ -14,11 +14,16 @@
 
 enum { TEXTS_AT_ONCE = 256 };
 
+/* Keys of a prediction. */
+enum { LABEL, PROBABILITY, SCORE, ACCEPTED, PROBABILITIES, TRUNCATED, KEYS };
+static const char *const key_names[KEYS] = {"label", "probability", "score", "accepted", "probabilities", "truncated"};
+
 typedef struct {
     PyObject_HEAD
     compress_model *model;
     Py_buffer container;
     void *copy; /* what is to be freed, or NULL */
+    PyObject *labels, *keys[KEYS];
 } model_object;
 
 /* Points at the UTF-8 of a str, which lives as long as the str. */
@@ -37,6 +42,17 @@ static int texts_of(PyObject *object, compress_text texts[2]) {
         return -1;
     }
     return text_of(PyTuple_GetItem(object, 0), texts) || text_of(PyTuple_GetItem(object, 1), texts + 1) ? -1 : 1;
+}
+
+/* The names of the labels, a tuple. */
+static PyObject *names_of(const compress_model *model) {
+    PyObject *labels = PyTuple_New((Py_ssize_t)compress_label_count(model));
+    for (size_t i = 0; labels && i < compress_label_count(model); i++) {
+        const compress_text label = compress_label(model, i);
+        PyObject *name = PyUnicode_DecodeUTF8(label.bytes, (Py_ssize_t)label.size, "replace");
+        if (!name || PyTuple_SetItem(labels, (Py_ssize_t)i, name)) Py_CLEAR(labels);
+    }
+    return labels;
 }
 
 static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -75,6 +91,9 @@ static PyObject *model_new(PyTypeObject *type, PyObject *args, PyObject *keyword
         return NULL;
     }
     self->model->kernels = kernels_at(number);
+    int failed = !(self->labels = names_of(self->model));
+    for (int i = 0; !failed && i < KEYS; i++) failed = !(self->keys[i] = PyUnicode_InternFromString(key_names[i]));
+    if (failed) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -82,28 +101,119 @@ static void model_dealloc(PyObject *object) {
     model_object *self = (model_object *)object;
     PyTypeObject *type = Py_TYPE(object);
     compress_close(self->model);
+    Py_XDECREF(self->labels);
+    for (int i = 0; i < KEYS; i++) Py_XDECREF(self->keys[i]);
     if (self->container.obj) PyBuffer_Release(&self->container);
     free(self->copy);
     PyObject_Free(object);
     Py_DECREF(type);
 }
 
-static PyObject *model_best(PyObject *object, PyObject *text) {
-    const compress_model *model = ((model_object *)object)->model;
+/* Sets an item, and takes over the reference to the value. */
+static int put(PyObject *table, PyObject *key, PyObject *value) {
+    const int failed = !value || PyDict_SetItem(table, key, value);
+    Py_XDECREF(value);
+    return failed;
+}
+
+/* A number with four digits after the point, as Python's round() gives it but for ties. */
+static PyObject *rounded(double number) {
+    return PyFloat_FromDouble(fabs(number) < 1e9 ? rint(number * 1e4) / 1e4 : number);
+}
+
+/* What a text is: {"label", "probability"}, or {"score"} of a model of one label.
+
+   thresholds: the probability from which each label is accepted, or None. */
+static PyObject *prediction(const model_object *self, const float *logits, int truncated, PyObject *thresholds,
+                            int with_all) {
+    const size_t count = compress_label_count(self->model);
+    size_t best = 0;
+    double sum = 0, finite = 0;
+    for (size_t i = 0; i < count; i++) {
+        finite += logits[i] * 0.0;
+        best = logits[i] > logits[best] ? i : best;
+    }
+    if (finite != 0) return PyErr_Format(PyExc_ArithmeticError, "the logits are not finite numbers");
+    for (size_t i = 0; i < count; i++) sum += exp((double)logits[i] - logits[best]);
+    PyObject *found = PyDict_New();
+    if (!found) return NULL;
+    int failed = count == 1 ? put(found, self->keys[SCORE], rounded(logits[0]))
+                            : PyDict_SetItem(found, self->keys[LABEL], PyTuple_GetItem(self->labels, (Py_ssize_t)best)) ||
+                                  put(found, self->keys[PROBABILITY], rounded(1 / sum));
+    if (!failed && thresholds != Py_None && count > 1) {
+        PyObject *threshold = PyTuple_GetItem(thresholds, (Py_ssize_t)best);
+        failed = !threshold || put(found, self->keys[ACCEPTED], PyBool_FromLong(1 / sum >= PyFloat_AsDouble(threshold)));
+    }
+    if (!failed && with_all) {
+        PyObject *all = PyDict_New();
+        for (size_t i = 0; all && !failed && i < count; i++)
+            failed = put(all, PyTuple_GetItem(self->labels, (Py_ssize_t)i),
+                         rounded(exp((double)logits[i] - logits[best]) / sum));
+        failed = put(found, self->keys[PROBABILITIES], all) || failed;
+    }
+    if (!failed && truncated) failed = PyDict_SetItem(found, self->keys[TRUNCATED], Py_True);
+    if (failed) Py_CLEAR(found);
+    return found;
+}
+
+/* The texts of a list of texts or pairs, from `begin` on. */
+static int texts_at(PyObject *list, Py_ssize_t begin, Py_ssize_t count, compress_text (*texts)[2], int *are_pairs) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const int is_pair = texts_of(PyTuple_GetItem(list, begin + i), texts[i]);
+        if (is_pair < 0) return -1;
+        if (begin + i && is_pair != *are_pairs) {
+            PyErr_SetString(PyExc_TypeError, "some are texts and some are pairs of texts");
+            return -1;
+        }
+        *are_pairs = is_pair;
+    }
+    return 0;
+}
+
+static PyObject *predictions(const model_object *self, PyObject *texts, PyObject *thresholds, int with_all) {
+    const size_t labels = compress_label_count(self->model);
+    PyObject *rows = PySequence_Tuple(texts), *found = rows ? PyList_New(PyTuple_Size(rows)) : NULL;
+    float *logits = malloc(TEXTS_AT_ONCE * labels * sizeof *logits);
+    int failed = !found, are_pairs = 0;
+    if (!logits) failed = PyErr_NoMemory() == NULL;
+    for (Py_ssize_t begin = 0; !failed && begin < PyTuple_Size(rows); begin += TEXTS_AT_ONCE) {
+        const Py_ssize_t left = PyTuple_Size(rows) - begin, count = left < TEXTS_AT_ONCE ? left : TEXTS_AT_ONCE;
+        compress_text some[TEXTS_AT_ONCE][2];
+        char truncated[TEXTS_AT_ONCE];
+        if ((failed = texts_at(rows, begin, count, some, &are_pairs))) break;
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < count; i++)
+            truncated[i] = (char)compress_classify(self->model, some[i][0], are_pairs ? &some[i][1] : NULL,
+                                                   logits + (size_t)i * labels);
+        Py_END_ALLOW_THREADS
+        for (Py_ssize_t i = 0; !failed && i < count; i++) {
+            PyObject *one = prediction(self, logits + (size_t)i * labels, truncated[i], thresholds, with_all);
+            failed = !one || PyList_SetItem(found, begin + i, one);
+        }
+    }
+    free(logits);
+    Py_XDECREF(rows);
+    if (failed) Py_CLEAR(found);
+    return found;
+}
+
+static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    const model_object *self = (model_object *)object;
+    if (count != 3 || !(args[1] == Py_None || PyTuple_Check(args[1]))) {
+        PyErr_SetString(PyExc_TypeError, "predict takes texts, thresholds and whether to give all probabilities");
+        return NULL;
+    }
+    const int with_all = args[2] == Py_True;
+    if (PyList_Check(args[0])) return predictions(self, args[0], args[1], with_all);
     compress_text texts[2];
     float logits[COMPRESS_MOST_LABELS];
-    const int is_pair = texts_of(text, texts);
-    if (is_pair < 0) return NULL;
-    size_t best = 0;
-    double sum = 0;
     int truncated;
+    const int is_pair = texts_of(args[0], texts);
+    if (is_pair < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    const size_t labels = compress_label_count(model);
-    truncated = compress_classify(model, texts[0], is_pair ? texts + 1 : NULL, logits);
-    for (size_t i = 1; i < labels; i++) best = logits[i] > logits[best] ? i : best;
-    for (size_t i = 0; i < labels; i++) sum += exp((double)logits[i] - logits[best]);
+    truncated = compress_classify(self->model, texts[0], is_pair ? texts + 1 : NULL, logits);
     Py_END_ALLOW_THREADS
-    return Py_BuildValue("ndO", (Py_ssize_t)best, 1 / sum, truncated ? Py_True : Py_False);
+    return prediction(self, logits, truncated, args[1], with_all);
 }
 
 static PyObject *model_logits(PyObject *object, PyObject *args) {
@@ -111,6 +221,7 @@ static PyObject *model_logits(PyObject *object, PyObject *args) {
     const size_t labels = compress_label_count(model);
     PyObject *list, *rows, *result = NULL;
     Py_buffer logits, truncated;
+    int are_pairs = 0;
     if (!PyArg_ParseTuple(args, "Ow*w*", &list, &logits, &truncated)) return NULL;
     rows = PySequence_Tuple(list);
     if (!rows) goto done;
@@ -122,19 +233,11 @@ static PyObject *model_logits(PyObject *object, PyObject *args) {
     for (size_t begin = 0; begin < count; begin += TEXTS_AT_ONCE) {
         const size_t size = count - begin < TEXTS_AT_ONCE ? count - begin : TEXTS_AT_ONCE;
         compress_text texts[TEXTS_AT_ONCE][2];
-        int is_pair[TEXTS_AT_ONCE];
-        for (size_t i = 0; i < size; i++) {
-            is_pair[i] = texts_of(PyTuple_GetItem(rows, (Py_ssize_t)(begin + i)), texts[i]);
-            if (is_pair[i] < 0) goto done;
-            if (is_pair[i] != is_pair[0]) {
-                PyErr_SetString(PyExc_TypeError, "some are texts and some are pairs of texts");
-                goto done;
-            }
-        }
+        if (texts_at(rows, (Py_ssize_t)begin, (Py_ssize_t)size, texts, &are_pairs)) goto done;
         Py_BEGIN_ALLOW_THREADS
         for (size_t i = 0; i < size; i++)
             ((char *)truncated.buf)[begin + i] = (char)compress_classify(
-                model, texts[i][0], is_pair[i] ? &texts[i][1] : NULL, (float *)logits.buf + (begin + i) * labels);
+                model, texts[i][0], are_pairs ? &texts[i][1] : NULL, (float *)logits.buf + (begin + i) * labels);
         Py_END_ALLOW_THREADS
     }
     result = Py_NewRef(Py_None);
@@ -184,17 +287,7 @@ static PyObject *model_ids(PyObject *object, PyObject *text) {
 
 static PyObject *labels_get(PyObject *object, void *unused) {
     (void)unused;
-    const compress_model *model = ((model_object *)object)->model;
-    PyObject *labels = PyTuple_New((Py_ssize_t)compress_label_count(model));
-    for (size_t i = 0; labels && i < compress_label_count(model); i++) {
-        const compress_text label = compress_label(model, i);
-        PyObject *name = PyUnicode_DecodeUTF8(label.bytes, (Py_ssize_t)label.size, "replace");
-        if (!name || PyTuple_SetItem(labels, (Py_ssize_t)i, name)) {
-            Py_DECREF(labels);
-            return NULL;
-        }
-    }
-    return labels;
+    return Py_NewRef(((model_object *)object)->labels);
 }
 
 static PyObject *max_length_get(PyObject *object, void *unused) {
@@ -208,8 +301,8 @@ static PyObject *instructions_get(PyObject *object, void *unused) {
 }
 
 static PyMethodDef model_methods[] = {
-    {"best", model_best, METH_O,
-     "best(text): the number of the likeliest label of a text or a pair, its probability, and whether it was cut."},
+    {"predict", (PyCFunction)(void (*)(void))model_predict, METH_FASTCALL,
+     "predict(texts, thresholds, probabilities): the prediction of a text or a pair, or those of a list of either."},
     {"logits", model_logits, METH_VARARGS,
      "logits(texts, logits, truncated): write the logits of texts or pairs, float32 [N, C], and which were cut, [N]."},
     {"logits_of_ids", model_logits_of_ids, METH_VARARGS,

@@ -196,6 +196,9 @@ def test_it_is_what_predicts(tmp_path: Path, caplog: pytest.LogCaptureFixture, m
         assert model.predict(TEXTS[0]) == model.predict([TEXTS[0]])[0] == model.predict([Example(TEXTS[0])])[0]
         pair = ("a film", "a plot")
         assert model.predict(pair) == model.predict([pair])[0]
+        every = [[one["probabilities"] for one in by.predict(TEXTS, probabilities=True)] for by in (model, graph)]
+        for one, other in zip(*every, strict=True):
+            assert one == pytest.approx(other, abs=2e-4) and [*one] == [*model.labels]
         np.testing.assert_allclose(model.predict_proba(TEXTS), graph.predict_proba(TEXTS), atol=1e-4)
         for wrong in ("\ud800", [3], ["a", "\ud800"], ["a", ("a", "b")], [("a", "b", "c")]):
             with pytest.raises(CompressError):
@@ -250,9 +253,11 @@ def test_tokenizers_that_it_does_not_have_are_refused() -> None:
 def test_threads_share_a_model() -> None:
     model = NativeRunner(onnx_directory("cnn").path).core
     texts = [f"{text} {number}" for number, text in enumerate(TEXTS[:6] * 40)]
-    expected = [model.best(text) for text in texts]
+    expected = [model.predict(text, None, True) for text in texts]
     with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(lambda _: [model.best(text) for text in texts], range(32))) == [expected] * 32
+        assert (
+            list(pool.map(lambda _: [model.predict(text, None, True) for text in texts], range(32))) == [expected] * 32
+        )
 
 
 def test_a_damaged_container_is_refused(tmp_path: Path) -> None:
@@ -303,9 +308,9 @@ def test_logits_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 def test_a_container_that_others_may_change_is_copied() -> None:
     content = bytearray((onnx_directory("cnn").path / NATIVE_NAME).read_bytes())
     model = core.Model(content)
-    expected = model.best("a good film")
+    expected = model.predict("a good film", None, True)
     content[64:] = bytes(len(content) - 64)
-    assert model.best("a good film") == expected
+    assert model.predict("a good film", None, True) == expected
 
 
 def test_int8_of_the_last_layer_is_left_to_the_graph(tmp_path: Path) -> None:

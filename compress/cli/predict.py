@@ -1,0 +1,107 @@
+"""compress predict, which the light installation has: its options are declared here, and need no pydantic."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+
+from compress.cli import Command, values
+from compress.cli.printing import say, set_up_messages
+from compress.data import batched, open_text
+from compress.data.formats.text_files import FORMATS
+from compress.errors import CompressError, refuse
+from compress.files import text_limit_bytes, too_long
+from compress.inference.predict import CHUNK_ROWS, answers, load
+from compress.models.compute import MOST_THREADS, Compute
+
+BLOCK_BYTES = 2**16
+_COLUMNS = ("text_column", "text_pair_column", "label_column", "format")
+
+
+@click.command(cls=Command)
+@click.argument("texts", nargs=-1, metavar="[TEXT]... | -")
+@click.option("--model", required=True, metavar="DIR", help="Any model directory, torch or ONNX.")
+@click.option("--data", metavar="FILE", help="Texts to classify, instead of TEXT.")
+@click.option("--probabilities", is_flag=True, help="Print the probabilities of all labels of a classifier.")
+@click.option("--label-column", metavar="NAME", help="Column of the label or score.")
+@click.option("--text-column", metavar="NAME", help="Column of the text; from 0 without a header; or data.text.")
+@click.option("--text-pair-column", metavar="NAME", help="Column of the second text of a pair.")
+@click.option(
+    "--format", type=click.Choice([*FORMATS]), metavar="FORMAT", help="csv, tsv, tsv-unquoted, jsonl, text, ..."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where to compute; auto is cuda where there is one.",
+)
+@click.option(
+    "--threads",
+    type=values.Whole(0, MOST_THREADS),
+    default=0,
+    show_default=True,
+    help="CPU threads; 0 is one for each core that no other program keeps busy.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print more.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+def command(
+    texts: tuple[str, ...], model: str, data: str | None, probabilities: bool, verbose: bool, quiet: bool, **given: Any
+) -> None:
+    """Classify texts, one JSON line each; - reads them from standard input, one a line.
+
+    A line holds the label and its probability, or the score of a regression. Of a model that was calibrated with
+    --accept-at it also says whether the prediction is accepted. A tagger of words reads a text as words
+    with spaces between them, and a line holds the words, their tags and probabilities. A text that is longer than the
+    model reads is answered by a part of it, and its line says so: "truncated": true. There is a line for every row, in
+    order: an empty text is a text.
+    """
+    set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+    columns = {name: value for name in _COLUMNS if (value := given[name]) is not None}
+    flags = [f"--{name.replace('_', '-')}" for name in columns if data is None]
+    broken = next((one for one in texts if one != one.encode(errors="ignore").decode()), None)
+    refuse(
+        *((True, f"{flag} changes nothing without --data FILE; add it, or leave {flag} out") for flag in flags),
+        ((data is None) == (not texts), "predict needs either TEXT arguments or --data FILE"),
+        (len(texts) > 1 and "-" in texts, "- stands for all lines of standard input; give it alone"),
+        (broken is not None, f"the text {broken!r} is not UTF-8; convert it, or give it in a file with --data"),
+    )
+    source = None if data is None else open_text(data, role="data", keep_empty=True, **columns)
+    chunks: Iterable[list[Any]] = batched(source.texts(), CHUNK_ROWS) if source is not None else [[*texts]]
+    if texts == ("-",):
+        chunks = _standard_input()
+    opened = load(model, compute=Compute(given["device"], given["threads"]))
+    for found in answers(opened, chunks, source, probabilities=probabilities):
+        # The last value of each is a text, and within a text a quotation mark has a backslash before it.
+        say(json.dumps(found, ensure_ascii=False)[1:-1].replace('"}, {"', '"}\n{"'))
+        sys.stdout.flush()
+
+
+def _standard_input() -> Iterator[list[str]]:
+    """Yield the lines that have come so far, as soon as there is one."""
+    rest, number, longest = b"", 0, text_limit_bytes()
+    stream: Any = sys.stdin.buffer
+    while block := stream.read1(BLOCK_BYTES):
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > longest:
+            raise too_long(f"line {number + len(lines) + 1:,} of standard input", longest)
+        if lines:
+            yield _decoded(lines, number)
+            number += len(lines)
+    if rest:
+        yield _decoded([rest], number)
+
+
+def _decoded(lines: list[bytes], before: int) -> list[str]:
+    if not before:
+        lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+    found = list[str]()
+    try:
+        for line in lines:
+            found.append(line.decode().rstrip("\r"))
+    except UnicodeDecodeError:
+        raise CompressError(f"line {before + len(found) + 1:,} of standard input is not UTF-8; convert it") from None
+    return found
