@@ -189,6 +189,39 @@ def few_rows_table() -> str:
     return _with_note(table([*headings, "gain, points"], rows, left=2), note)
 
 
+def room_table() -> str:
+    """Return of each way its points to the teacher by set, its distance to the best baseline, and its time a text."""
+    every = _lines("room")
+    found = [line for line in every if line["study"] == "room"]
+    speeds = {(line["way"], line["learns_from"]): line for line in every if line["study"] != "room"}
+    sets = {"sst": "SST", "cr": "CR", "yelp": "Yelp"}
+    rows = []
+    for line in sorted(found, key=lambda line: -line["validation"]):
+        timed = speeds.get((line["way"], line["learns_from"]))
+        time = [f"{timed['median_us']:.1f}", times(timed["faster_than_teacher"]["value"])] if timed else ["–", "–"]
+        judged = [_points(line["sets"][name]["to_teacher"]) for name in sets]
+        pool = f"{line['pool_rows']:,} sentences" if line["pool_rows"] else "no pool"
+        about = [line["way"], f"{line['learns_from']}, {pool}", line["seed"], f"{line['validation']:.1%}"]
+        rows.append([*about, *judged, *time])
+    head = found[0]
+    teacher = ", ".join(
+        f"{head['sets'][name]['teacher']:.1%} of {head['sets'][name]['rows']:,} rows of {shown}"
+        for name, shown in sets.items()
+    )
+    note = f"The teacher has {teacher}; 95% intervals of paired differences; on {head['host']['cpu']}"
+    if speeds:
+        timed = next(iter(speeds.values()))
+        note += f"; times are CPU time of one thread, one text at a time, in {timed['rounds']} interleaved rounds"
+    headings = [
+        "way",
+        "labels of",
+        "seed",
+        "validation",
+        *(f"{shown}: points to the teacher" for shown in sets.values()),
+    ]
+    return _with_note(table([*headings, "µs a text", "times the teacher's speed"], rows, left=2), f"{note}.")
+
+
 def batch_parts_table() -> str:
     found = _lines("batch-parts")
     tokens = ("tokens_per_row", "padded_tokens_per_row", "padded_tokens_per_row_in_parts", "parts_per_batch")
@@ -381,6 +414,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "importance": importance_table,
     "large-pools": large_pools_table,
     "reliability": reliability_table,
+    "room": room_table,
     "searching": searching_table,
     "selection": selection_table,
     "tokenization-speed": tokenization_table,
