@@ -55,7 +55,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const size_t half = (size - at) / 2;
         const compress_text text = {(const char *)data + at, half};
         const compress_text other = {(const char *)data + at + half, size - at - half};
-        float *logits = malloc(sizeof(float) * compress_label_count(model));
+        const size_t answers = compress_is_tagger(model) ? compress_word_count(text) : 1;
+        float *logits = malloc(sizeof(float) * compress_label_count(model) * answers);
         for (int number = 0; kernels_at(number); number++) {
             model->kernels = kernels_at(number);
             compress_classify(model, text, NULL, logits);

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compress.models.manifest import NATIVE_NAME
-from tests.support import REPOSITORY
-from tests.support.tiny import onnx_directory
+from compress.models.networks.cnn.model import CNNForTokenClassification
+from compress.requests.compression import quantize
+from tests.support import REPOSITORY, tiny
 
 SOURCES = REPOSITORY / "compress" / "inference" / "native"
 SECONDS = 5  # a longer run: the driver with more seconds, or libFuzzer (see there)
@@ -34,9 +36,19 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["cnn", "ngram"])
-def test_no_bytes_lead_outside_a_container(driver: Path, kind: str) -> None:
-    container = onnx_directory(kind).path / NATIVE_NAME
+FORMS: dict[str, Any] = {
+    "cnn": lambda: tiny.cnn(),
+    "ngram": lambda: tiny.ngram(),
+    "ngram-siamese": lambda: tiny.ngram(pairs="siamese"),
+    "tagger": lambda: tiny.cnn(CNNForTokenClassification),
+    "cnn-deep-siamese": lambda: tiny.cnn(pairs="siamese", second_filters=20, pooling="max-mean"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_bytes_lead_outside_a_container(driver: Path, form: str, tmp_path: Path) -> None:
+    made = quantize(tiny.write(tmp_path / "torch", FORMS[form]()), tmp_path / "int8")
+    container = made.path / NATIVE_NAME
     done = subprocess.run([driver, container, str(SECONDS)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert int(done.stdout.split()[0]) > 100

@@ -14,7 +14,7 @@ from typing import Any
 
 from compress.arrays import np
 from compress.data.examples import Example
-from compress.data.tokenization import check_one_kind
+from compress.data.tokenization import check_one_kind, word_counts
 from compress.data.truncation import count_rows
 from compress.errors import CompressError, Unavailable, refuse
 from compress.files import regular_file
@@ -65,27 +65,31 @@ class NativeRunner:
                 raise CompressError(f"{path}: {error}; export the model again") from None
         self.max_length: int = self.core.max_length
         self.labels: tuple[str, ...] = self.core.labels
+        self.by_word: bool = self.core.is_tagger
 
-    def read(self, texts: Sequence[str | tuple[str, str]]) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, texts: Sequence[str | tuple[str, str]], answers: int = -1) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits ``[N, C]`` float32 of texts or pairs, and which of them were cut, bool ``[N]``.
+
+        Of a tagger they are ``[answers, C]``, those of all words, and NaN of a word that has none.
 
         Raises:
             TypeError: one is neither, or they are mixed.
         """
-        logits = np.empty((len(texts), len(self.labels)), np.float32)
+        logits = np.empty((len(texts) if answers < 0 else answers, len(self.labels)), np.float32)
         truncated = np.empty(len(texts), np.bool_)
         self.core.logits(texts, logits, truncated)
-        refuse((not np.isfinite(logits).all(), NOT_FINITE))
+        refuse((not (np.isfinite(logits) | (self.by_word & np.isnan(logits))).all(), NOT_FINITE))
         return logits, truncated
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
-        """Return logits ``[N, C]``; advances by the rows."""
-        check_one_kind(examples)
+        """Return logits ``[N, C]``, of a tagger those of all words; advances by the rows."""
+        check_one_kind(examples, by_word=self.by_word)
         found = [np.empty((0, len(self.labels)), np.float32)]
         for begin in range(0, len(examples), _ROWS):
             some = examples[begin : begin + _ROWS]
             logits, truncated = self.read(
-                [one.text if one.text_pair is None else (one.text, one.text_pair) for one in some]
+                [one.text if one.text_pair is None else (one.text, one.text_pair) for one in some],
+                sum(word_counts(some)) if self.by_word else -1,
             )
             count_rows(self.max_length, some, frozenset(truncated.nonzero()[0].tolist()))
             found.append(logits)
@@ -93,8 +97,8 @@ class NativeRunner:
         return np.concatenate(found)
 
     def logits_of_ids(self, ids: np.ndarray) -> np.ndarray:
-        """Return the logits ``[C]`` of token ids ``[T]``."""
-        logits = np.empty(len(self.labels), np.float32)
+        """Return the logits ``[C]`` of token ids ``[T]``; of a tagger ``[T, C]``."""
+        logits = np.empty((*[len(ids)] * self.by_word, len(self.labels)), np.float32)
         self.core.logits_of_ids(ids.astype(np.int32), logits)
         return logits
 

@@ -29,6 +29,9 @@ typedef struct {
     /* sums[d] = the sum over s of x[s] * weights[s / 2][d][s % 2]; x has an even number of values. Larger sums wrap. */
     void (*product_int16)(const int16_t *x, size_t pairs, const int16_t *weights, size_t outputs, int32_t *sums);
 
+    /* rounded[s] = 255 * x[s] / largest, for the largest of x, which are 0 or more; returns it. */
+    float (*round_int16)(const int16_t *x, size_t count, int16_t *rounded);
+
     /* sums[d] = the sum over s of x[s] * weights[d][s], for a count that is a multiple of 16. */
     void (*dots)(const float *x, size_t count, const float *weights, size_t outputs, float *sums);
 } kernels;

@@ -113,6 +113,17 @@ TARGET static void KERNEL(product_int16)(const int16_t *x, size_t pairs, const i
 }
 #endif
 
+/* In the order of the graph: x times the reciprocal of the largest, divided by the step, to the nearest even number. */
+TARGET static float KERNEL(round_int16)(const int16_t *x, size_t count, int16_t *rounded) {
+    const float magic = 12582912, step = 1.0f / 255; /* 1.5 * 2^23: sums with it are whole */
+    int16_t largest = 0;
+    for (size_t s = 0; s < count; s++) largest = x[s] > largest ? x[s] : largest;
+    const float factor = largest ? 1.0f / (float)largest : 0;
+    for (size_t s = 0; s < count; s++)
+        rounded[s] = (int16_t)((float)x[s] * factor / step + magic - magic);
+    return largest;
+}
+
 TARGET static void KERNEL(dots)(const float *x, size_t count, const float *weights, size_t outputs, float *sums) {
     for (size_t d = 0; d < outputs; d++) {
         float lanes[16] = {0};
@@ -125,7 +136,7 @@ TARGET static void KERNEL(dots)(const float *x, size_t count, const float *weigh
 }
 
 static const kernels KERNEL(set) = {
-    INSTRUCTIONS,           KERNEL(add_int8),      KERNEL(add_float),    KERNEL(windows_int8),
-    KERNEL(windows_float), KERNEL(product_float), KERNEL(product_int16),
+    INSTRUCTIONS,           KERNEL(add_int8),      KERNEL(add_float),     KERNEL(windows_int8),
+    KERNEL(windows_float), KERNEL(product_float), KERNEL(product_int16), KERNEL(round_int16),
     KERNEL(dots),
 };

@@ -48,7 +48,8 @@ static int are_ends(const uint32_t *ends, size_t count, size_t size) {
 
 static const char *fault_of_numbers(const numbers *n) {
     if (n->network != NGRAM && n->network != CNN) return "its network is unknown";
-    if (n->is_int8 > 1 || n->truncates_left > 1) return "a switch is neither 0 nor 1";
+    if (n->is_int8 > 1 || n->truncates_left > 1 || n->is_tagger > 1 || n->is_siamese > 1)
+        return "a switch is neither 0 nor 1";
     for (size_t i = 0; i < sizeof n->unused / sizeof *n->unused; i++)
         if (n->unused[i]) return "it is of a later version";
     if (!n->labels || n->labels > COMPRESS_MOST_LABELS) return "its number of labels is out of range";
@@ -64,12 +65,19 @@ static const char *fault_of_numbers(const numbers *n) {
         return "the size of its table is out of range";
     if (!n->features || n->features > MOST_FEATURES || !n->dense || n->dense > MOST_DENSE)
         return "the size of its dense layer is out of range";
-    if (n->dense % 16 || (n->network == NGRAM && n->features % 16)) return "its layers are no multiples of 16 wide";
+    if (n->is_tagger && (n->is_siamese || n->network != CNN || n->pooling != MAXIMUM)) 
+        return "no tagger has its layers";
+    for (int i = 0; i < 3; i++)
+        if (n->around[i] > 16) return "it has too many special tokens";
+    if (n->dense % 16 || n->second_filters % 16 || (n->network == NGRAM && n->table_columns % 16))
+        return "its layers are no multiples of 16 wide";
+    const uint64_t texts = n->is_siamese ? 4 : 1;
     if (n->network == NGRAM) {
         if (n->pooling != MEAN && n->pooling != SUM) return "its pooling is unknown";
         if (!n->longest || n->longest > MOST_GRAM || !n->buckets || n->buckets > 1u << 24)
             return "longest or buckets is out of range";
-        if (n->features != n->table_columns) return "features are not the table's columns";
+        if (n->second_filters || n->second_width) return "a bag of n-grams has no second layer";
+        if (n->features != texts * n->table_columns) return "features are not the table's columns";
         if (n->table_rows < (uint64_t)(n->longest - 1) * n->buckets) return "its table has too few rows";
         return NULL;
     }
@@ -83,13 +91,20 @@ static const char *fault_of_numbers(const numbers *n) {
         columns += (uint64_t)n->widths[i] * n->filters;
     }
     if (columns != n->table_columns) return "its table has not the columns of its windows";
-    uint64_t features = (uint64_t)n->width_count * n->filters * (n->pooling == MAXIMUM_AND_MEAN ? 2 : 1);
+    const uint64_t windows = (uint64_t)n->width_count * n->filters;
+    if (n->second_filters ? !n->second_width || n->second_width > MOST_WIDTH || windows > MOST_FEATURES ||
+                                n->second_width * windows > MOST_FEATURES || n->second_filters > MOST_DENSE
+                          : n->second_width)
+        return "the size of its second layer is out of range";
+    const uint64_t state = n->second_filters ? n->second_filters : windows;
+    const uint64_t features = texts * state * (n->pooling == MAXIMUM_AND_MEAN ? 2 : 1);
     return features == n->features ? NULL : "features are not those of its windows";
 }
 
 static const char *fault_of_sizes(const compress_model *m) {
     const numbers *n = &m->n;
     const int pairs = m->sections[DENSE_SCALE].size > 0;
+    const uint64_t places = (uint64_t)n->second_width * n->width_count * n->filters;
     const uint64_t specials =
         (uint64_t)n->special[0] + n->special[1] + n->special[2] + n->special[3] + n->special[4];
     const struct {
@@ -106,13 +121,16 @@ static const char *fault_of_sizes(const compress_model *m) {
         {DENSE_BIAS, 4ull * n->dense},
         {CLASSIFIER_WEIGHT, 4ull * n->labels * n->dense},
         {CLASSIFIER_BIAS, 4ull * n->labels},
+        {SECOND_WEIGHT, (n->is_int8 ? 4 * ((places + 1) / 2) : 4 * places) * n->second_filters},
+        {SECOND_SCALE, n->is_int8 ? 4ull * n->second_filters : 0},
+        {SECOND_BIAS, 4ull * n->second_filters},
         {TRIE_IDS, m->sections[TRIE].size / sizeof(trie_cell) * 4},
         {ADDED_IDS, m->sections[ADDED_ENDS].size},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (m->sections[wanted[i].name].size != wanted[i].size)
             return "a section has another size than its numbers say";
-    if (pairs && (!n->is_int8 || n->network != CNN || n->pooling != MAXIMUM))
+    if (pairs && (!n->is_int8 || n->network != CNN || n->pooling != MAXIMUM || n->is_siamese || n->second_filters))
         return "its dense layer is of integers and its state is not";
     if (m->sections[TRIE].size % sizeof(trie_cell) || m->sections[ADDED_ENDS].size % 4 ||
         m->sections[CHARACTERS].size % (4u << PAGE_BITS))
@@ -171,17 +189,17 @@ static const char *fault_of_values(compress_model *m) {
 }
 
 static const char *fault_of(compress_model *m, const unsigned char *bytes, size_t size) {
-    const size_t begin = HEADER_BYTES + sizeof(numbers) + SECTIONS * sizeof(place);
     header h;
     if ((uintptr_t)bytes % ALIGNMENT) return "it is not aligned to 64 bytes";
-    if (size < begin || size % 8) return "it is cut short";
+    if (size < HEADER_BYTES || size % 8) return "it is cut short";
     memcpy(&h, bytes, sizeof h);
     if (memcmp(h.magic, "COMPRESS", 8)) return "it is no container of compress";
-    if (h.version != FORMAT_VERSION || h.sections != SECTIONS) return "it is of another version; export it again";
-    if (h.size != size) return "it is cut short";
+    if (h.version != FORMAT_VERSION || h.sections > SECTIONS) return "it is of another version; export it again";
+    const size_t begin = HEADER_BYTES + sizeof(numbers) + h.sections * sizeof(place); /* those that follow are empty */
+    if (h.size != size || size < begin) return "it is cut short";
     if (h.checksum != checksum(bytes + HEADER_BYTES, size - HEADER_BYTES)) return "it is damaged";
     memcpy(&m->n, bytes + HEADER_BYTES, sizeof m->n);
-    for (int i = 0; i < SECTIONS; i++) {
+    for (uint32_t i = 0; i < h.sections; i++) {
         place p;
         memcpy(&p, bytes + HEADER_BYTES + sizeof(numbers) + i * sizeof p, sizeof p);
         if (p.offset % ALIGNMENT || p.offset < begin || p.offset > size || p.size > size - p.offset)
@@ -208,6 +226,8 @@ compress_model *compress_open(const void *bytes, size_t size, char *error) {
 void compress_close(compress_model *model) { free(model); }
 
 size_t compress_max_length(const compress_model *model) { return model->n.max_length; }
+
+int compress_is_tagger(const compress_model *model) { return (int)model->n.is_tagger; }
 
 size_t compress_label_count(const compress_model *model) { return model->n.labels; }
 

@@ -41,7 +41,13 @@ typedef struct {
     uint32_t filters;         /* cnn: of each width */
     uint32_t width_count;     /* cnn */
     uint32_t widths[MOST_WIDTHS]; /* cnn, ascending */
-    uint32_t unused[26];
+    uint32_t is_tagger;       /* answers tokens */
+    uint32_t is_siamese;      /* reads both texts of a pair by themselves, and compares their states */
+    uint32_t separator;       /* siamese: the first one ends the first text */
+    uint32_t around[3];       /* siamese: special tokens before, between and after the texts */
+    uint32_t second_filters;  /* cnn: of a second layer; 0 for none */
+    uint32_t second_width;    /* cnn: places of the first layer that a window of the second one has */
+    uint32_t unused[18];
 } numbers;
 
 enum { NUMBERS = 64 };
@@ -69,6 +75,10 @@ enum section {
     DENSE_BIAS,        /* f32 [D] */
     CLASSIFIER_WEIGHT, /* f32 [C, D] */
     CLASSIFIER_BIAS,   /* f32 [C] */
+    SECOND_WEIGHT,     /* f32 [second_width * filters of the first layer = P, second_filters], or, of an int8 model,
+                          i16 [ceil(P / 2), second_filters, 2] */
+    SECOND_SCALE,      /* f32 [second_filters], of an int8 model */
+    SECOND_BIAS,       /* f32 [second_filters] */
     SECTIONS
 };
 
@@ -102,6 +112,10 @@ struct compress_model {
     uint8_t added_begin[32]; /* bit b: an added token begins with byte b */
     const kernels *kernels;
 };
+
+/* compress_ids of one text. Where `starts` is there, of a tagger, it gets for every id the number of the word that begins
+   there, counted from 1, or 0. */
+size_t text_ids(const compress_model *model, compress_text text, int32_t *ids, int32_t *starts, int *truncated);
 
 /* The values of a section, and how many there are. */
 #define VALUES(model, name, type) ((const type *)(model)->sections[name].bytes)

@@ -1,7 +1,7 @@
 /* Text in, logits out: the small networks of compress with their tokenizer, in C11 without dependencies.
 
    A model is one container (model_file.h), in memory or mapped from a file. Nothing is global and a call allocates
-   nothing, so that any number of threads may share a model. A call takes up to 100 KiB of its thread's stack. */
+   nothing, so that any number of threads may share a model. A call takes up to 160 KiB of its thread's stack. */
 
 #ifndef COMPRESS_NATIVE_H
 #define COMPRESS_NATIVE_H
@@ -35,16 +35,21 @@ size_t compress_max_length(const compress_model *model);
 size_t compress_label_count(const compress_model *model);
 compress_text compress_label(const compress_model *model, size_t label);
 
+/* A tagger answers the words of a text, which have spaces between them, and reads no pairs. */
+int compress_is_tagger(const compress_model *model);
+size_t compress_word_count(compress_text text);
+
 /* Writes the token ids of a text, or of a pair where `pair` is not NULL, special tokens included, and returns how many
    there are, at most compress_max_length. `truncated` says whether the text has more. */
 size_t compress_ids(const compress_model *model, compress_text text, const compress_text *pair, int32_t *ids,
                     int *truncated);
 
-/* Writes the logits of token ids, [labels], of which COMPRESS_MOST_TOKENS are read. Ids that the model does not know
-   are read as the unknown token. */
+/* Writes the logits of token ids, [labels], or [count, labels] of a tagger. COMPRESS_MOST_TOKENS are read. Ids that the
+   model does not know are read as the unknown token. */
 void compress_logits(const compress_model *model, const int32_t *ids, size_t count, float *logits);
 
-/* Both: writes the logits of a text, or of a pair, and returns whether it was cut. */
+/* Both: writes the logits of a text, or of a pair, and returns whether it was cut. A tagger writes those of words,
+   [compress_word_count, labels]: NaN for a word that was cut off or has no token, and infinity for what is no number. */
 int compress_classify(const compress_model *model, compress_text text, const compress_text *pair, float *logits);
 
 /* The instructions of its kernels: "avx512-vnni", "avx2", "neon", "wasm-simd" or "plain". */

@@ -35,10 +35,10 @@ static int text_of(PyObject *object, compress_text *text) {
 }
 
 /* Points at a text, or at both of a tuple of two; says whether it is a pair, or -1 with an exception. */
-static int texts_of(PyObject *object, compress_text texts[2]) {
+static int texts_of(const compress_model *model, PyObject *object, compress_text texts[2]) {
     if (!PyTuple_Check(object)) return text_of(object, texts) ? -1 : 0;
-    if (PyTuple_Size(object) != 2) {
-        PyErr_SetString(PyExc_TypeError, "a pair has two texts");
+    if (PyTuple_Size(object) != 2 || compress_is_tagger(model)) {
+        PyErr_SetString(PyExc_TypeError, "a pair has two texts, and a tagger reads no pairs");
         return -1;
     }
     return text_of(PyTuple_GetItem(object, 0), texts) || text_of(PyTuple_GetItem(object, 1), texts + 1) ? -1 : 1;
@@ -157,9 +157,10 @@ static PyObject *prediction(const model_object *self, const float *logits, int t
 }
 
 /* The texts of a list of texts or pairs, from `begin` on. */
-static int texts_at(PyObject *list, Py_ssize_t begin, Py_ssize_t count, compress_text (*texts)[2], int *are_pairs) {
+static int texts_at(const compress_model *model, PyObject *list, Py_ssize_t begin, Py_ssize_t count,
+                    compress_text (*texts)[2], int *are_pairs) {
     for (Py_ssize_t i = 0; i < count; i++) {
-        const int is_pair = texts_of(PyTuple_GetItem(list, begin + i), texts[i]);
+        const int is_pair = texts_of(model, PyTuple_GetItem(list, begin + i), texts[i]);
         if (is_pair < 0) return -1;
         if (begin + i && is_pair != *are_pairs) {
             PyErr_SetString(PyExc_TypeError, "some are texts and some are pairs of texts");
@@ -180,7 +181,7 @@ static PyObject *predictions(const model_object *self, PyObject *texts, PyObject
         const Py_ssize_t left = PyTuple_Size(rows) - begin, count = left < TEXTS_AT_ONCE ? left : TEXTS_AT_ONCE;
         compress_text some[TEXTS_AT_ONCE][2];
         char truncated[TEXTS_AT_ONCE];
-        if ((failed = texts_at(rows, begin, count, some, &are_pairs))) break;
+        if ((failed = texts_at(self->model, rows, begin, count, some, &are_pairs))) break;
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t i = 0; i < count; i++)
             truncated[i] = (char)compress_classify(self->model, some[i][0], are_pairs ? &some[i][1] : NULL,
@@ -203,12 +204,13 @@ static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize
         PyErr_SetString(PyExc_TypeError, "predict takes texts, thresholds and whether to give all probabilities");
         return NULL;
     }
+    if (compress_is_tagger(self->model)) return PyErr_Format(PyExc_TypeError, "a tagger has an answer for every word");
     const int with_all = args[2] == Py_True;
     if (PyList_Check(args[0])) return predictions(self, args[0], args[1], with_all);
     compress_text texts[2];
     float logits[COMPRESS_MOST_LABELS];
     int truncated;
-    const int is_pair = texts_of(args[0], texts);
+    const int is_pair = texts_of(self->model, args[0], texts);
     if (is_pair < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS
     truncated = compress_classify(self->model, texts[0], is_pair ? texts + 1 : NULL, logits);
@@ -219,6 +221,7 @@ static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize
 static PyObject *model_logits(PyObject *object, PyObject *args) {
     const compress_model *model = ((model_object *)object)->model;
     const size_t labels = compress_label_count(model);
+    const int is_tagger = compress_is_tagger(model);
     PyObject *list, *rows, *result = NULL;
     Py_buffer logits, truncated;
     int are_pairs = 0;
@@ -226,21 +229,28 @@ static PyObject *model_logits(PyObject *object, PyObject *args) {
     rows = PySequence_Tuple(list);
     if (!rows) goto done;
     const size_t count = (size_t)PyTuple_Size(rows);
-    if ((size_t)logits.len != count * labels * sizeof(float) || (size_t)truncated.len != count) {
-        PyErr_SetString(PyExc_ValueError, "logits are float32 [N, C], and truncated is bool [N]");
-        goto done;
-    }
+    const size_t answers = (size_t)logits.len / sizeof(float) / labels; /* that there is room for */
+    size_t answered = 0;
+    if ((size_t)logits.len != answers * labels * sizeof(float) || (size_t)truncated.len != count) goto wrong_sizes;
     for (size_t begin = 0; begin < count; begin += TEXTS_AT_ONCE) {
         const size_t size = count - begin < TEXTS_AT_ONCE ? count - begin : TEXTS_AT_ONCE;
         compress_text texts[TEXTS_AT_ONCE][2];
-        if (texts_at(rows, (Py_ssize_t)begin, (Py_ssize_t)size, texts, &are_pairs)) goto done;
+        size_t first[TEXTS_AT_ONCE]; /* answer of each */
+        if (texts_at(model, rows, (Py_ssize_t)begin, (Py_ssize_t)size, texts, &are_pairs)) goto done;
+        for (size_t i = 0; i < size; i++) {
+            first[i] = answered;
+            answered += is_tagger ? compress_word_count(texts[i][0]) : 1;
+        }
+        if (answered > answers) goto wrong_sizes;
         Py_BEGIN_ALLOW_THREADS
         for (size_t i = 0; i < size; i++)
             ((char *)truncated.buf)[begin + i] = (char)compress_classify(
-                model, texts[i][0], are_pairs ? &texts[i][1] : NULL, (float *)logits.buf + (begin + i) * labels);
+                model, texts[i][0], are_pairs ? &texts[i][1] : NULL, (float *)logits.buf + first[i] * labels);
         Py_END_ALLOW_THREADS
     }
-    result = Py_NewRef(Py_None);
+    if (answered == answers) result = Py_NewRef(Py_None);
+wrong_sizes:
+    if (!result) PyErr_SetString(PyExc_ValueError, "logits are float32 [N, C] (of a tagger [words, C]), truncated bool [N]");
 done:
     Py_XDECREF(rows);
     PyBuffer_Release(&logits);
@@ -253,13 +263,15 @@ static PyObject *model_logits_of_ids(PyObject *object, PyObject *args) {
     Py_buffer ids, logits;
     if (!PyArg_ParseTuple(args, "y*w*", &ids, &logits)) return NULL;
     const int fits = ids.len % (Py_ssize_t)sizeof(int32_t) == 0 && (uintptr_t)ids.buf % sizeof(int32_t) == 0 &&
-                     (size_t)logits.len == compress_label_count(model) * sizeof(float);
+                     (size_t)ids.len <= COMPRESS_MOST_TOKENS * sizeof(int32_t) &&
+                     (size_t)logits.len == compress_label_count(model) * sizeof(float) *
+                                               (compress_is_tagger(model) ? (size_t)ids.len / sizeof(int32_t) : 1);
     if (fits) {
         Py_BEGIN_ALLOW_THREADS
         compress_logits(model, ids.buf, (size_t)ids.len / sizeof(int32_t), logits.buf);
         Py_END_ALLOW_THREADS
     } else {
-        PyErr_SetString(PyExc_ValueError, "ids are int32 [T], and logits float32 [C]");
+        PyErr_SetString(PyExc_ValueError, "ids are int32 [T], and logits float32 [C], or [T, C]");
     }
     PyBuffer_Release(&ids);
     PyBuffer_Release(&logits);
@@ -271,7 +283,7 @@ static PyObject *model_ids(PyObject *object, PyObject *text) {
     compress_text texts[2];
     int32_t ids[COMPRESS_MOST_TOKENS];
     int truncated;
-    const int is_pair = texts_of(text, texts);
+    const int is_pair = texts_of(model, text, texts);
     if (is_pair < 0) return NULL;
     size_t count;
     Py_BEGIN_ALLOW_THREADS
@@ -295,6 +307,11 @@ static PyObject *max_length_get(PyObject *object, void *unused) {
     return PyLong_FromSize_t(compress_max_length(((model_object *)object)->model));
 }
 
+static PyObject *is_tagger_get(PyObject *object, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(compress_is_tagger(((model_object *)object)->model));
+}
+
 static PyObject *instructions_get(PyObject *object, void *unused) {
     (void)unused;
     return PyUnicode_FromString(compress_instructions(((model_object *)object)->model));
@@ -304,9 +321,10 @@ static PyMethodDef model_methods[] = {
     {"predict", (PyCFunction)(void (*)(void))model_predict, METH_FASTCALL,
      "predict(texts, thresholds, probabilities): the prediction of a text or a pair, or those of a list of either."},
     {"logits", model_logits, METH_VARARGS,
-     "logits(texts, logits, truncated): write the logits of texts or pairs, float32 [N, C], and which were cut, [N]."},
+     "logits(texts, logits, truncated): write the logits of texts or pairs, float32 [N, C], and which were cut, [N]. A "
+     "tagger writes those of all words, [W, C]."},
     {"logits_of_ids", model_logits_of_ids, METH_VARARGS,
-     "logits_of_ids(ids, logits): write the logits of token ids, int32 [T], float32 [C]."},
+     "logits_of_ids(ids, logits): write the logits of token ids, int32 [T], float32 [C], or [T, C] of a tagger."},
     {"ids", model_ids, METH_O, "ids(text): the token ids of a text or a pair, and whether it was cut."},
     {NULL, NULL, 0, NULL},
 };
@@ -314,6 +332,7 @@ static PyMethodDef model_methods[] = {
 static PyGetSetDef model_attributes[] = {
     {"labels", labels_get, NULL, "Names of the labels.", NULL},
     {"max_length", max_length_get, NULL, "Tokens that are read of a text.", NULL},
+    {"is_tagger", is_tagger_get, NULL, "Whether it answers words.", NULL},
     {"instructions", instructions_get, NULL, "The instructions of its kernels.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -10,11 +10,12 @@
 
 enum { WORD_CELL = 0, CONTINUATION_CELL = 1, REPLACEMENT = 0xFFFD };
 
-/* Where ids go: the first ones, or the last ones in a ring. */
+/* Where ids go: the first ones, or the last ones in a ring. `words`, where it is there, has the word of each. */
 typedef struct {
     int32_t *ids;
     size_t room, count;
     int keeps_last;
+    int32_t *words, word;
 } id_list;
 
 typedef struct {
@@ -24,10 +25,11 @@ typedef struct {
 } word_buffer;
 
 static void put(id_list *list, int32_t id) {
-    if (list->count < list->room)
-        list->ids[list->count] = id;
-    else if (list->keeps_last && list->room)
-        list->ids[list->count % list->room] = id;
+    if (list->count < list->room || (list->keeps_last && list->room)) {
+        const size_t at = list->count < list->room ? list->count : list->count % list->room;
+        list->ids[at] = id;
+        if (list->words) list->words[at] = list->word;
+    }
     list->count++;
 }
 
@@ -194,17 +196,17 @@ static void reverse(int32_t *ids, size_t count) {
     }
 }
 
-/* Moves the ids that are kept of a list, its first or its last ones, to its beginning. */
-static void cut(id_list *list, size_t kept) {
+/* Moves what is kept of the ids of a list (or of their words), its first or its last ones, to its beginning. */
+static void cut(const id_list *list, int32_t *ids, size_t kept) {
     if (!list->keeps_last || !kept) return;
     const size_t held = list->count < list->room ? list->count : list->room;
     if (list->count > list->room) { /* the oldest is first again */
         const size_t oldest = list->count % list->room;
-        reverse(list->ids, oldest);
-        reverse(list->ids + oldest, held - oldest);
-        reverse(list->ids, held);
+        reverse(ids, oldest);
+        reverse(ids + oldest, held - oldest);
+        reverse(ids, held);
     }
-    memmove(list->ids, list->ids + held - kept, kept * sizeof *list->ids);
+    memmove(ids, ids + held - kept, kept * sizeof *ids);
 }
 
 static size_t put_special(const compress_model *m, int part, int32_t *ids) {
@@ -220,7 +222,8 @@ static size_t pair_ids(const compress_model *m, compress_text text, compress_tex
     const size_t room = m->n.max_length - special[2] - special[3] - special[4];
     int32_t seconds[COMPRESS_MOST_TOKENS];
     const size_t before = put_special(m, 2, ids);
-    id_list first = {ids + before, room, 0, (int)m->n.truncates_left}, second = {seconds, room, 0, first.keeps_last};
+    id_list first = {ids + before, room, 0, (int)m->n.truncates_left, NULL, 0}, second = first;
+    second.ids = seconds;
     read_text(m, text, &first, SIZE_MAX);
     read_text(m, pair, &second, SIZE_MAX);
     size_t one = first.count, other = second.count;
@@ -233,8 +236,8 @@ static size_t pair_ids(const compress_model *m, compress_text text, compress_tex
         else
             one = shorter, other = room - shorter;
     }
-    cut(&first, one);
-    cut(&second, other);
+    cut(&first, first.ids, one);
+    cut(&second, seconds, other);
     size_t count = before + one;
     count += put_special(m, 3, ids + count);
     memcpy(ids + count, seconds, other * sizeof *ids);
@@ -242,22 +245,50 @@ static size_t pair_ids(const compress_model *m, compress_text text, compress_tex
     return count + put_special(m, 4, ids + count);
 }
 
+/* Words are read one by one, as the library reads lists of them: what follows a space is never a part of what is before. */
+static void read_words(const compress_model *m, compress_text text, id_list *list, size_t enough) {
+    const char *end = text.bytes + text.size;
+    for (const char *at = text.bytes, *next; at < end && list->count <= enough && list->word < INT32_MAX; at = next) {
+        next = memchr(at, ' ', (size_t)(end - at));
+        if (!next) next = end;
+        if (next > at) {
+            list->word++;
+            read_text(m, (compress_text){at, (size_t)(next - at)}, list, enough);
+        }
+        if (next < end) next++;
+    }
+}
+
+size_t compress_word_count(compress_text text) {
+    size_t count = 0;
+    for (size_t i = 0; i < text.size; i++) count += text.bytes[i] != ' ' && (!i || text.bytes[i - 1] == ' ');
+    return count;
+}
+
+size_t text_ids(const compress_model *m, compress_text text, int32_t *ids, int32_t *starts, int *truncated) {
+    const size_t room = m->n.max_length - m->n.special[0] - m->n.special[1], before = put_special(m, 0, ids);
+    id_list list = {ids + before, room, 0, (int)m->n.truncates_left, starts ? starts + before : NULL, 0};
+    (m->n.is_tagger ? read_words : read_text)(m, text, &list, list.keeps_last ? SIZE_MAX : room);
+    *truncated = list.count > room;
+    const size_t kept = *truncated ? room : list.count, end = before + kept;
+    cut(&list, list.ids, kept);
+    size_t count = end + put_special(m, 1, ids + end);
+    if (!count) ids[count++] = (int32_t)m->n.unknown_id;
+    if (starts) {
+        cut(&list, list.words, kept);
+        memset(starts, 0, before * sizeof *starts);
+        memset(starts + end, 0, (count - end) * sizeof *starts);
+        for (size_t i = end; i-- > before + 1;) /* from the end: the token before still has its word */
+            if (starts[i] == starts[i - 1]) starts[i] = 0;
+    }
+    return count;
+}
+
 size_t compress_ids(const compress_model *m, compress_text text, const compress_text *pair, int32_t *ids,
                     int *truncated) {
-    size_t count;
-    if (pair) {
-        count = pair_ids(m, text, *pair, ids, truncated);
-    } else {
-        const size_t room = m->n.max_length - m->n.special[0] - m->n.special[1];
-        const size_t before = put_special(m, 0, ids);
-        id_list list = {ids + before, room, 0, (int)m->n.truncates_left};
-        read_text(m, text, &list, list.keeps_last ? SIZE_MAX : room);
-        *truncated = list.count > room;
-        const size_t kept = *truncated ? room : list.count;
-        cut(&list, kept);
-        count = before + kept;
-        count += put_special(m, 1, ids + count);
-    }
-    if (!count) ids[count++] = (int32_t)m->n.unknown_id;
-    return count;
+    if (!pair || m->n.is_tagger) return text_ids(m, text, ids, NULL, truncated);
+    const size_t count = pair_ids(m, text, *pair, ids, truncated);
+    if (count) return count;
+    ids[0] = (int32_t)m->n.unknown_id;
+    return 1;
 }

@@ -27,7 +27,7 @@ from compress.models.graph_files import graph_file
 from compress.models.loading import read_config
 from compress.models.manifest import NATIVE_NAME
 from compress.models.networks import NATIVE, TYPE, part
-from compress.models.networks.small_graph import NETWORK, POOLING
+from compress.models.networks.small_graph import NETWORK, POOLING, in_pairs
 from compress.tasks import labels_of, of_config
 
 FORMAT_VERSION, HEADER_BYTES, ALIGNMENT, CHECKSUM_FACTOR = 1, 64, 64, 0x9E3779B97F4A7C14
@@ -36,12 +36,13 @@ NUMBERS = {
     **dict.fromkeys(("network", "is_int8", "labels", "max_length", "truncates_left", "tokenizer_size"), 1),
     **{"unknown_id": 1, "word_characters": 1, "special": 5, "table_rows": 1, "table_columns": 1, "features": 1},
     **{"dense": 1, "pooling": 1, "longest": 1, "buckets": 1, "factors": 8, "filters": 1, "width_count": 1},
-    **{"widths": 8, "unused": 26},
+    **{"widths": 8, "is_tagger": 1, "is_siamese": 1, "separator": 1, "around": 3, "second_filters": 1},
+    **{"second_width": 1, "unused": 18},
 }
 SECTIONS = (
     *("label_ends", "label_names", "character_pages", "characters", "character_bytes", "trie", "trie_ids"),
     *("added_ends", "added_bytes", "added_ids", "special_ids", "remap", "table", "dense_weight", "dense_scale"),
-    *("dense_bias", "classifier_weight", "classifier_bias"),
+    *("dense_bias", "classifier_weight", "classifier_bias", "second_weight", "second_scale", "second_bias"),
 )
 REMOVED, STARTER, WORD, ALONE, SPACE, MARKED = range(6)
 _CODE_POINTS, _PAGE, _SURROGATES = 0x110000, 128, range(0xD800, 0xE000)
@@ -73,9 +74,11 @@ def write_native(directory: Path) -> dict[str, str]:
 def _difference(directory: Path, tokens: int) -> float:
     """Return the largest difference of logits between the container and the graph of a directory, over random ids."""
     native, graph = NativeRunner(directory), open_runtime(directory, threads=1)
+    end = native.core.ids("")[0][-1]  # of a text: where a siamese network divides a pair
     generator, worst = np.random.default_rng(0), 0.0
     for length in _CHECKED_LENGTHS:
         ids = generator.integers(tokens, size=(1, length))
+        ids[0, length // 2] = end
         expected = graph({"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
         difference = float(np.abs(native.logits_of_ids(ids[0]) - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
@@ -95,15 +98,18 @@ def container(directory: Path) -> bytes:
     name = str(config.get("model_type", "")).removeprefix(TYPE)
     if name not in NATIVE:
         raise Unavailable(f"native kernels are there for {' and '.join(NATIVE)}, as 'compress export' writes them")
-    if config["pairs"] != "joined" or of_config(config).by_word:
-        raise Unavailable("its form, siamese or a tagger, has no native kernels")
     network = part(name, "native")
     stored = {one.name: numpy_helper.to_array(one) for one in graph.graph.initializer}
     is_int8 = f"{network.TABLE}.int8" in stored
     weights = stored | ({network.TABLE: stored[f"{network.TABLE}.int8"]} if is_int8 else {})
     if not {network.TABLE, "dense.weight", "classifier.weight"} <= weights.keys():
         raise Unavailable("its weights are quantized in a way that has no native kernels")
-    numbers, arrays = network.layout(config, weights)
+    is_siamese = config["pairs"] == "siamese"
+    if is_siamese:  # states are those of the graph before it scales them
+        scales = weights["scales"]
+        factors = np.concatenate([scales, scales, scales**2, scales])
+        weights["dense.weight"] = weights["dense.weight"] * factors[:, None]
+    numbers, arrays = network.layout(config, weights, is_int8)
     tokenizer = PlainTokenizer.read(directory, segments=False)
     definition = json.loads(tokenizer.backend_tokenizer.to_str())
     unknown = definition["model"]["vocab"].get(definition["model"]["unk_token"])
@@ -114,6 +120,7 @@ def container(directory: Path) -> bytes:
     classifier, bias = _classifier(graph.graph, weights)
     wide = -arrays["dense"].shape[1] % 16  # columns of zeros, up to a multiple of 16
     dense = np.pad(arrays["dense"], ((0, 0), (0, wide)))
+    integers = is_int8 and numbers["pooling"] == POOLING["max"] and not is_siamese and "second_weight" not in arrays
     table = np.ascontiguousarray(arrays["table"])
     sections = {
         **_joined("label", "names", labels),
@@ -121,10 +128,11 @@ def container(directory: Path) -> bytes:
         "special_ids": np.array(sum(special, []), np.uint32),
         "remap": arrays["remap"].astype(np.uint32),
         "table": table,
-        **_dense_sections(dense, numbers, is_int8=is_int8),
+        **_dense_sections(dense, numbers, integers=integers),
         "dense_bias": np.pad(weights["dense.bias"], (0, wide)),
         "classifier_weight": np.pad(classifier.T, ((0, 0), (0, wide))).astype(np.float32),
         "classifier_bias": bias.astype(np.float32),
+        **{name: arrays[name] for name in ("second_weight", "second_scale", "second_bias") if name in arrays},
     }
     numbers |= {
         "network": network.NETWORK,
@@ -141,12 +149,16 @@ def container(directory: Path) -> bytes:
         "features": len(dense),
         "dense": dense.shape[1],
         "width_count": len(numbers.get("widths", ())),
+        "is_tagger": of_config(config).by_word,
+        "is_siamese": is_siamese,
+        "separator": config["separator_token_id"],
+        "around": config["special_tokens"],
     }
     return packed(numbers, sections)
 
 
 def packed(numbers: Mapping[str, Any], sections: Mapping[str, np.ndarray]) -> bytes:
-    """Return a container of its numbers and sections (``model_file.h``)."""
+    """Return a container of its numbers and sections (``model_file.h``); those that are not given are empty."""
     values: list[int] = []
     for name, count in NUMBERS.items():
         given = [*map(int, np.atleast_1d(numbers.get(name, 0)))]
@@ -157,7 +169,7 @@ def packed(numbers: Mapping[str, Any], sections: Mapping[str, np.ndarray]) -> by
     places, contents = list[int](), bytearray()
     for name in SECTIONS:
         contents += bytes(-(begin + len(contents)) % ALIGNMENT)
-        content = np.ascontiguousarray(sections[name]).tobytes()
+        content = np.ascontiguousarray(sections.get(name, ())).tobytes()
         places += [begin + len(contents), len(content)]
         contents += content
     contents += bytes(-(begin + len(contents)) % ALIGNMENT)
@@ -325,16 +337,14 @@ def _classifier(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> tu
     return weight, bias
 
 
-def _dense_sections(weight: np.ndarray, numbers: Mapping[str, Any], *, is_int8: bool) -> dict[str, np.ndarray]:
+def _dense_sections(weight: np.ndarray, numbers: Mapping[str, Any], *, integers: bool) -> dict[str, np.ndarray]:
     """Return the weights ``[S, D]`` of a layer: as int16 where it reads maxima of sums of int8, else as float32.
 
     Each output has a scale, as large as it may be: no sum leaves int32, and no weight int16.
     """
-    if not is_int8 or numbers["pooling"] != POOLING["max"]:
-        return {"dense_weight": weight.astype(np.float32), "dense_scale": np.zeros(0, np.float32)}
+    if not integers:
+        return {"dense_weight": weight.astype(np.float32)}
     most = _LARGEST_INT8 * max(numbers["widths"])
     sums, largest = (np.maximum(values, 1e-30) for values in (np.abs(weight).sum(axis=0), np.abs(weight).max(axis=0)))
     factors = np.minimum((_LARGEST_SUM / most - len(weight)) / sums, _LARGEST_INT16 / largest)
-    integers = np.rint(np.pad(weight * factors, ((0, len(weight) % 2), (0, 0)))).astype(np.int16)
-    pairs = integers.reshape(-1, 2, integers.shape[1]).swapaxes(1, 2)
-    return {"dense_weight": pairs, "dense_scale": (1 / factors).astype(np.float32)}
+    return {"dense_weight": in_pairs(np.rint(weight * factors)), "dense_scale": (1 / factors).astype(np.float32)}

@@ -108,6 +108,12 @@ def undo_scales(model: SmallModel, scales: np.ndarray, weights: dict[str, np.nda
         weights["dense.weight"] = (array(model.dense.weight.T) * scales[:, None]).astype(np.float32)
 
 
+def in_pairs(weights: np.ndarray) -> np.ndarray:
+    """Return whole weights ``[S, D]`` as the native library multiplies int16: ``[ceil(S / 2), D, 2]``."""
+    padded = np.pad(weights, ((0, len(weights) % 2), (0, 0))).astype(np.int16)
+    return padded.reshape(-1, 2, weights.shape[1]).swapaxes(1, 2)
+
+
 def array(tensor: Tensor) -> np.ndarray:
     return np.asarray(tensor.detach().cpu())
 

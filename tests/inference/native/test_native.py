@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import unicodedata
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -30,6 +31,7 @@ from compress.inference.predict import load
 from compress.inference.runners import LoadedModel
 from compress.models.manifest import NATIVE_NAME
 from compress.models.model_dir import Model
+from compress.models.networks.cnn.model import CNNForTokenClassification
 from compress.requests.compression import calibrate, export, quantize
 from tests.support import tiny
 from tests.support.tiny import examples, onnx_directory
@@ -63,8 +65,8 @@ def tokenizer(side: str = "right", max_length: int = 40, **settings: Any) -> Pla
     return PlainTokenizer(backend, ("input_ids", "attention_mask"), max_length, side, 0, 1)
 
 
-def model_of(tokens: PlainTokenizer) -> Any:
-    """Return the library's model of a tokenizer and the smallest network."""
+def model_of(tokens: PlainTokenizer, other: Mapping[str, Any] = {}, layers: Mapping[str, np.ndarray] = {}) -> Any:
+    """Return the library's model of a tokenizer and the smallest network, or one of other numbers and layers."""
     definition, size = json.loads(tokens.backend_tokenizer.to_str()), tokens.backend_tokenizer.get_vocab_size()
     special = write.special_ids(tokens)
     rows = np.zeros((1, 16), np.float32)
@@ -75,7 +77,6 @@ def model_of(tokens: PlainTokenizer) -> Any:
         "remap": np.zeros(size, np.uint32),
         "table": rows,
         "dense_weight": np.zeros((16, 16), np.float32),
-        "dense_scale": rows[0, :0],
         "dense_bias": rows[0],
         "classifier_weight": np.zeros((2, 16), np.float32),
         "classifier_bias": np.zeros(2, np.float32),
@@ -86,7 +87,7 @@ def model_of(tokens: PlainTokenizer) -> Any:
         **{"special": [len(ids) for ids in special], "table_rows": 1, "table_columns": 16, "features": 16},
         **{"dense": 16, "pooling": 1, "longest": 1, "buckets": 1},
     }
-    return core.Model(packed(numbers, sections))
+    return core.Model(packed({**numbers, **other}, {**sections, **layers}))
 
 
 def fuzz(random: Random, pieces: int) -> str:
@@ -150,6 +151,30 @@ def test_long_texts_and_pairs_are_cut_as_the_tokenizer_does(side: str, length: i
         assert model.ids((text, pair)) == (rows["input_ids"][0].tolist(), bool(rows.truncated))
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_words_have_the_logits_of_their_first_tokens(side: str) -> None:
+    tokens, random = tokenizer(side, 12), Random(2)
+    size = tokens.backend_tokenizer.get_vocab_size()
+    # One window of one token with one filter, whose logit is the token's id.
+    numbers = {"network": 2, "is_tagger": 1, "pooling": 3, "filters": 1, "widths": [1], "width_count": 1}
+    weight = np.eye(1, 16, dtype=np.float32)
+    rows = {"remap": np.arange(size, dtype=np.uint32), "table": np.arange(size, dtype=np.float32)}
+    layers = {"dense_weight": weight, "classifier_weight": np.repeat(weight, 2, axis=0)}
+    changes = {"table_rows": size, "table_columns": 1, "features": 1}
+    model, encoder = model_of(tokens, numbers | changes, rows | layers), shared_encoder(tokens)
+    texts = [*TEXTS, *(" ".join(fuzz(random, 4) for _ in range(random.randrange(12))) for _ in range(3000))]
+    for text in texts:
+        words = Example(text).words
+        found, cut = np.zeros((len(words), 2), np.float32), np.zeros(1, np.bool_)
+        model.logits([text], found, cut)
+        read, expected = encoder.of_words([words], 12), np.full(len(words), np.nan)
+        for id, start in zip(read["input_ids"][0], read["words"][0], strict=True):
+            if start:
+                expected[start - 1] = id
+        np.testing.assert_array_equal(found[:, 0], expected, ascii(text))
+        assert cut[0] == bool(read.truncated)
+
+
 NETWORKS: dict[str, Any] = {
     "cnn": lambda: tiny.cnn(),
     "cnn-wide": lambda: tiny.cnn(filters=70, widths=(4, 1, 2), labels=tuple("abcdefghijklmnopqrs")),
@@ -157,6 +182,16 @@ NETWORKS: dict[str, Any] = {
     "ngram": lambda: tiny.ngram(),
     "ngram-sum": lambda: tiny.ngram(longest=2, pooling="sum"),
     "ngram-tokens": lambda: tiny.ngram(longest=1),
+    "cnn-siamese": lambda: tiny.cnn(pairs="siamese"),
+    "cnn-siamese-mean": lambda: tiny.cnn(filters=5, widths=(3, 1), pairs="siamese", pooling="max-mean"),
+    "cnn-siamese-deep": lambda: tiny.cnn(pairs="siamese", second_filters=20, pooling="max-mean"),
+    "cnn-deep": lambda: tiny.cnn(widths=(4, 1), second_filters=20),
+    "cnn-deep-mean": lambda: tiny.cnn(filters=5, second_filters=32, second_width=4, pooling="max-mean"),
+    "cnn-deep-narrow": lambda: tiny.cnn(filters=1, widths=(2,), second_filters=3, second_width=1),
+    "ngram-siamese": lambda: tiny.ngram(pairs="siamese"),
+    "ngram-siamese-sum": lambda: tiny.ngram(pairs="siamese", longest=2, pooling="sum"),
+    "tagger": lambda: tiny.cnn(CNNForTokenClassification, labels=tuple("abcde"), widths=(3, 1)),
+    "tagger-deep": lambda: tiny.cnn(CNNForTokenClassification, second_filters=20, pooling="max-mean"),
 }
 
 
@@ -168,7 +203,7 @@ def test_logits_are_those_of_the_graph(kind: str, tmp_path: Path) -> None:
     for directory in (exported.path, quantize(exported, tmp_path / "int8").path):
         graph = LoadedModel.open(Model.open(directory))
         graph.start(lambda one: open_runtime(one.path, "onnxruntime", threads=1, device="cpu"))
-        for some in (rows, pairs):
+        for some in (rows, pairs)[: 1 if kind.startswith("tagger") else 2]:
             expected = graph.logits(some)
             for instructions in core.INSTRUCTIONS:
                 found = NativeRunner(directory, instructions)
@@ -209,6 +244,33 @@ def test_it_is_what_predicts(tmp_path: Path, caplog: pytest.LogCaptureFixture, m
     assert "ONNX Runtime: the native library was not built" in caplog.text
 
 
+def test_it_is_what_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger = tiny.cnn(CNNForTokenClassification, labels=("A", "B", "C"))
+    made = quantize(tiny.write(tmp_path / "torch", tagger), tmp_path / "int8")
+    model = load(made)
+    assert isinstance(model.runner, NativeRunner)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "native_core", absent)
+        graph = load(made.path)
+        assert isinstance(graph.runner, LoadedModel)
+    found, expected = model.predict(TEXTS), graph.predict(TEXTS)
+    chances, others = ([one.pop("probabilities") for one in some] for some in (found, expected))
+    assert [*map(len, chances)] == [*map(len, others)] and found == expected and found[-1]["truncated"]
+    for some, other in zip(chances, others, strict=True):
+        assert [value or 0 for value in some] == pytest.approx([value or 0 for value in other], abs=2e-4)
+    assert model.predict(TEXTS[2]) == model.predict([Example(TEXTS[2])])[0] == model.predict(TEXTS)[2]
+    for wrong in (("a", "b"), "\ud800", [3]):
+        with pytest.raises(CompressError):
+            model.predict(wrong)
+    core_model = model.runner.core
+    for call in (lambda: core_model.predict("a", None, False), lambda: core_model.ids(("a", "b"))):
+        with pytest.raises(TypeError, match="tagger"):
+            call()
+    for rows in (2, 4):
+        with pytest.raises(ValueError, match="float32"):
+            core_model.logits(["a good film"], np.zeros((rows, 3), np.float32), np.zeros(1, np.bool_))
+
+
 def absent() -> Any:
     raise Unavailable("the native library was not built")
 
@@ -218,8 +280,6 @@ def absent() -> Any:
     [
         ("bilstm", "for cnn and ngram"),
         ("bert", "native"),
-        ("cnn-siamese", "form"),
-        ("cnn-deep", "second layer"),
     ],
 )
 def test_what_it_does_not_run_is_left_to_the_graph(kind: str, reason: str) -> None:
@@ -289,8 +349,9 @@ def test_a_container_of_another_model_is_refused(tmp_path: Path) -> None:
             load(made.path).predict("a film")
 
 
-def test_logits_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    network = tiny.cnn()
+@pytest.mark.parametrize("kind", ["cnn", "tagger"])
+def test_logits_that_are_no_numbers_are_refused(kind: str, tmp_path: Path) -> None:
+    network = NETWORKS[kind]()
     made = export(tiny.write(tmp_path / "torch", network), tmp_path / "onnx")
     content = bytearray((made.path / NATIVE_NAME).read_bytes())
     bias = network.classifier.bias.detach().numpy().tobytes()
@@ -300,7 +361,7 @@ def test_logits_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     content[24:32] = write.checksum(words).to_bytes(8, "little")
     (made.path / NATIVE_NAME).write_bytes(content)
     (made.path / "compress.json").unlink()
-    for texts in ("a film", ["a film"], ("a film", "a plot")):
+    for texts in ("a film", ["a film"], ("a film", "a plot"))[: 2 if kind == "tagger" else 3]:
         with pytest.raises(CompressError, match="not finite"):
             load(made.path).predict(texts)
 

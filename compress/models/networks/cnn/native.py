@@ -7,13 +7,14 @@ import numpy as np
 
 from compress.errors import Unavailable
 from compress.models.networks.cnn.model import offsets_of
-from compress.models.networks.small_graph import POOLING, SCALED_TABLE
+from compress.models.networks.small_graph import POOLING, SCALED_TABLE, in_pairs
+from compress.tasks import of_config
 
 NETWORK, TABLE = 2, f"{SCALED_TABLE}windows"
 
 
 def layout(
-    config: Mapping[str, Any], weights: Mapping[str, np.ndarray]
+    config: Mapping[str, Any], weights: Mapping[str, np.ndarray], is_int8: bool
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the numbers of a network, and its ``remap`` ``[V]``, ``table`` ``[R, columns]`` and ``dense`` ``[S, D]``.
 
@@ -21,24 +22,36 @@ def layout(
     that place adds to the window's filters. The first row, of zeros, is what is beyond the text.
 
     Raises:
-        Unavailable: it has a second layer of convolutions.
+        Unavailable: a second layer is quantized in another way than the first.
     """
-    if config["second_filters"]:
-        raise Unavailable("its second layer of convolutions has no native kernel")
     widths, filters = config["widths"], config["filters"]
     order = np.argsort(widths)
     offsets = sorted({offset for width in widths for offset in offsets_of(width)})
     places = weights[TABLE].reshape(-1, len(offsets), len(widths), filters)
     blocks = [places[:, offsets.index(offset), number] for number in order for offset in offsets_of(widths[number])]
-    dense = weights["dense.weight"]
-    parts = dense.reshape(-1, len(widths), filters, dense.shape[1])[:, order]
     numbers = {
-        "pooling": POOLING[config["pooling"]],
+        "pooling": POOLING["max" if of_config(config).by_word else config["pooling"]],
         "filters": filters,
         "widths": [widths[number] for number in order],
     }
-    return numbers, {
-        "remap": weights["token.numbers"],
-        "table": np.concatenate(blocks, axis=1),
-        "dense": parts.reshape(dense.shape),
+    arrays = {"remap": weights["token.numbers"], "table": np.concatenate(blocks, axis=1)}
+    dense = weights["dense.weight"]
+    if not config["second_filters"]:
+        parts = dense.reshape(-1, len(widths), filters, dense.shape[1])[:, order]
+        return numbers, arrays | {"dense": parts.reshape(dense.shape)}
+    name = "second.weight.int8" if is_int8 else "second.weight"
+    if name not in weights:
+        raise Unavailable("its layers are quantized in different ways, for which there are no native kernels")
+    second, size, missing = weights[name], config["second_filters"], -config["second_filters"] % 16
+    ordered = second.reshape(-1, len(widths), filters, size)[:, order].reshape(second.shape)
+    padded = np.pad(ordered, ((0, 0), (0, missing)))  # columns of zeros, up to a multiple of 16
+    parts = np.pad(dense.reshape(-1, size, dense.shape[1]), ((0, 0), (0, missing), (0, 0)))
+    arrays |= {
+        "dense": parts.reshape(-1, dense.shape[1]),
+        "second_weight": in_pairs(padded) if is_int8 else padded.astype(np.float32),
+        "second_bias": np.pad(weights["second.bias"], (0, missing)),
     }
+    if is_int8:
+        scales = np.broadcast_to(weights["second.weight.scale"], size) * weights["step.255"]
+        arrays["second_scale"] = np.pad(scales, (0, missing)).astype(np.float32)
+    return numbers | {"second_filters": size + missing, "second_width": config["second_width"]}, arrays

@@ -12,14 +12,14 @@ NETWORK, TABLE = 1, f"{SCALED_TABLE}ngrams"
 
 
 def layout(
-    config: Mapping[str, Any], weights: Mapping[str, np.ndarray]
+    config: Mapping[str, Any], weights: Mapping[str, np.ndarray], is_int8: bool
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the numbers of a network, and its ``remap`` ``[V]``, ``table`` ``[R, S]`` and ``dense`` ``[S, D]``.
 
     Columns are added, of zeros, up to a multiple of 16.
     """
     table, dense = weights[TABLE], weights["dense.weight"]
-    missing = -table.shape[1] % 16
+    missing, parts = -table.shape[1] % 16, dense.reshape(-1, table.shape[1], dense.shape[1])
     numbers = {
         "pooling": POOLING[config["pooling"]],
         "longest": config["longest"],
@@ -29,5 +29,5 @@ def layout(
     return numbers, {
         "remap": np.arange(config["tokenizer_size"]),
         "table": np.pad(table, ((0, 0), (0, missing))),
-        "dense": np.pad(dense, ((0, missing), (0, 0))),
+        "dense": np.pad(parts, ((0, 0), (0, missing), (0, 0))).reshape(-1, dense.shape[1]),
     }
