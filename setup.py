@@ -72,6 +72,9 @@ setup(
     package_dir={f"compress._recipes.{name}": name for name in RECIPES},
     package_data={
         "compress": ["py.typed", *(f"{package}/templates/*.j2" for package in ("models", "recipes", "reporting"))],
+        # What 'compress export --format c' writes.
+        "compress.inference.native": ["*.c", "*.h"],
+        "compress.exporting": ["c/*"],
         **{f"compress._recipes.{name}": ["*.toml", "*.md"] for name in RECIPES},
         "compress._recipes.students": ["*.toml", "*.md", "measured.json"],
     },

@@ -40,8 +40,9 @@ SLOW = frozenset(
     benchmarks/test_few_rows benchmarks/test_gpu benchmarks/test_gpu_window benchmarks/test_importance_parity
     benchmarks/test_training_profile calibration/test_calibrate cascades/test_cascade cli/test_cli cli/test_extremes
     cli/test_foreign_code cli/test_kinds_of_teachers cli/test_label_meaning cli/test_startup examples/test_examples
-    exporting/test_export exporting/test_token_rows fuzzing/test_commands gating/test_action inference/test_predict
-    inference/test_runtimes labelling/test_label labelling/test_ray models/modeling/test_pruned
+    exporting/test_export exporting/test_native_formats exporting/test_token_rows fuzzing/test_commands
+    gating/test_action inference/test_predict inference/test_runtimes labelling/test_label labelling/test_ray
+    models/modeling/test_pruned
     models/networks/test_networks pruning/test_criteria pruning/test_head_study pruning/test_prune
     pruning/test_prune_errors pruning/test_prune_heads pruning/test_prune_layers pruning/test_prune_neurons
     pruning/test_prune_recovery pruning/test_prune_report pruning/test_prune_resume pruning/test_prune_targets

@@ -1,4 +1,4 @@
-"""Export stage: write the fused fp32 ONNX graph of a torch model."""
+"""Export stage: write the fused fp32 ONNX graph of a torch model, or a student for the native library."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # 
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
+from compress.exporting.native_formats import check_native, write_format
 from compress.exporting.onnx_graph import drop_segments, operator_counts
 from compress.inference.batching import open_runtime
 from compress.inference.native.write import write_native
@@ -66,16 +67,32 @@ def has_exporter(model: Model) -> bool:
 def export(request: Export) -> Model:
     """Write a model's fused fp32 ONNX graph with a stock config, so that other ONNX clients open the directory.
 
+    For another format the graph is made, unless the model is one, and left out.
+
     Raises:
         NoGraph: there is no exporter for the model.
-        CompressError: the model is ONNX already, or the graph's logits differ from the model's by more than 1e-4.
+        CompressError: the model is ONNX already, or the graph's logits differ from the model's by more than 1e-4; the
+            native library does not run the model.
     """
-    source = Model.open(request.model)
-    refuse((source.is_onnx, f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it"))
+    source, is_graph = Model.open(request.model), request.format == "onnx"
+    if is_graph:
+        refuse((source.is_onnx, f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it"))
+    else:
+        check_native(source, request.format)
     with request.begin({"model": source}, keep=False) as stage:
-        origin = {"name": f"{source.name}-onnx", "data": source.manifest.data, "seeds": source.manifest.seeds}
-        found = write_onnx(source, stage.working)
-        found["notes"] |= write_native(stage.working)
+        manifest, graph = source.manifest, stage.working if is_graph else stage.scratch / "onnx"
+        origin = {"name": f"{source.name}-{request.format}", "data": manifest.data, "seeds": manifest.seeds}
+        if source.is_onnx:
+            graph = source.path
+            found = {"architecture": manifest.architecture, "recipe": {}, "notes": {**manifest.notes}}
+            origin["metrics"] = manifest.metrics
+        else:
+            graph.mkdir(exist_ok=True)
+            found = write_onnx(source, graph)
+        found["notes"] |= (
+            write_native(graph) if is_graph else write_format(request.format, source, graph, stage.working)
+        )
+        found["recipe"]["format"] = request.format
         stage.finish(**origin, **found)
     return Model.open(stage.output)
 

@@ -44,6 +44,7 @@ from compress.models.loading import (
 )
 from compress.models.manifest import (
     MANIFEST_NAME,
+    NATIVE_NAME,
     ONNX_NAME,
     PACKED_NAME,
     VOCABULARIES,
@@ -149,6 +150,11 @@ class Model:
         return graph_file(self.path).is_file()
 
     @property
+    def is_native(self) -> bool:
+        """Whether it is a container of the native library alone."""
+        return (self.path / NATIVE_NAME).is_file() and not self.is_onnx and not weight_files(self.path)
+
+    @property
     def is_packed(self) -> bool:
         """Whether weights of few bits are packed in a file that only this project reads."""
         return (self.path / PACKED_NAME).is_file()
@@ -180,6 +186,7 @@ class Model:
     def size_bytes(self) -> int:
         """Size of the weights: the ONNX graph with its data, or the safetensors files."""
         files = graph_with_data(graph_file(self.path)) if self.is_onnx else weight_files(self.path)
+        files = [self.path / NATIVE_NAME] if self.is_native else files
         return sum(file.stat().st_size for file in files)
 
     @cached_property
@@ -202,7 +209,7 @@ class Model:
                 _say_which_answers(weights)
             return
         files = weight_files(self.path)
-        if not files:
+        if not files and not self.is_native:
             pickles = [file.name for file in self.path.iterdir() if file.suffix in PICKLES]
             graphs = found_graphs(self.path)
             names = some_of([str(graph.relative_to(self.path)) for graph in graphs])
@@ -234,9 +241,9 @@ class Model:
                 "exported, and a student of its labels can be pruned: 'compress label', then 'compress distill'",
             ),
             (
-                self.is_onnx,
-                f"{self.path} is an ONNX model, which cannot be trained or pruned; use the directory it was exported "
-                "from",
+                self.is_onnx or self.is_native,
+                f"{self.path} is {'an ONNX' if self.is_onnx else 'a native'} model, which cannot be trained or pruned; "
+                "use the directory it was exported from",
             ),
         )
         quiet_libraries()
@@ -418,7 +425,7 @@ class Model:
         return cast(Model, _above("compress", "calibrate")(self, *output, **settings))
 
     def export(self, *output: Any, **settings: Any) -> "Model":
-        """Write it as an ONNX directory; see :func:`compress.export`."""
+        """Write it as ONNX, or for C or JavaScript; see :func:`compress.export`."""
         return cast(Model, _above("compress", "export")(self, *output, **settings))
 
     def push_to_hub(self, name: str, *, private: bool = False) -> str:
@@ -444,7 +451,7 @@ class Model:
         return str(made)
 
     def _facts(self) -> dict[str, str]:
-        shown, kind = list(self.labels), "ONNX" if self.is_onnx else "torch"
+        shown, kind = list(self.labels), "ONNX" if self.is_onnx else "native" if self.is_native else "torch"
         return {
             "name": self.name,
             "task": f"{self.task}: {', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",

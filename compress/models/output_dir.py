@@ -37,7 +37,15 @@ from compress.escaping import Markdown, is_uri, markdown_text, visible, without_
 from compress.files import printable_name, write_atomically
 from compress.host import describe_host, library_versions
 from compress.models.loading import load_network
-from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, ONNX_NAME, PACKED_NAME, Manifest, describe_files
+from compress.models.manifest import (
+    MANIFEST_NAME,
+    METRICS_NAME,
+    NATIVE_NAME,
+    ONNX_NAME,
+    PACKED_NAME,
+    Manifest,
+    describe_files,
+)
 from compress.models.model_dir import Model, parent_entry
 from compress.models.modeling import ENCODERS, auto_class
 from compress.progress import logger
@@ -304,6 +312,7 @@ def model_card(manifest: Manifest) -> str:
         pipeline=task if task in ENCODERS else tasks.everything().get(task, tasks.default()).pipeline,
         auto_class=auto_class(task),
         is_onnx=ONNX_NAME in manifest.files,
+        is_native=NATIVE_NAME in manifest.files,
         is_packed=PACKED_NAME in manifest.files,
     )
 

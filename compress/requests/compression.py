@@ -167,12 +167,21 @@ class Quantize(Written[Model], LabelColumns, Checks, Placing):
 
 @validated
 class Export(Written[Model]):
-    """Write a fused fp32 ONNX directory that other ONNX clients open."""
+    """Write a fused fp32 ONNX directory that other ONNX clients open, or a small student for C or JavaScript.
+
+    A student that the native library runs may be torch or ONNX, also int8. Its directory then has tokenizer and weights
+    in one file, model.native, and compress.load opens it.
+    """
 
     stage = "compress.exporting.export:export"
 
-    model: AnyModel = option(help="The torch model to export.", metavar="DIR")
+    model: AnyModel = option(help="The model to export: torch, for other formats ONNX too.", metavar="DIR")
     output: Output = OUTPUT
+    _: KW_ONLY
+    format: Literal["onnx", "native", "c"] = option(
+        default="onnx",
+        help="native: model.native alone; c: with the C sources of the library and an example.",
+    )
 
 
 @validated

@@ -107,15 +107,18 @@ def native_runner(model: Model, compute: Compute = Compute()) -> NativeRunner | 
     """Return what runs a model by the library; None where it has no container, or is not to run on a CPU.
 
     Raises:
-        CompressError: the container is damaged, or of another model.
+        CompressError: the container is damaged, or of another model, or the directory holds nothing that could run.
     """
-    path = model.path / NATIVE_NAME
-    if not path.is_file() or resolve_device(compute.device, for_onnx=model.is_onnx) != "cpu":
-        return None
-    try:
-        native = NativeRunner(model.path)
-    except Unavailable as error:
-        logger.debug("%s runs in ONNX Runtime: %s", model.name, error)
-        return None
-    refuse((native.labels != model.labels, f"{path} is of another model than config.json; export the model again"))
-    return native
+    path, missing = model.path / NATIVE_NAME, f"it has no graph for --device {compute.device}"
+    if path.is_file() and resolve_device(compute.device, for_onnx=model.is_onnx or model.is_native) == "cpu":
+        try:
+            native = NativeRunner(model.path)
+        except Unavailable as error:
+            missing = str(error)
+            logger.debug("%s runs in ONNX Runtime: %s", model.name, missing)
+        else:
+            other = f"{path} is of another model than config.json; export the model again"
+            refuse((native.labels != model.labels, other))
+            return native
+    refuse((model.is_native, f"{model.path} runs in the native library alone: {missing}; use an ONNX directory"))
+    return None

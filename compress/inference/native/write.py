@@ -53,10 +53,13 @@ TOLERANCE = 1e-3  # of logits, as a share of the largest: a layer of int8 networ
 _CHECKED_LENGTHS = (2, 3, 5, 17, 128, 400)
 
 
-def write_native(directory: Path) -> dict[str, str]:
+def write_native(directory: Path, target: Path | None = None) -> dict[str, str]:
     """Write the container of an ONNX directory beside its graph, and return what a manifest notes of it.
 
     Where the library does not run the network or its tokenizer, or is not installed, nothing is written.
+
+    Args:
+        target: another directory to write it to.
 
     Raises:
         RuntimeError: its logits are not those of the graph.
@@ -66,14 +69,15 @@ def write_native(directory: Path) -> dict[str, str]:
         core.Model(content)
     except (Unavailable, ValueError) as error:  # the latter says which number is out of range
         return {"native": f"not written: {error}"}
-    (directory / NATIVE_NAME).write_bytes(content)
-    difference = _difference(directory, int(read_config(directory)["vocab_size"]))
+    target = target or directory
+    (target / NATIVE_NAME).write_bytes(content)
+    difference = _difference(target, directory, int(read_config(directory)["vocab_size"]))
     return {"native": f"largest logit difference from the graph {difference:.2g}"}
 
 
-def _difference(directory: Path, tokens: int) -> float:
-    """Return the largest difference of logits between the container and the graph of a directory, over random ids."""
-    native, graph = NativeRunner(directory), open_runtime(directory, threads=1)
+def _difference(target: Path, directory: Path, tokens: int) -> float:
+    """Return the largest difference of logits between a container and the graph of a directory, over random ids."""
+    native, graph = NativeRunner(target), open_runtime(directory, threads=1)
     end = native.core.ids("")[0][-1]  # of a text: where a siamese network divides a pair
     generator, worst = np.random.default_rng(0), 0.0
     for length in _CHECKED_LENGTHS:
@@ -82,7 +86,7 @@ def _difference(directory: Path, tokens: int) -> float:
         expected = graph({"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
         difference = float(np.abs(native.logits_of_ids(ids[0]) - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
-            raise RuntimeError(f"{directory / NATIVE_NAME} differs from its graph by {difference:.2g} in a logit")
+            raise RuntimeError(f"{target / NATIVE_NAME} differs from its graph by {difference:.2g} in a logit")
         worst = max(worst, difference)
     return worst
 

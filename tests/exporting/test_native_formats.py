@@ -1,0 +1,198 @@
+"""Students for C and JavaScript: the exported directories give the library's answers without Python."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compress import load
+from compress.errors import CompressError, Unavailable
+from compress.inference import native, predict
+from compress.inference.compute import Compute
+from compress.inference.native import NativeRunner
+from compress.models.manifest import NATIVE_NAME
+from compress.models.model_dir import Model
+from compress.requests.compression import calibrate, export, quantize
+from tests.support import tiny
+from tests.support.tagging import cnn_tagger
+from tests.support.tiny import examples, onnx_directory, torch_directory
+
+pytest.importorskip("compress.inference.native._core", reason="the native library was not built")
+
+# One a line: what is no UTF-8, marks out of order, special tokens, long words, many tokens.
+TEXTS = [
+    "a good film",
+    "",
+    "  Dull, \u00e9l\u00e8ve!\r",
+    "[SEP] a [MASK] film [unk] </script><b>",
+    "\u4e2d\u6587 \ud55c\uae00 \u0130stanbul\u0301 a\u0323\u0302\u0315\u1d165 \U0001f600\ufeff",
+    "nul \0 and \u2028 \u0085 \x7f",
+    "x" * 101 + " " + "\u00e9" * 300,
+    " ".join(["film"] * 600),
+    *(" ".join(["the", "plot", "is", "very", "slow", "."][: 1 + number % 6] * number) for number in range(40)),
+]
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
+    """Exported directories whose kernels differ: float32 and int8, with and without means, remainders and a layer."""
+    folder, made = tmp_path_factory.mktemp("c"), []
+    networks = {
+        "cnn": tiny.cnn(filters=70, widths=(4, 1, 2), labels=tuple("abcdefghijklmnopqrs")),
+        "cnn-mean": tiny.cnn(filters=17, widths=(1, 5), pooling="max-mean"),
+        "cnn-deep": tiny.cnn(widths=(1, 4), second_filters=20, pooling="max-mean"),
+        "ngram": tiny.ngram(),
+    }
+    for name, network in networks.items():
+        torch = Model.open(tiny.write(folder / name, network))
+        for source in (torch, quantize(torch, folder / f"{name}-int8")):
+            made.append(export(source, folder / f"{source.path.name}-c", format="c"))
+    return made
+
+
+def lines(directory: Path) -> list[str]:
+    """Return what the example writes of the texts, by the library in Python."""
+    runner = NativeRunner(directory)
+    logits, _ = runner.read(TEXTS)
+    return ["\t".join([runner.labels[row.argmax()], *(f"{value:.9g}" for value in row)]) for row in logits]
+
+
+def run(command: Sequence[str | Path], texts: Sequence[str] = TEXTS) -> list[str]:
+    given = "".join(f"{text}\n" for text in texts).encode()
+    done = subprocess.run(list(map(str, command)), input=given, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().removesuffix("\n").split("\n")
+
+
+def compile_c(compiler: Sequence[str], folder: Path, output: Path, *flags: str | Path) -> Path:
+    """Compile the sources of an exported directory, in this directory as a user does."""
+    files = sorted(path.name for path in folder.glob("*.c"))
+    command = [*compiler, *flags, *files, "-o", output]
+    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return output
+
+
+@pytest.mark.parametrize("name", ["gcc", "clang", "zig"])
+def test_the_example_answers_as_python_does(name: str, models: list[Model], tmp_path: Path) -> None:
+    compiler = zig() if name == "zig" else [name]
+    if name != "zig" and shutil.which(name) is None:
+        pytest.skip(f"there is no {name}")
+    program = compile_c(compiler, models[0].path, tmp_path / "classify", "-O2", *STRICT)
+    for model in models:
+        found = run([program, model.path / NATIVE_NAME])
+        assert [line.split("\t")[0] for line in found] == [line.split("\t")[0] for line in lines(model.path)]
+        values, expected = (
+            np.array([line.split("\t")[1:] for line in some], np.float32) for some in (found, lines(model.path))
+        )
+        np.testing.assert_allclose(values, expected, rtol=2e-6, atol=2e-6)  # compilers order sums in other ways
+    (tmp_path / NATIVE_NAME).write_bytes((models[0].path / NATIVE_NAME).read_bytes()[:-64])
+    for path, message in ((tmp_path / NATIVE_NAME, "cut short"), (tmp_path / "none", "No such file")):
+        done = subprocess.run([program, path], input="", capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and message in done.stderr and not done.stdout
+
+
+def zig() -> list[str]:
+    pytest.importorskip("ziglang", reason="zig is not installed: pip install 'compress[wasm]'")
+    return [sys.executable, "-m", "ziglang", "cc"]
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
+def test_a_program_in_cplusplus_includes_the_header(models: list[Model], tmp_path: Path) -> None:
+    client = tmp_path / "client.cpp"
+    client.write_text('#include "native.h"\nint main() { return compress_open(nullptr, 0, nullptr) != nullptr; }\n')
+    flags = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{models[0].path}"]
+    subprocess.run(["g++", *flags, "-c", client, "-o", tmp_path / "client.o"], check=True)
+    names = subprocess.run(["nm", "-u", tmp_path / "client.o"], capture_output=True, text=True, check=True).stdout
+    assert " compress_open\n" in names  # in C's form, which the library has
+
+
+def test_a_native_directory_needs_no_other_library(tmp_path: Path) -> None:
+    calibrated = calibrate(
+        quantize(torch_directory("cnn"), tmp_path / "int8"),
+        validation=examples(),
+        accept_at=0.2,
+        output=tmp_path / "calibrated",
+    )
+    made = export(calibrated, tmp_path / "native", format="native")
+    assert {path.name for path in made.path.iterdir()} == {"README.md", "compress.json", "config.json", NATIVE_NAME}
+    assert made.labels == calibrated.labels and made.parameters == calibrated.parameters
+    assert made.size_bytes == (made.path / NATIVE_NAME).stat().st_size and "native" in repr(made)
+    script = "\n".join(
+        (
+            "import sys",
+            "for name in ('onnx', 'onnxruntime', 'tokenizers', 'torch', 'transformers'): sys.modules[name] = None",
+            "import compress",
+            "print(compress.load(sys.argv[1]).predict(['a good film', 'x ' * 99]))",
+        )
+    )
+    done = subprocess.run([sys.executable, "-c", script, made.path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = load(calibrated.path).predict(["a good film", "x " * 99])
+    assert done.stdout == f"{expected}\n" and "accepted" in expected[0]
+
+
+@pytest.mark.parametrize("form", ["native", "c"])
+@pytest.mark.parametrize("kind", ["bilstm", "bert"])
+@pytest.mark.parametrize("made", [torch_directory, onnx_directory])
+def test_models_without_kernels_are_refused(form: str, kind: str, made: Callable[[str], Model], tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=r"cannot run in the native library: .*--student cnn .*--format") as error:
+        export(made(kind), tmp_path / "out", format=form)
+    assert str(made(kind).path) in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_taggers_are_refused_in_other_languages(tmp_path: Path) -> None:
+    torch = tiny.write(tmp_path / "tagger", cnn_tagger())
+    for source in (torch, export(torch, tmp_path / "onnx")):
+        with pytest.raises(CompressError, match="tags words, and --format c is for texts; use --format native"):
+            export(source, tmp_path / "out", format="c")
+
+
+def test_stages_refuse_a_native_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = export(torch_directory("cnn"), tmp_path / "native", format="native")
+    for stage in (export, quantize):
+        with pytest.raises(CompressError, match="a native model, which .* use the directory it was exported from"):
+            stage(made, tmp_path / "out")
+    with pytest.raises(CompressError, match="--device cuda"):
+        predict.load(made.path, compute=Compute("cuda")).predict("a film")
+
+    def absent() -> None:
+        raise Unavailable("the native library was not built")
+
+    monkeypatch.setattr(native, "native_core", absent)
+    with pytest.raises(CompressError, match="was not built; use an ONNX directory"):
+        load(made.path).predict("a film")
+
+
+@pytest.mark.parametrize("target", ["x86_64-windows-gnu", "aarch64-macos"])
+def test_it_compiles_for_other_systems(target: str, models: list[Model], tmp_path: Path) -> None:
+    flags = ["-target", target, "-O1", "-g0", *STRICT]
+    for file in sorted(models[0].path.glob("*.c")):
+        subprocess.run([*zig(), *flags, "-c", file, "-o", tmp_path / f"{file.stem}.o"], check=True)
+
+
+def test_kernels_of_arm_give_the_same_logits(models: list[Model], tmp_path: Path) -> None:
+    if shutil.which("qemu-aarch64") is None:
+        pytest.skip("there is no qemu-aarch64: apt-get install qemu-user")
+    program, driver = tmp_path / "kernels", Path(__file__).with_name("kernels.c")
+    sources = [path for path in models[0].path.glob("*.c") if path.name != "example.c"]
+    flags = ["-target", "aarch64-linux-musl", "-O2", "-g0", *STRICT, f"-I{models[0].path}"]
+    subprocess.run([*zig(), *flags, driver, *sources, "-o", program], check=True)
+    command = ["qemu-aarch64", program, *(model.path / NATIVE_NAME for model in models)]
+    found = [line.split("\t") for line in run(command)]
+    expected = [
+        (name, runner.core.ids(text)[0], runner.read([text])[0][0])
+        for runner in (NativeRunner(model.path) for model in models)
+        for name in ("neon", "plain")
+        for text in TEXTS
+    ]
+    for (name, ids, logits), (own, own_ids, own_logits) in zip(found, expected, strict=True):
+        assert (name, [*map(int, ids.split())]) == (own, own_ids)
+        np.testing.assert_allclose([*map(float, logits.split())], own_logits, rtol=2e-5, atol=2e-5)
