@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ROWS_AT_ONCE = 256 }; /* of int8, whose sums fit into int16 */
+enum { ROWS_AT_ONCE = 256, /* of int8, whose sums fit into int16 */
+       VECTORS_AT_ONCE = 4 };
 
 typedef struct {
     const char *instructions;
@@ -28,6 +29,12 @@ typedef struct {
 
     /* sums[d] = the sum over s of x[s] * weights[s / 2][d][s % 2]; x has an even number of values. Larger sums wrap. */
     void (*product_int16)(const int16_t *x, size_t pairs, const int16_t *weights, size_t outputs, int32_t *sums);
+
+    /* The same for VECTORS_AT_ONCE vectors, `stride` numbers apart, in the time that reading the weights once takes. */
+    void (*products_float)(const float *x, size_t stride, size_t count, const float *weights, size_t outputs,
+                           float *sums);
+    void (*products_int16)(const int16_t *x, size_t stride, size_t pairs, const int16_t *weights, size_t outputs,
+                           int32_t *sums);
 
     /* rounded[s] = 255 * x[s] / largest, for the largest of x, which are 0 or more; returns it. */
     float (*round_int16)(const int16_t *x, size_t count, int16_t *rounded);

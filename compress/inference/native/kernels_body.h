@@ -113,6 +113,51 @@ TARGET static void KERNEL(product_int16)(const int16_t *x, size_t pairs, const i
 }
 #endif
 
+TARGET static void KERNEL(products_float)(const float *x, size_t stride, size_t count, const float *weights,
+                                          size_t outputs, float *sums) {
+    for (size_t begin = 0; begin < outputs; begin += 16) {
+        float a[16] = {0}, b[16] = {0}, c[16] = {0}, d[16] = {0};
+        for (size_t s = 0; s < count; s++)
+            for (size_t i = 0; i < 16; i++) {
+                const float weight = weights[s * outputs + begin + i];
+                a[i] += x[s] * weight;
+                b[i] += x[stride + s] * weight;
+                c[i] += x[2 * stride + s] * weight;
+                d[i] += x[3 * stride + s] * weight;
+            }
+        for (size_t i = 0; i < 16; i++) {
+            sums[begin + i] = a[i];
+            sums[outputs + begin + i] = b[i];
+            sums[2 * outputs + begin + i] = c[i];
+            sums[3 * outputs + begin + i] = d[i];
+        }
+    }
+}
+
+TARGET static void KERNEL(products_int16)(const int16_t *x, size_t stride, size_t pairs, const int16_t *weights,
+                                          size_t outputs, int32_t *sums) {
+#ifdef VECTOR
+    for (size_t begin = 0; begin < outputs; begin += LANES) {
+        VECTOR a = ZERO, b = ZERO, c = ZERO, d = ZERO;
+        for (size_t p = 0; p < pairs; p++) {
+            const VECTOR row = LOAD(weights + 2 * (p * outputs + begin));
+            const int16_t *pair = x + 2 * p;
+            a = MULTIPLY_ADD(a, SPREAD(pair), row);
+            b = MULTIPLY_ADD(b, SPREAD(pair + stride), row);
+            c = MULTIPLY_ADD(c, SPREAD(pair + 2 * stride), row);
+            d = MULTIPLY_ADD(d, SPREAD(pair + 3 * stride), row);
+        }
+        STORE(sums + begin, a);
+        STORE(sums + outputs + begin, b);
+        STORE(sums + 2 * outputs + begin, c);
+        STORE(sums + 3 * outputs + begin, d);
+    }
+#else
+    for (size_t v = 0; v < VECTORS_AT_ONCE; v++)
+        KERNEL(product_int16)(x + v * stride, pairs, weights, outputs, sums + v * outputs);
+#endif
+}
+
 /* In the order of the graph: x times the reciprocal of the largest, divided by the step, to the nearest even number. */
 TARGET static float KERNEL(round_int16)(const int16_t *x, size_t count, int16_t *rounded) {
     const float magic = 12582912, step = 1.0f / 255; /* 1.5 * 2^23: sums with it are whole */
@@ -137,6 +182,6 @@ TARGET static void KERNEL(dots)(const float *x, size_t count, const float *weigh
 
 static const kernels KERNEL(set) = {
     INSTRUCTIONS,           KERNEL(add_int8),      KERNEL(add_float),     KERNEL(windows_int8),
-    KERNEL(windows_float), KERNEL(product_float), KERNEL(product_int16), KERNEL(round_int16),
-    KERNEL(dots),
+    KERNEL(windows_float), KERNEL(product_float), KERNEL(product_int16), KERNEL(products_float),
+    KERNEL(products_int16), KERNEL(round_int16), KERNEL(dots),
 };

@@ -106,44 +106,76 @@ static void first_layer(const compress_model *m, const int32_t *ids, size_t coun
     }
 }
 
+static size_t least(size_t one, size_t other) { return one < other ? one : other; }
+
+/* sums[v][d] = the sum over s of x[v * stride + s] * weights[s][d], for `count` vectors. */
+static void products_float(const compress_model *m, const float *x, size_t vectors, size_t stride, size_t count,
+                           const float *weights, size_t outputs, float *sums) {
+    size_t v = 0;
+    for (; v + VECTORS_AT_ONCE <= vectors; v += VECTORS_AT_ONCE)
+        m->kernels->products_float(x + v * stride, stride, count, weights, outputs, sums + v * outputs);
+    for (; v < vectors; v++)
+        m->kernels->product_float(x + v * stride, count, weights, outputs, sums + v * outputs);
+}
+
+static void products_int16(const compress_model *m, const int16_t *x, size_t vectors, size_t stride,
+                           const int16_t *weights, size_t outputs, int32_t *sums) {
+    size_t v = 0;
+    for (; v + VECTORS_AT_ONCE <= vectors; v += VECTORS_AT_ONCE)
+        m->kernels->products_int16(x + v * stride, stride, stride / 2, weights, outputs, sums + v * outputs);
+    for (; v < vectors; v++)
+        m->kernels->product_int16(x + v * stride, stride / 2, weights, outputs, sums + v * outputs);
+}
+
 /* The same of a second layer, whose windows are of places of the first one. In int8 a window is rounded to 255 steps
    of its own largest number, as in the graph (quantization/quantizers/onnx_dynamic.py). */
 static void second_layer(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end,
                          float *largest, float *totals) {
     const numbers *n = &m->n;
     const size_t columns = (size_t)n->width_count * n->filters, size = n->second_width * columns;
-    const size_t number = n->is_int8 ? sizeof(int16_t) : sizeof(float), last = (size - columns) * number;
-    const ptrdiff_t before = (n->second_width - 1) / 2, behind = n->second_width / 2;
+    const size_t even = size + size % 2, outputs = n->second_filters;
+    const size_t place_bytes = columns * (n->is_int8 ? sizeof(int16_t) : sizeof(float));
+    const size_t room = least(1 + (MOST_FEATURES - size) / columns, 2 * MOST_FEATURES / even);
+    const size_t most = least(least(VECTORS_AT_ONCE, room), MOST_DENSE / outputs);
     const float *bias = VALUES(m, SECOND_BIAS, float), *scale = VALUES(m, SECOND_SCALE, float);
     union {
         char bytes[4 * MOST_FEATURES];
         float floats[MOST_FEATURES];
         int16_t integers[MOST_FEATURES];
-    } window;
-    memset(window.bytes, 0, size * number);
-    for (ptrdiff_t place = (ptrdiff_t)begin - before; place < (ptrdiff_t)end + behind; place++) {
-        memmove(window.bytes, window.bytes + columns * number, last);
-        memset(window.bytes + last, 0, columns * number);
-        if (place >= 0 && place < (ptrdiff_t)count)
-            first_layer(m, ids, count, (size_t)place, (size_t)place + 1, window.bytes + last, NULL);
-        if (place < (ptrdiff_t)begin + behind) continue;
+    } places;
+    size_t held = 0; /* places that are there from the windows before */
+    for (size_t windows; begin < end; begin += windows) {
+        windows = least(end - begin, most);
+        for (; held < windows + n->second_width - 1; held++) {
+            const ptrdiff_t place = (ptrdiff_t)(begin + held) - (n->second_width - 1) / 2;
+            memset(places.bytes + held * place_bytes, 0, place_bytes);
+            if (place >= 0 && place < (ptrdiff_t)count)
+                first_layer(m, ids, count, (size_t)place, (size_t)place + 1, places.bytes + held * place_bytes, NULL);
+        }
         float sums[MOST_DENSE];
         if (n->is_int8) {
-            int16_t rounded[MOST_FEATURES + 1];
+            int16_t rounded[2 * MOST_FEATURES];
             int32_t integers[MOST_DENSE];
-            const float range = m->kernels->round_int16(window.integers, size, rounded);
-            rounded[size] = 0;
-            m->kernels->product_int16(rounded, (size + 1) / 2, VALUES(m, SECOND_WEIGHT, int16_t), n->second_filters,
-                                      integers);
-            for (size_t c = 0; c < n->second_filters; c++) sums[c] = (float)integers[c] * scale[c] * range;
+            float ranges[VECTORS_AT_ONCE];
+            for (size_t w = 0; w < windows; w++) {
+                ranges[w] = m->kernels->round_int16(places.integers + w * columns, size, rounded + w * even);
+                if (even > size) rounded[w * even + size] = 0;
+            }
+            products_int16(m, rounded, windows, even, VALUES(m, SECOND_WEIGHT, int16_t), outputs, integers);
+            for (size_t w = 0; w < windows; w++)
+                for (size_t c = 0; c < outputs; c++)
+                    sums[w * outputs + c] = (float)integers[w * outputs + c] * scale[c] * ranges[w];
         } else {
-            m->kernels->product_float(window.floats, size, VALUES(m, SECOND_WEIGHT, float), n->second_filters, sums);
+            products_float(m, places.floats, windows, columns, size, VALUES(m, SECOND_WEIGHT, float), outputs, sums);
         }
-        for (size_t c = 0; c < n->second_filters; c++) {
-            const float sum = sums[c] + bias[c];
-            largest[c] = sum > largest[c] ? sum : largest[c];
-            if (totals) totals[c] += sum > 0 ? sum : 0;
-        }
+        for (size_t w = 0; w < windows; w++)
+            for (size_t c = 0; c < outputs; c++) {
+                const float sum = sums[w * outputs + c] + bias[c];
+                largest[c] = sum > largest[c] ? sum : largest[c];
+                if (totals) totals[c] += sum > 0 ? sum : 0;
+            }
+        held = n->second_width - 1;
+        memmove(places.bytes, places.bytes + windows * place_bytes, held * place_bytes);
     }
 }
 
@@ -173,20 +205,30 @@ static void cnn_state(const compress_model *m, const int32_t *ids, size_t count,
     }
 }
 
-/* Adds the dense layer to a state of floats, or of the integers that a cnn's maxima are. */
-static void dense(const compress_model *m, const float *state, const int16_t *integers, float *hidden) {
+/* The dense layer and the classifier for some states: of floats, or of the integers that a cnn's maxima are. */
+static void answers(const compress_model *m, const float *states, const int16_t *integers, size_t count,
+                    float *const *logits) {
     const numbers *n = &m->n;
     const float *bias = VALUES(m, DENSE_BIAS, float), *scale = VALUES(m, DENSE_SCALE, float);
+    const float *classifier_bias = VALUES(m, CLASSIFIER_BIAS, float);
+    const size_t even = n->features + n->features % 2;
+    float hidden[MOST_DENSE];
     if (m->sections[DENSE_SCALE].size) {
         int32_t sums[MOST_DENSE];
-        m->kernels->product_int16(integers, (n->features + 1) / 2, VALUES(m, DENSE_WEIGHT, int16_t), n->dense, sums);
-        for (size_t d = 0; d < n->dense; d++) hidden[d] = (float)sums[d] * scale[d];
+        products_int16(m, integers, count, even, VALUES(m, DENSE_WEIGHT, int16_t), n->dense, sums);
+        for (size_t i = 0; i < count; i++)
+            for (size_t d = 0; d < n->dense; d++) hidden[i * n->dense + d] = (float)sums[i * n->dense + d] * scale[d];
     } else {
-        m->kernels->product_float(state, n->features, VALUES(m, DENSE_WEIGHT, float), n->dense, hidden);
+        products_float(m, states, count, n->features, n->features, VALUES(m, DENSE_WEIGHT, float), n->dense, hidden);
     }
-    for (size_t d = 0; d < n->dense; d++) {
-        const float sum = hidden[d] + bias[d];
-        hidden[d] = sum > 0 ? sum : 0;
+    for (size_t i = 0; i < count; i++) {
+        float *own = hidden + i * n->dense;
+        for (size_t d = 0; d < n->dense; d++) {
+            const float sum = own[d] + bias[d];
+            own[d] = sum > 0 ? sum : 0;
+        }
+        m->kernels->dots(own, n->dense, VALUES(m, CLASSIFIER_WEIGHT, float), n->labels, logits[i]);
+        for (size_t c = 0; c < n->labels; c++) logits[i][c] += classifier_bias[c];
     }
 }
 
@@ -198,7 +240,7 @@ static void pair_state(const compress_model *m, const int32_t *ids, size_t count
     while (end < count && (uint32_t)ids[end] != n->separator) end++;
     const size_t begins[] = {n->around[0], end + n->around[1]};
     const size_t ends[] = {end, count > n->around[2] ? count - n->around[2] : 0};
-    for (int text = 0; text < 2; text++) {
+    for (size_t text = 0; text < 2; text++) {
         const size_t tokens = ends[text] > begins[text] ? ends[text] - begins[text] : 0;
         const int32_t *first = tokens ? ids + begins[text] : ids;
         if (n->network == NGRAM)
@@ -213,50 +255,61 @@ static void pair_state(const compress_model *m, const int32_t *ids, size_t count
     }
 }
 
-/* The logits of tokens `begin` to `end`, of all but for a tagger. */
-static void logits_of(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end,
-                      float *logits) {
-    const float *bias = VALUES(m, CLASSIFIER_BIAS, float);
-    float state[MOST_FEATURES], hidden[MOST_DENSE];
+/* The logits of tokens, several at once; where `starts` is there, of the words that start. */
+static void tag(const compress_model *m, const int32_t *ids, size_t count, const int32_t *starts, float *logits) {
+    const numbers *n = &m->n;
+    const size_t even = n->features + n->features % 2;
+    const size_t most = least(least(VECTORS_AT_ONCE, MOST_FEATURES / even), MOST_DENSE / n->dense);
+    float states[MOST_FEATURES], *places[VECTORS_AT_ONCE];
+    int16_t largest[MOST_FEATURES + 1];
+    size_t found = 0;
+    for (size_t t = 0; t < count; t++) {
+        if (!starts || starts[t]) {
+            cnn_state(m, ids, count, t, t + 1, states + found * n->features, largest + found * even);
+            places[found++] = logits + (starts ? (size_t)starts[t] - 1 : t) * n->labels;
+        }
+        if (found < most && t + 1 < count) continue;
+        answers(m, states, largest, found, places);
+        found = 0;
+    }
+}
+
+void compress_logits(const compress_model *m, const int32_t *ids, size_t count, float *logits) {
+    if (count > COMPRESS_MOST_TOKENS) count = COMPRESS_MOST_TOKENS; /* more would not fit into sums of int32 */
+    if (m->n.is_tagger) {
+        tag(m, ids, count, NULL, logits);
+        return;
+    }
+    float state[MOST_FEATURES];
     int16_t largest[MOST_FEATURES + 1];
     if (m->n.is_siamese)
         pair_state(m, ids, count, state, largest);
     else if (m->n.network == NGRAM)
         ngram_state(m, ids, count, state);
     else
-        cnn_state(m, ids, count, begin, end, state, largest);
-    dense(m, state, largest, hidden);
-    m->kernels->dots(hidden, m->n.dense, VALUES(m, CLASSIFIER_WEIGHT, float), m->n.labels, logits);
-    for (size_t c = 0; c < m->n.labels; c++) logits[c] += bias[c];
+        cnn_state(m, ids, count, 0, count, state, largest);
+    answers(m, state, largest, 1, &logits);
 }
 
-void compress_logits(const compress_model *m, const int32_t *ids, size_t count, float *logits) {
-    if (count > COMPRESS_MOST_TOKENS) count = COMPRESS_MOST_TOKENS; /* more would not fit into sums of int32 */
-    if (!m->n.is_tagger) logits_of(m, ids, count, 0, count, logits);
-    for (size_t t = 0; m->n.is_tagger && t < count; t++)
-        logits_of(m, ids, count, t, t + 1, logits + t * m->n.labels);
-}
-
-static int tag(const compress_model *m, compress_text text, float *logits) {
-    const size_t labels = m->n.labels, numbers = compress_word_count(text) * labels;
+static int tag_words(const compress_model *m, compress_text text, float *logits) {
+    const size_t numbers = compress_word_count(text) * m->n.labels;
     int32_t ids[COMPRESS_MOST_TOKENS], starts[COMPRESS_MOST_TOKENS];
     int truncated;
     const size_t count = text_ids(m, text, ids, starts, &truncated);
     for (size_t i = 0; i < numbers; i++) logits[i] = NAN;
-    for (size_t t = 0; t < count; t++) {
-        if (!starts[t]) continue;
-        float *word = logits + (size_t)(starts[t] - 1) * labels;
-        logits_of(m, ids, count, t, t + 1, word);
-        for (size_t c = 0; c < labels; c++)
-            if (!isfinite(word[c])) word[c] = INFINITY;
-    }
+    tag(m, ids, count, starts, logits);
+    for (size_t t = 0; t < count; t++)
+        for (size_t c = 0; starts[t] && c < m->n.labels; c++) {
+            float *logit = logits + (size_t)(starts[t] - 1) * m->n.labels + c;
+            if (!isfinite(*logit)) *logit = INFINITY;
+        }
     return truncated;
 }
 
 int compress_classify(const compress_model *m, compress_text text, const compress_text *pair, float *logits) {
     int32_t ids[COMPRESS_MOST_TOKENS];
     int truncated;
-    if (m->n.is_tagger) return tag(m, text, logits);
+    if (m->n.is_tagger) return tag_words(m, text, logits);
     compress_logits(m, ids, compress_ids(m, text, pair, ids, &truncated), logits);
     return truncated;
 }
