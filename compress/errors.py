@@ -1,7 +1,6 @@
 """``CompressError``, the exception for mistakes of the user; what the system has no more of; and interruptions."""
 
 import _thread
-import difflib
 import errno
 import os
 import signal
@@ -95,6 +94,8 @@ def refuse(*faults: tuple[object, str]) -> None:
 def did_you_mean(value: str, allowed: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the closest allowed name, or an empty string."""
     names = [name for name in allowed if max(len(name), len(value)) <= _LONGEST_NAME]  # it compares in squared time
+    import difflib
+
     close = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 

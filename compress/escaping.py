@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -41,6 +40,8 @@ def one_line(text: object) -> str:
 
 def markup_text(text: str) -> str:
     """Return text for an element or a quoted attribute: no tag, no entity, and no character that XML cannot hold."""
+    from html import escape
+
     return escape(visible(text))
 
 

@@ -1,15 +1,12 @@
 """Describe the host of a measurement: CPU, memory, GPUs, library versions; no host names, no paths."""
 
-import importlib.metadata
 import importlib.util
 import os
-import platform
 import re
 import select
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -58,6 +55,8 @@ _KERNELS = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 @cache
 def library_versions() -> dict[str, str]:
     """Return the version of this package, installed or not, and of every library that can change a number."""
+    import platform
+
     return {
         "python": platform.python_version(),
         "compress": sys.modules["compress"].__version__,  # an import would go up the layers
@@ -67,6 +66,8 @@ def library_versions() -> dict[str, str]:
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:
     """Return the version of each distribution that is installed."""
+    import importlib.metadata
+
     found = {}
     for name in names:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -80,6 +81,8 @@ def describe_host() -> dict[str, Any]:
 
     The limits of a container are ``cpu_quota``, in cores, and ``memory_limit_bytes``, where there are some.
     """
+    import platform
+
     info, quota = _cpuinfo(), cpu_quota()
     flags = set(info.get("flags", info.get("Features", "")).split())
     physical, allowed = _physical_bytes(), memory_bytes()
@@ -216,6 +219,8 @@ def _gpu_names_by_tool() -> list[str]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
+    import subprocess
+
     try:
         answer = subprocess.run(
             [tool, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=True

@@ -9,9 +9,7 @@ import json
 import math
 import os
 import re
-import secrets
 import stat
-import tomllib
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -188,6 +186,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         CompressError: it is no regular file, too large, or not valid TOML.
     """
+    import tomllib
+
     try:
         return tomllib.loads(read_text(path, TOML_LIMIT_BYTES).removeprefix("\ufeff"))
     except (RecursionError, ValueError) as error:
@@ -223,6 +223,8 @@ def printable_name(path: str | Path) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file whole or not at all; a link at its name is replaced, not followed."""
+    import secrets
+
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # of no name that could be too long, or lie there
     try:
         temporary.touch(exist_ok=False)

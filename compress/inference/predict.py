@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compress.arrays import np
-from compress.data import Example, TextSource, batched, open_text
+from compress.data.examples import Example, batched
 from compress.data.tokenization import check_one_kind
 from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.errors import CompressError, MissingPackage, refuse, some_of
@@ -28,6 +28,9 @@ from compress.inference.native import NOT_FINITE, NativeRunner
 from compress.models.manifest import MANIFEST_NAME
 from compress.models.model_dir import Model, Prediction, open_model
 from compress.progress import logger
+
+if TYPE_CHECKING:
+    from compress.data import TextSource
 
 _ONE = (str, tuple, Example)
 CHECKED_ROWS = 64  # of a label check
@@ -151,6 +154,8 @@ def predict(
     Raises:
         CompressError: as :meth:`Model.predict`.
     """
+    from compress.data import open_text
+
     source = None if data is None else open_text(data, role="data", keep_empty=True, **columns)
     rows = map(_text, texts) if source is None else source.texts()
     opened = load(model, compute=Compute(device, threads))
@@ -181,6 +186,8 @@ def _examples(texts: Any) -> list[Example]:
     rows = [texts] if isinstance(texts, _ONE) else list(texts) if isinstance(texts, Iterator) else texts
     if isinstance(rows, list) and not any(isinstance(row, Mapping) for row in rows[:1]):
         return [*map(_example, rows)]
+    from compress.data import open_text
+
     return [*open_text(rows, role=None, keep_empty=True)]
 
 

@@ -20,8 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast, overload
 
-from compress.data import Example, among, content_sha256, row_key, row_keys
-from compress.data.examples import without_label
+from compress.data.examples import Example, among, content_sha256, row_key, row_keys, without_label
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping import markup_text
