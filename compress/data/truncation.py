@@ -7,7 +7,6 @@ A stage counts within a block, says it in one line and records it::
     truncation.sentence(), truncation.entries()
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,20 +25,20 @@ class Truncation:
     """
 
     def __init__(self) -> None:
-        self._rows = defaultdict[int, dict[Example, bool]](dict)
-        self._latest: dict[Example, bool] = {}
-        self._read, self._cut = Counter[int](), Counter[int]()
+        # No Counter, which takes longer to make than a small student takes for a text.
+        self._rows, self._latest = dict[int, dict[Example, bool]](), dict[Example, bool]()
+        self._read, self._cut = dict[int, int](), dict[int, int]()
 
     def add(self, max_length: int, examples: Sequence[Example], cut: Collection[int]) -> None:
         """Count rows in memory; ``cut`` are the numbers of those that were cut."""
         found = {example: number in cut for number, example in enumerate(examples)}
-        self._rows[max_length] |= found
+        self._rows.setdefault(max_length, {}).update(found)
         self._latest |= found
 
     def add_counts(self, max_length: int, rows: int, cut: int) -> None:
         """Count rows of a stream."""
-        self._read[max_length] += rows
-        self._cut[max_length] += cut
+        self._read[max_length] = self._read.get(max_length, 0) + rows
+        self._cut[max_length] = self._cut.get(max_length, 0) + cut
 
     def has_cut(self, example: Example) -> bool:
         """Tell whether a row in memory was cut when it was last read: of a cascade, by the member that answers."""
@@ -48,7 +47,7 @@ class Truncation:
     def entries(self) -> list[dict[str, int]]:
         """Return ``{"max_length", "rows", "truncated"}`` for each length at which rows were cut."""
         lengths = sorted({*self._rows, *self._read})
-        counted = [(n, self._rows.get(n, {}), self._read[n], self._cut[n]) for n in lengths]
+        counted = [(n, self._rows.get(n, {}), self._read.get(n, 0), self._cut.get(n, 0)) for n in lengths]
         found = [
             {"max_length": length, "rows": len(rows) + read, "truncated": sum(rows.values()) + cut}
             for length, rows, read, cut in counted

@@ -95,15 +95,14 @@ def run_by_length(
             (:mod:`compress.data.tokenization`), so that ``run`` checks those of words itself.
     """
     refuse((not lengths, "there are no rows to predict; give one or more"))
-    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
-    batches = [order[start : start + batch_rows] for start in range(0, len(order), batch_rows)]
-    logits = np.concatenate([run(batch) for batch in batches]).astype(np.float32, copy=False)
-    places = np.argsort(order)
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    found = [run(order[start : start + batch_rows]) for start in range(0, len(order), batch_rows)]
+    logits = (np.concatenate(found) if len(found) > 1 else found[0]).astype(np.float32, copy=False)
     if words is not None:
         of_rows = by_sentence(logits, [words[row] for row in order])
-        return np.concatenate([of_rows[place] for place in places])
+        return np.concatenate([of_rows[place] for place in np.argsort(order)])
     refuse((not np.isfinite(logits).all(), NOT_FINITE))
-    return logits[places]
+    return logits[np.argsort(order)] if len(order) > 1 else logits
 
 
 def exact_batches(run: Run, config: Mapping[str, Any], precision: str = "") -> Run:

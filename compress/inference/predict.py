@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,9 +82,23 @@ def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
 
 def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Prediction]]:
     """Return what predicts texts, with the probabilities of all labels or without."""
-    thresholds = acceptance_thresholds(model)
-    if not isinstance(model.runner, NativeRunner) or model.task.by_word:
-        return partial(_described, model, None if thresholds is None else np.array(thresholds))
+    task, labels, thresholds = model.task, model.labels, acceptance_thresholds(model)
+    if not isinstance(model.runner, NativeRunner) or task.by_word:
+        accepted_from = None if thresholds is None else np.array(thresholds)
+
+        def described(texts: Any, probabilities: bool) -> Any:
+            if probabilities:
+                _check_probabilities(model)
+            examples = _examples(texts)
+            with counting() as truncation:
+                logits = _logits(model, examples)
+            found = [*task.described(examples, logits, labels, accepted_from, probabilities)]
+            for prediction, example in zip(found, examples, strict=True):
+                if truncation.has_cut(example):
+                    prediction["truncated"] = True
+            return found[0] if isinstance(texts, _ONE) else found
+
+        return described
     predict = model.runner.core.predict
 
     def native(texts: Any, probabilities: bool) -> Any:
@@ -101,19 +114,6 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         return found[0] if isinstance(texts, _ONE) else found
 
     return native
-
-
-def _described(model: Model, thresholds: np.ndarray | None, texts: Any, probabilities: bool) -> Any:
-    if probabilities:
-        _check_probabilities(model)
-    examples = _examples(texts)
-    with counting() as truncation:
-        logits = _logits(model, examples)
-    found = [*model.task.described(examples, logits, model.labels, thresholds, probabilities)]
-    for prediction, example in zip(found, examples, strict=True):
-        if truncation.has_cut(example):
-            prediction["truncated"] = True
-    return found[0] if isinstance(texts, _ONE) else found
 
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:
@@ -200,7 +200,9 @@ def _example(text: Any) -> Example:
     if isinstance(text, Example):
         return text
     parts = (text,) if isinstance(text, str) else text if isinstance(text, tuple) and len(text) == 2 else (None,)
-    if not all(isinstance(part, str) and part == part.encode(errors="ignore").decode() for part in parts):
+    if not all(
+        isinstance(one, str) and (one.isascii() or one == one.encode(errors="ignore").decode()) for one in parts
+    ):
         raise CompressError(f"{ascii(text)[:80]} is neither a text nor a tuple of two texts that are UTF-8")
     return Example(*parts)
 

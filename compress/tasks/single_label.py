@@ -46,7 +46,7 @@ class SingleLabel(Task):
         all_labels: bool = False,
     ) -> Iterator[dict[str, Any]]:
         chances, best = probabilities(logits), logits.argmax(axis=1)
-        highest = chances[np.arange(len(best)), best]
+        highest = chances.max(axis=1)
         accepted = None if thresholds is None else (highest >= thresholds[best]).tolist()
         for number, (label, probability) in enumerate(zip(best.tolist(), highest.tolist(), strict=True)):
             found: dict[str, Any] = {"label": labels[label], "probability": round(probability, 4)}
