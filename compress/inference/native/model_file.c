@@ -2,7 +2,6 @@
 
 #include "model_file.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -211,6 +210,15 @@ static const char *fault_of(compress_model *m, const unsigned char *bytes, size_
     return fault ? fault : fault_of_values(m);
 }
 
+/* Writes why a model cannot be read, as much as there is room for. */
+static void tell(const char *fault, char *error) {
+    const char *parts[] = {"the model cannot be read: ", fault};
+    size_t at = 0;
+    for (int i = 0; i < 2; i++)
+        for (const char *c = parts[i]; *c && at < COMPRESS_ERROR_BYTES - 1; c++) error[at++] = *c;
+    error[at] = 0;
+}
+
 compress_model *compress_open(const void *bytes, size_t size, char *error) {
     compress_model *model = calloc(1, sizeof *model);
     const char *fault = model ? fault_of(model, bytes, size) : "there is no memory for it";
@@ -218,7 +226,7 @@ compress_model *compress_open(const void *bytes, size_t size, char *error) {
         model->kernels = kernels_at(0);
         return model;
     }
-    snprintf(error, COMPRESS_ERROR_BYTES, "the model cannot be read: %s", fault);
+    tell(fault, error);
     free(model);
     return NULL;
 }
