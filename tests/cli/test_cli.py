@@ -27,7 +27,7 @@ from compress.models.manifest import Manifest
 from compress.models.output_dir import finish
 from compress.recipes import RECIPE_KINDS, Kind, catalogue, folder, recipe_names
 from tests.support import forked
-from tests.support.tiny import classifier, write
+from tests.support.tiny import classifier, onnx_directory, write
 from tests.support.training_data import TINY_STUDENT, labelled_file, pool_file, pool_rows, train_rows, validation_rows
 
 
@@ -512,6 +512,31 @@ def test_standard_input_that_is_no_text_is_refused(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\nbad \xff\n")))
     assert execute(["predict", "--model", str(desk.teacher), "-"]) == 2
     assert "line 2 of standard input is not UTF-8" in capsys.readouterr().err
+
+
+def test_a_line_of_standard_input_is_answered_before_the_next_one_comes() -> None:
+    command = [sys.executable, "-m", "compress", "predict", "-q", "--model", str(onnx_directory("cnn").path), "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as running:
+        assert running.stdin is not None and running.stdout is not None
+        for text in ("a good film", "", "dull \u00e9l\u00e8ve"):
+            running.stdin.write(f"{text}\n".encode())
+            assert json.loads(running.stdout.readline())["text"] == text
+        running.stdin.write(b"the last one has no end")
+        running.stdin.close()
+        assert json.loads(running.stdout.readline())["text"] == "the last one has no end"
+    assert running.returncode == 0
+
+
+def test_a_text_that_looks_like_two_predictions_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ['"}, {"', '{"text": "a"}, {"text": "b"}', "a\u2028b\x1b[2J ##[error] ::error::", "\\"]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text, "text_pair": text}) + "\n" for text in texts))
+    model = str(onnx_directory("cnn").path)
+    for given in (["--data", str(file), "--text-column", "text"], ["--data", str(file), "--probabilities"]):
+        assert execute(["predict", "-q", "--model", model, *given]) == 0
+        printed = capsys.readouterr().out
+        assert [json.loads(line)["text"] for line in printed.splitlines()] == texts
+        assert "\x1b" not in printed and "##[" not in printed
 
 
 def test_predict_gives_scores_of_a_regression(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
