@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from compress.recipes import Choice, StudentRecipe
+from compress.recipes import Choice, StudentRecipe, load_recipe
 from compress.training import trainer as trainer_module
 from compress.training.trainer import RowAdamW, clip_gradients, sparse_gradients
 from tests.support.training_data import BILSTM, TRAINING, distilled, pool_file, state
@@ -85,11 +85,12 @@ def test_sparse_gradients_are_clipped_as_dense_ones(limit: float) -> None:
 
 CNN = Choice("cnn", options={"embedding_size": 16, "filters": 8, "dense_size": 8})
 NGRAM = Choice("ngram", options={"embedding_size": 16, "buckets": 50, "dense_size": 8})
+STATIC = load_recipe("students", "static").architecture
 
 
 @pytest.mark.parametrize(
     ("student", "weight_decay", "sparse"),
-    [(CNN, 0.0, 1), (NGRAM, 0.0, 2), (NGRAM, 0.01, 0), (BILSTM.architecture, 0.0, 0)],
+    [(CNN, 0.0, 1), (NGRAM, 0.0, 2), (NGRAM, 0.01, 0), (STATIC, 0.0, 1), (BILSTM.architecture, 0.0, 0)],
 )
 def test_students_that_are_tables_learn_by_rows(
     student: Choice, weight_decay: float, sparse: int, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
