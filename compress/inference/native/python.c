@@ -142,7 +142,8 @@ static PyObject *prediction(const model_object *self, const float *logits, int t
                                   put(found, self->keys[PROBABILITY], rounded(1 / sum));
     if (!failed && thresholds != Py_None && count > 1) {
         PyObject *threshold = PyTuple_GetItem(thresholds, (Py_ssize_t)best);
-        failed = !threshold || put(found, self->keys[ACCEPTED], PyBool_FromLong(1 / sum >= PyFloat_AsDouble(threshold)));
+        const double least = threshold ? PyFloat_AsDouble(threshold) : 0;
+        failed = PyErr_Occurred() || put(found, self->keys[ACCEPTED], PyBool_FromLong(1 / sum >= least));
     }
     if (!failed && with_all) {
         PyObject *all = PyDict_New();

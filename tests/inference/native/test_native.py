@@ -310,6 +310,22 @@ def test_tokenizers_that_it_does_not_have_are_refused() -> None:
         model_of(tokens)
 
 
+def test_what_cannot_be_predicted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(onnx_directory("cnn").path)
+    predict = model.runner.core.predict
+    for texts in (3, None, ["a"] * 300 + [3], ["a", ("a", "b")], ("a",)):
+        with pytest.raises(TypeError):
+            predict(texts, None, False)
+    for thresholds, error in (((), IndexError), (("a", "b"), TypeError), ([0.5, 0.5], TypeError)):
+        with pytest.raises(error):
+            predict(["a"], thresholds, False)
+    broken = model_of(tokenizer(), layers={"classifier_bias": np.array([0, np.nan], np.float32)})
+    monkeypatch.setattr(model.runner, "core", broken)
+    for text in ("a film", ["a film", "bad"], ("a", "b")):
+        with pytest.raises(CompressError, match="not finite numbers; its weights are damaged"):
+            model.predict(text)
+
+
 def test_threads_share_a_model() -> None:
     model = NativeRunner(onnx_directory("cnn").path).core
     texts = [f"{text} {number}" for number, text in enumerate(TEXTS[:6] * 40)]
