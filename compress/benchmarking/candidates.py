@@ -25,6 +25,7 @@ from compress.benchmarking.results.schema import REFERENCE_RUNTIME
 from compress.data.tokenization import maximum_length
 from compress.errors import CompressError, Unavailable, did_you_mean, first_line, refuse, some_of
 from compress.host import without_home
+from compress.inference.runners import NATIVE, serving_runtime
 from compress.models.manifest import VOCABULARIES, Manifest, describe_files, file_sha256
 from compress.models.model_dir import REMOVALS, CascadeDir, Model, open_model, parent_entry, removal_shapes, removals_of
 from compress.progress import logger
@@ -174,18 +175,24 @@ def plan_entries(
 ) -> list[Entry]:
     """Give every candidate its runtimes; a torch model goes through ``to_onnx`` where a runtime opens ONNX only.
 
-    Without ``runtimes`` each model runs where it opens natively. The teacher always runs in torch, and in every other
-    runtime that is used, so that each model can be compared with it in its own runtime too.
+    Without ``runtimes`` each model runs where its texts are answered. The teacher always runs in torch, and in every
+    other runtime that is used, so that each model can be compared with it in its own runtime too; in the native
+    library only where that was asked for.
 
     Raises:
         CompressError: an unknown runtime, or a model that opens in none of those that were asked for.
     """
-    opens = {name: str(plugins.find("runtimes", name).load().OPENS) for name in runtimes or ("torch", "onnxruntime")}
+    known = runtimes or ("torch", "onnxruntime", NATIVE)
+    opens = {name: str(plugins.find("runtimes", name).load().OPENS) for name in known}
     entries: list[Entry] = []
     for candidate in candidates[1:]:
         model = candidate.model
         kind = "onnx" if model.is_onnx else "torch"
-        wanted = [name for name in opens if opens[name] == kind or (runtimes and kind == "torch")]
+        wanted = (
+            [name for name in runtimes if kind in ("torch", opens[name])]
+            if runtimes
+            else [serving_runtime(model, device)]
+        )
         refuse(
             (
                 not wanted,
@@ -196,7 +203,8 @@ def plan_entries(
             directory = to_onnx(model) if opens[name] == "onnx" and kind == "torch" else model
             entries.append(Entry(candidate, name, directory, name, device))
     teacher = candidates[0]
-    used = dict.fromkeys([REFERENCE_RUNTIME, *(entry.runtime for entry in entries), *runtimes])
+    others = (entry.runtime for entry in entries if entry.runtime != NATIVE)
+    used = dict.fromkeys([REFERENCE_RUNTIME, *others, *runtimes])
     own: list[Entry] = []
     for name in used:
         try:

@@ -34,12 +34,13 @@ Pair = tuple[WorkerRun, Workload]
 def workloads_of(run: WorkerRun, settings: BenchmarkSettings) -> list[Workload]:
     """Return the workloads of a loaded run.
 
-    Baselines and competitors read texts, so that they have the data's own lengths only; pruning steps serve the
-    breakdown of a speed-up, which is of these. Reference models are measured for latency: a large batch of BERT-large
-    takes as long as the whole benchmark of another model.
+    Baselines, competitors and the native library read texts and have the data's own lengths only; pruning steps serve
+    the breakdown of a speed-up, which is of these. Reference models are measured for latency: a large batch of
+    BERT-large takes as long as the whole benchmark of another model.
     """
     entry = run.entry
-    lengths = [None, *(settings.lengths if entry.folder == "runtimes" and entry.kind != "pruning-step" else ())]
+    reads_tokens = entry.folder == "runtimes" and not run.loaded["tokenizer_inside"]
+    lengths = [None, *(settings.lengths if reads_tokens and entry.kind != "pruning-step" else ())]
     sizes = [min(settings.batch_sizes)] if entry.kind == "reference-model" else settings.batch_sizes
     workloads = [Workload(size, length) for length in lengths for size in sizes]
     if entry.is_reference and settings.padded_teacher:

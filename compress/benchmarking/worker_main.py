@@ -51,6 +51,7 @@ class RequestHandler:
     """Answers requests, each by the method of its name."""
 
     runner: Any  # a Runner
+    model: Any = None  # a Model, of runtimes
     handicap = 0.0
 
     def __init__(self) -> None:
@@ -108,16 +109,21 @@ class RequestHandler:
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":
             from compress.inference.batching import open_runtime
-            from compress.inference.runners import open_runner
+            from compress.inference.runners import NATIVE, open_runner, serving_runtime
             from compress.models.model_dir import open_model
 
-            tokens = open_runner(open_model(place, verify=False), max_length, lengths)
+            self.model = open_model(place, verify=False)
+            tokens = open_runner(self.model, max_length, lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
         with counting() as truncation:
             self.sizes = tokens.lengths(self.examples) if tokens else characters
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
-        if tokens:
+        if tokens and plugin == NATIVE and serving_runtime(self.model) == NATIVE:
+            if self.model.max_length != tokens.max_length:
+                raise Unavailable(f"it reads {self.model.max_length} tokens of a text; leave out --max-length")
+            self.runner = self.model.runner
+        elif tokens:
             tokens.start(lambda model: open_runtime(model.path, plugin, threads=threads, device=device))
             self.runner = tokens
         else:
@@ -140,7 +146,7 @@ class RequestHandler:
         }
 
     def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
-        return self.runner.prepare([self.examples[row] for row in rows], **shape)
+        return self.runner.prepare(self._examples(rows), **shape)
 
     def predict(self, *, logits: str, task: str = "", cores: Sequence[int] = ()) -> Any:
         """Write the logits ``[N, C]`` of all answers; rows of like length share a batch.
@@ -172,10 +178,10 @@ class RequestHandler:
         """Run one batch until it no longer gets faster, after what a runtime does once for all batches of its size."""
         if hasattr(self.runner, "prepare_shapes"):
             self.runner.prepare_shapes(len(probe), shape.get("length") or max(*self.sizes, shape.get("width", 0)))
-        inputs, samples = self.inputs(probe, shape), list[float]()
+        inputs, samples = self._given(probe, shape), list[float]()
         end = time.perf_counter() + WARM_UP_SECONDS
         while len(samples) < 2 or time.perf_counter() < end:
-            samples.append(self._time(inputs)[0])
+            samples.append(self._time(inputs)[1][0])
             if len(samples) >= WARM_UP_RUNS and is_stable(samples):
                 break
         return {"stable": is_stable(samples)}
@@ -183,21 +189,27 @@ class RequestHandler:
     def measure(self, *, batches: list[list[int]], shape: Shape, warm_up: bool = True) -> Any:
         """Time batches back to back, in milliseconds of the wall clock and of this process's CPU time.
 
+        ``tokenize_ms`` is what else there is from text to label: to tokenise, and to make labels of logits.
         Neither the tokenizer nor a fast model is at its speed after one call, so that both first go on with batches of
         earlier turns, for a while and once at least. The first run finds the caches as another model left them: its
         wall time is ``cold_ms``.
         """
         earlier = self.earlier.setdefault((len(batches[0]), *shape.items()), deque(batches, maxlen=EARLIER_BATCHES))
-        ready = for_a_while(TOKENIZER_WARM_UP_MS, lambda rows: self.inputs(rows, shape), earlier if warm_up else ())
-        prepared = [timed(partial(self.inputs, rows, shape)) for rows in batches]
-        tokenize = [(0.0, 0.0) if self.runner.tokenizer_inside else times for _, times in prepared]
+        ready = for_a_while(TOKENIZER_WARM_UP_MS, lambda rows: self._given(rows, shape), earlier if warm_up else ())
+        prepared = [timed(partial(self._given, rows, shape)) for rows in batches]
         earlier.extend(batches)
-        before_ms = for_a_while(MODEL_WARM_UP_MS, lambda inputs: self._time(inputs)[0], ready)
-        latency = [(*self._time(inputs), getattr(self.runner, "device_ms", None)) for inputs, _ in prepared]
+        before_ms = for_a_while(MODEL_WARM_UP_MS, lambda inputs: self._time(inputs)[1][0], ready)
+        ran = [(*self._time(inputs), getattr(self.runner, "device_ms", None)) for inputs, _ in prepared]
+        latency = [(*times, device_ms) for _, times, device_ms in ran]
+        labelled = [timed(partial(self._label, rows, one[0]))[1] for rows, one in zip(batches, ran, strict=True)]
+        around = [
+            (0.0, 0.0) if self.runner.tokenizer_inside else tuple(map(sum, zip(tokenized, labels, strict=True)))
+            for (_, tokenized), labels in zip(prepared, labelled, strict=True)
+        ]
         return {
             "cold_ms": before_ms[:1],
             **dict(zip(("latency_ms", "latency_cpu_ms", "device_ms"), zip(*latency, strict=True), strict=True)),
-            **dict(zip(("tokenize_ms", "tokenize_cpu_ms"), zip(*tokenize, strict=True), strict=True)),
+            **dict(zip(("tokenize_ms", "tokenize_cpu_ms"), zip(*around, strict=True), strict=True)),
         }
 
     def memory(self) -> Any:
@@ -229,27 +241,60 @@ class RequestHandler:
     def peak(self, *, device: str, precision: str, threads: int) -> Any:
         return {"tflops": matmul_peak_tflops(device, precision, threads)}
 
-    def _time(self, inputs: Any) -> tuple[float, float]:
-        def run() -> None:
-            started = time.process_time_ns()
-            self.runner.run(inputs)
-            if self.handicap:
-                end = started + (1 + self.handicap) * (time.process_time_ns() - started)
-                while time.process_time_ns() < end:
-                    pass
+    @property
+    def _is_public_call(self) -> bool:
+        """Whether ``Model.predict`` is timed: where a runtime takes texts, there is no less that a user could call."""
+        return self.model is not None and bool(self.runner.tokenizer_inside)
 
-        return timed(run if self.handicap else partial(self.runner.run, inputs))[1]
+    def _given(self, rows: Sequence[int], shape: Shape) -> Any:
+        """Return what :meth:`_time` takes: inputs, or a text or several for the public call."""
+        if not self._is_public_call:
+            return self.inputs(rows, shape)
+        texts = [row.text if row.text_pair is None else (row.text, row.text_pair) for row in self._examples(rows)]
+        return texts[0] if len(texts) == 1 else texts
+
+    def _time(self, inputs: Any) -> tuple[Any, tuple[float, float]]:
+        """Return what a run returns, and its times."""
+        call = self.model.predict if self._is_public_call else self.runner.run
+
+        def run() -> Any:
+            started = time.process_time_ns()
+            found = call(inputs)
+            end = started + (1 + self.handicap) * (time.process_time_ns() - started)
+            while time.process_time_ns() < end:
+                pass
+            return found
+
+        return timed(run if self.handicap else partial(call, inputs))
+
+    def _label(self, rows: Sequence[int], logits: Any) -> None:
+        """Make the predictions of logits, as ``Model.predict`` does."""
+        if self.model is not None and not self._is_public_call:
+            [*self.model.task.described(self._examples(rows), logits, self.model.labels)]
+
+    def _examples(self, rows: Sequence[int]) -> list[Example]:
+        return [self.examples[row] for row in rows]
 
 
 def timed(work: Callable[[], T]) -> tuple[T, tuple[float, float]]:
     """Return what work returns, and its milliseconds by the wall clock and of CPU time of this process; never 0."""
+    result, taken_ns = _timed(work)
+    wall_ms, cpu_ms = (max(round((ns - own) / 1e6, 5), 1e-5) for ns, own in zip(taken_ns, _clocks_ns(), strict=True))
+    return result, (wall_ms, cpu_ms)
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, tuple[int, int]]:
     cpu_ns = time.process_time_ns()
     started_ns = time.perf_counter_ns()
     result = work()
     wall_ns = time.perf_counter_ns() - started_ns
-    cpu_ns = time.process_time_ns() - cpu_ns
-    wall_ms, cpu_ms = (max(round(ns / 1e6, 5), 1e-5) for ns in (wall_ns, cpu_ns))
-    return result, (wall_ms, cpu_ms)
+    return result, (wall_ns, time.process_time_ns() - cpu_ns)
+
+
+@cache
+def _clocks_ns() -> list[float]:
+    """Return what the clocks themselves take, a fifth of the time of the fastest students."""
+    return np.median([_timed(lambda: None)[1] for _ in range(1000)], axis=0).tolist()  # type: ignore[no-any-return]
 
 
 def for_a_while(least_ms: float, work: Callable[[S], T], items: Collection[S]) -> list[T]:

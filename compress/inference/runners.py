@@ -1,8 +1,8 @@
 """Models that are ready to run: texts → inputs → logits.
 
-A runtime knows token ids alone: it opens a model directory and returns a function of token arrays. :class:`LoadedModel`
-joins it with the tokenizer, and :class:`CascadeRunner` joins several of them. Baselines and competitors have inputs of
-their own, such as words, or do both in one. N rows, B rows of a batch, T tokens, C classes.
+A runtime opens a model directory and returns a function of token arrays. :class:`LoadedModel` joins it with the
+tokenizer, and :class:`CascadeRunner` joins several models. The native library, baselines and competitors have inputs of
+their own, such as texts. N rows, B rows of a batch, T tokens, C classes.
 
 :func:`time_side_by_side` times some in turns within one process: a quick estimate for decisions within a stage.
 ``compress benchmark`` is more exact: there every model has a process of its own.
@@ -27,7 +27,7 @@ from compress.errors import refuse
 from compress.evaluation.metrics import confidence
 from compress.inference.batching import Run, TokenArrays, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.native import NativeRunner, native_runner
+from compress.inference.native import NativeRunner, native_runner, runs_natively
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
 from compress.models.model_dir import CascadeDir, Model
 from compress.progress import Advance
@@ -35,6 +35,7 @@ from compress.progress import Advance
 # The number of a member, and those of the n rows that it reads -> logits [n, C].
 Ask = Callable[[int, np.ndarray], np.ndarray]
 
+NATIVE = "native"  # the runtime
 ROWS = 2000  # that are timed
 LEAST_ROUNDS, MOST_ROUNDS = 5, 60
 SECONDS = 5.0  # after which no further round begins
@@ -157,42 +158,46 @@ class LoadedModel:
 class CascadeRunner:
     """A :class:`Runner` of a cascade: every member reads the rows that those before it were not sure of.
 
-    ``prepare`` makes the tokens of the first member, and ``run`` those of the others, of the rows that they read.
+    ``prepare`` makes the inputs of the first member, and ``run`` those of the others, of the rows that they read.
     Lengths are those of the first member.
 
     Args:
-        members: one for each member.
+        members: a :class:`Runner` that has ``logits`` too, for each member.
         thresholds: of all but the last.
         answered: how many rows each member answered so far.
     """
 
-    members: Sequence[LoadedModel]
+    members: Sequence[Any]
     thresholds: Sequence[float]
     answered: np.ndarray
     parameters: int = 0
-    tokenizer_inside: bool = False
 
     def start(self, open_one: Callable[[Model], Run]) -> None:
         for member in self.members:
             member.start(open_one)
 
     @property
+    def tokenizer_inside(self) -> bool:
+        return bool(self.members[0].tokenizer_inside)
+
+    @property
     def max_length(self) -> int:
-        return self.members[0].max_length
+        return int(self.members[0].max_length)
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``; advances by the rows of the first member."""
 
         def ask(number: int, rows: np.ndarray) -> np.ndarray:
-            return self.members[number].logits([examples[row] for row in rows])
+            logits: np.ndarray = self.members[number].logits([examples[row] for row in rows])
+            return logits
 
         return ask_in_turn(self.members[0].logits(examples, advance), self.thresholds, ask)[0]
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
-        return self.members[0].lengths(examples)
+        return list(self.members[0].lengths(examples))
 
     def prepare(self, examples: Sequence[Example], **shape: Any) -> tuple[Sequence[Example], TokenArrays, Any]:
-        """Return the rows, their tokens for the first member, and ``shape``: that of :meth:`LoadedModel.prepare`."""
+        """Return the rows, their inputs for the first member, and ``shape``: that of :meth:`LoadedModel.prepare`."""
         return examples, self.members[0].prepare(examples, **shape), shape
 
     def run(self, inputs: tuple[Sequence[Example], TokenArrays, Any]) -> np.ndarray:
@@ -201,7 +206,8 @@ class CascadeRunner:
 
         def ask(number: int, rows: np.ndarray) -> np.ndarray:
             member = self.members[number]
-            return member.run(member.prepare([examples[row] for row in rows], **shape))
+            logits: np.ndarray = member.run(member.prepare([examples[row] for row in rows], **shape))
+            return logits
 
         logits, answered = ask_in_turn(self.members[0].run(arrays), self.thresholds, ask)
         self.answered += answered
@@ -219,17 +225,28 @@ def open_runner(model: Model, max_length: int = 0, lengths: Sequence[int] = ()) 
 def load_runner(model: Model, compute: Compute = Compute()) -> LoadedModel | CascadeRunner | NativeRunner:
     """Load a model or a cascade to predict; on ``auto`` an ONNX one runs on the CPU, and needs no PyTorch.
 
-    There the native library runs what it can.
+    There the native library runs what it can, also of the members of a cascade.
     """
     return native_runner(model, compute) or load_graph(model, compute)
 
 
 def load_graph(model: Model, compute: Compute = Compute()) -> LoadedModel | CascadeRunner:
-    """Load a model or a cascade to predict, in ONNX Runtime or torch."""
+    """Load a model to predict in ONNX Runtime or torch, or a cascade, whose members run wherever they do."""
+    if isinstance(model, CascadeDir):
+        members = [load_runner(member, compute) for member in model.members]
+        return CascadeRunner(members, model.thresholds, np.zeros(len(members), np.int64))
     device = resolve_device(compute.device, for_onnx=model.is_onnx)
-    loaded = open_runner(model)
+    loaded = LoadedModel.open(model)
     loaded.start(lambda one: open_runtime(one.path, threads=compute.threads, device=device))
     return loaded
+
+
+def serving_runtime(model: Model, device: str = "cpu") -> str:
+    """Return the runtime that answers the texts of a model: the native library where it runs it, or a member of it."""
+    members = model.members if isinstance(model, CascadeDir) else (model,)
+    if device == "cpu" and any(runs_natively(one) for one in members):
+        return NATIVE
+    return "onnxruntime" if model.is_onnx else "torch"
 
 
 def ask_in_turn(first: np.ndarray, thresholds: Sequence[float], ask: Ask) -> tuple[np.ndarray, list[int]]:

@@ -359,6 +359,41 @@ def test_torch_models_are_exported_for_a_runtime_that_needs_it(tmp_path: Path) -
     assert [entry.is_reference for entry in entries] == [True, False, False, False]
 
 
+def test_models_are_measured_where_they_answer(tmp_path: Path) -> None:
+    pytest.importorskip("compress.inference.native._core")
+    teacher, models = torch_directory("bert"), [onnx_directory("cnn")]
+    lines = benchmark(teacher, models, ROWS, replace(QUICK, lengths=(16,)))
+    native = [line for line in lines if line.model != "bert"]
+    assert {(line.model, line.runtime) for line in lines} == {("bert", "torch"), ("cnn-onnx", "native")}
+    assert [(line.batch_size, line.length, line.tokenizer_inside) for line in native] == [
+        (1, None, True),
+        (8, None, True),
+    ]
+    assert all(line.speedups == line.figure("speedup_with_tokenizer") for line in native)
+    assert native[0].truncated_rows == 0 and native[0].speedup_same_runtime is None
+    both = replace(QUICK, batch_sizes=(1,), runtimes=("native", "onnxruntime"))
+    lines = benchmark(teacher, [*models, onnx_directory("bilstm")], ROWS, both)
+    assert [line.title for line in lines if line.padding == "longest"] == [
+        *(
+            "bert in torch",
+            "bert in onnxruntime",
+            "cnn-onnx in native",
+            "cnn-onnx in onnxruntime",
+            "bilstm-onnx in onnxruntime",
+        )
+    ]
+    assert [one["name"] for one in lines[0].left_out] == ["bert in native", "bilstm-onnx in native"]
+    assert all("use --runtime onnxruntime" in one["reason"] for one in lines[0].left_out)
+    native, graph = (next(line for line in lines if line.title == f"cnn-onnx in {name}") for name in both.runtimes)
+    assert native.predictions == graph.predictions
+
+
+def test_texts_cut_otherwise_than_by_the_native_library_are_not_measured_in_it() -> None:
+    pytest.importorskip("compress.inference.native._core")
+    lines = benchmark(torch_directory("bert"), [onnx_directory("cnn")], ROWS, replace(QUICK, max_length=8))
+    assert "leave out --max-length" in lines[0].left_out[0]["reason"]
+
+
 def test_pairs_and_regression(tmp_path: Path) -> None:
     teacher = write(tmp_path / "teacher", classifier(labels=("score",)))
     pairs = zip(examples(12), examples(24)[12:], strict=True)

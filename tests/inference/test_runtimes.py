@@ -19,6 +19,7 @@ from compress.exporting.export import padded_example
 from compress.inference.batching import open_runtime
 from compress.inference.runtimes import torch_cuda_graphs
 from compress.inference.torch_run import TorchRun
+from compress.models.manifest import NATIVE_NAME
 from tests.support.tiny import bilstm, load, onnx_directory, torch_directory
 
 RUNTIMES = plugins.names("runtimes")
@@ -38,6 +39,8 @@ def usable(runtime: str) -> str:
     """Return a device that this host has for a runtime; skip the test where there is none."""
     if runtime == "openvino":
         pytest.importorskip("openvino")
+    if runtime == "native":
+        pytest.importorskip("compress.inference.native._core")
     if runtime == "torch-compile" and shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
     if "cpu" in devices(runtime):
@@ -67,6 +70,10 @@ def test_logits_are_those_of_eager_fp32(runtime: str, kind: str) -> None:
         pytest.skip("compiling takes a minute")
     if runtime == "torch-cuda-graphs" and kind == "bilstm":
         pytest.skip("see test_a_model_that_packs_rows_has_no_graph")
+    if runtime == "native" and not (directory_for(runtime, kind) / NATIVE_NAME).is_file():
+        with pytest.raises(Unavailable, match="no model.native .*; use --runtime onnxruntime"):
+            open_runtime(directory_for(runtime, kind), runtime, threads=1)
+        return
     module = plugins.find("runtimes", runtime).load()
     assert module.OPENS in {"torch", "onnx"} and set(module.DEVICES) <= {"cpu", "cuda"}
     run = module.start(directory_for(runtime, kind), threads=1, device=device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def native_core() -> Any:
 
 
 class NativeRunner:
-    """A model's container, mapped into memory.
+    """A :class:`compress.inference.runners.Runner` of a model's container, mapped into memory: ``run`` takes texts.
 
     ``core`` is the library's model, whose ``predict`` answers texts without NumPy; ``labels`` are those that it knows.
 
@@ -54,6 +55,9 @@ class NativeRunner:
         Unavailable: the library was not built.
         CompressError: the container is damaged.
     """
+
+    tokenizer_inside = True
+    parameters = 0
 
     def __init__(self, directory: Path, *instructions: str) -> None:
         path, core = directory / NATIVE_NAME, native_core()
@@ -81,16 +85,20 @@ class NativeRunner:
         refuse((not (np.isfinite(logits) | (self.by_word & np.isnan(logits))).all(), NOT_FINITE))
         return logits, truncated
 
+    def run(self, texts: Sequence[Any]) -> np.ndarray:
+        return self.read(texts, sum(word_counts([*map(Example, texts)])) if self.by_word else -1)[0]
+
+    @staticmethod
+    def prepare(examples: Sequence[Example]) -> list[str | tuple[str, str]]:
+        return [one.text if one.text_pair is None else (one.text, one.text_pair) for one in examples]
+
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``, of a tagger those of all words; advances by the rows."""
         check_one_kind(examples, by_word=self.by_word)
         found = [np.empty((0, len(self.labels)), np.float32)]
         for begin in range(0, len(examples), _ROWS):
             some = examples[begin : begin + _ROWS]
-            logits, truncated = self.read(
-                [one.text if one.text_pair is None else (one.text, one.text_pair) for one in some],
-                sum(word_counts(some)) if self.by_word else -1,
-            )
+            logits, truncated = self.read(self.prepare(some), sum(word_counts(some)) if self.by_word else -1)
             count_rows(self.max_length, some, frozenset(truncated.nonzero()[0].tolist()))
             found.append(logits)
             advance(len(some))
@@ -101,6 +109,13 @@ class NativeRunner:
         logits = np.empty((*[len(ids)] * self.by_word, len(self.labels)), np.float32)
         self.core.logits_of_ids(ids.astype(np.int32), logits)
         return logits
+
+
+def runs_natively(model: Model) -> bool:
+    """Tell whether a model has a container and the library is here to read it."""
+    with suppress(Unavailable):
+        return (model.path / NATIVE_NAME).is_file() and bool(native_core())
+    return False
 
 
 def native_runner(model: Model, compute: Compute = Compute()) -> NativeRunner | None:
