@@ -83,23 +83,26 @@ def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
 def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Prediction]]:
     """Return what predicts texts, with the probabilities of all labels or without."""
     task, labels, thresholds = model.task, model.labels, acceptance_thresholds(model)
-    if not isinstance(model.runner, NativeRunner) or task.by_word:
-        accepted_from = None if thresholds is None else np.array(thresholds)
+    accepted_from = None if thresholds is None else np.array(thresholds)
 
-        def described(texts: Any, probabilities: bool) -> Any:
-            if probabilities:
-                _check_probabilities(model)
-            examples = _examples(texts)
-            with counting() as truncation:
-                logits = _logits(model, examples)
-            found = [*task.described(examples, logits, labels, accepted_from, probabilities)]
-            for prediction, example in zip(found, examples, strict=True):
-                if truncation.has_cut(example):
-                    prediction["truncated"] = True
-            return found[0] if isinstance(texts, _ONE) else found
+    def described(texts: Any, probabilities: bool) -> Any:
+        if probabilities:
+            _check_probabilities(model)
+        examples = _examples(texts)
+        with counting() as truncation:
+            logits = _logits(model, examples)
+        found = [*task.described(examples, logits, labels, accepted_from, probabilities)]
+        for prediction, example in zip(found, examples, strict=True):
+            if truncation.has_cut(example):
+                prediction["truncated"] = True
+        return found[0] if isinstance(texts, _ONE) else found
 
+    first, *others = getattr(model.runner, "members", [model.runner])
+    if not isinstance(first, NativeRunner) or task.by_word:
         return described
-    predict = model.runner.core.predict
+    predict = first.core.predict
+    if others:
+        thresholds = (model.runner.thresholds[0],) * len(labels)
 
     def native(texts: Any, probabilities: bool) -> Any:
         if probabilities:
@@ -113,7 +116,19 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         found = predict([*map(_text, rows)], thresholds, probabilities)
         return found[0] if isinstance(texts, _ONE) else found
 
-    return native
+    def joined(texts: Any, probabilities: bool) -> Any:
+        """Leave to all members what the first, which is native, is not sure of."""
+        given = texts if isinstance(texts, (*_ONE, list)) else _examples(texts)
+        found = native(given, probabilities)
+        is_one = isinstance(given, _ONE)
+        rows, many = ([found], [given]) if is_one else (found, given)
+        if unsure := [number for number, one in enumerate(rows) if not one.pop("accepted")]:
+            found = described([many[number] for number in unsure], probabilities)
+            for number, answer in zip(unsure, found, strict=True):
+                rows[number] = answer
+        return rows[0] if is_one else rows
+
+    return joined if others else native
 
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:

@@ -19,17 +19,20 @@ from compress.cascades import cascade as stage
 from compress.cascades.cascade import cascade_verdict
 from compress.cli import execute
 from compress.data import Example, describe_rows
-from compress.errors import CompressError
+from compress.errors import CompressError, Unavailable
+from compress.evaluation.metrics import confidence
+from compress.inference import native
 from compress.inference.compute import Compute
+from compress.inference.native import NativeRunner
 from compress.inference.predict import load
-from compress.inference.runners import Speed, load_runner
+from compress.inference.runners import NATIVE, Speed, load_runner, serving_runtime
 from compress.models.manifest import Manifest
-from compress.models.model_dir import CascadeDir, Model, open_model
+from compress.models.model_dir import CASCADE_NAME, MEMBERS, CascadeDir, Model, open_model
 from compress.models.output_dir import finish
 from compress.recipes import BenchmarkSettings
 from compress.requests.compression import cascade, export, quantize
 from compress.requests.measuring import report
-from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, write
+from tests.support.tiny import GOOD, LABELS, PLAIN, classifier, cnn, write
 from tests.support.training_data import labelled_file
 
 CPU = Compute("cpu", threads=1)
@@ -103,6 +106,40 @@ def test_each_row_is_answered_by_the_first_that_is_sure(models: list[Model], mad
         expected.append(LABELS[int(probabilities[name][row].argmax())])
     assert [one["label"] for one in load(made.path, compute=CPU).predict(rows)] == expected
     assert {one["label"] for one in load(made.path, compute=CPU).predict(rows)} == set(LABELS)
+
+
+def test_members_that_the_native_library_runs_answer_in_it(
+    models: list[Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("compress.inference.native._core")
+    rows = texts(64)
+    first = export(write(tmp_path / "torch", cnn(labels=LABELS)), tmp_path / "fast")
+    pair = [first, models[-1]]
+    sure = confidence(load_runner(first, CPU).logits(rows))
+    made = CascadeDir(tmp_path / "joined", Manifest(stage="cascade", labels=LABELS))
+    for number, model in enumerate(pair, 1):
+        shutil.copytree(model.path, made.path / MEMBERS / str(number))
+    choice = {"members": ["fast", "exact"], "thresholds": [float(np.median(sure))]}
+    (made.path / CASCADE_NAME).write_text(json.dumps(choice))
+    monkeypatch.setattr(native, "native_core", absent)
+    graphs = load(made, compute=CPU)
+    assert not graphs.runner.tokenizer_inside
+    monkeypatch.undo()
+    joined = load(made, compute=CPU)
+    assert isinstance(joined.runner.members[0], NativeRunner) and serving_runtime(made) == NATIVE
+    given = [*(row.text for row in rows), "good " * 300]
+    expected, found = graphs.predict(given), joined.predict(given)
+    assert [one["label"] for one in found] == [one["label"] for one in expected]
+    assert [one.get("truncated") for one in found] == [one.get("truncated") for one in expected]
+    assert found[-1]["truncated"]
+    for text, one, other in zip(given, found, expected, strict=True):
+        assert joined.predict(text) == one and one["probability"] == pytest.approx(other["probability"], abs=2e-4)
+    with pytest.raises(CompressError, match="neither a text"):
+        joined.predict(["a film", 3])
+
+
+def absent() -> Any:
+    raise Unavailable("the native library was not built")
 
 
 def test_what_it_says_is_what_it_does(made: CascadeDir, models: list[Model]) -> None:
