@@ -81,11 +81,13 @@ def fastest_rows(study: str, runtime: str = "") -> tuple[Result, list[Result]]:
     rows = [row for row in rows if row.small_batch.padding == "longest" and runtime in {"", row.small_batch.runtime}]
     teacher = next(row for row in rows if _is_reference(row.small_batch, runtime))
     fastest: dict[tuple[str, str, str], Result] = {}
-    for row in sorted(rows, key=lambda row: -row.small_batch.speedup):
+    for row in sorted(rows, key=lambda row: -row.small_batch.speedups.value):
         line = row.small_batch
         fastest.setdefault((line.kind, line.model, line.runtime if line.kind == "competitor" else ""), row)
     kinds = ("teacher", "model", "cascade", "control", "baseline", "competitor", "reference-model")
-    chosen = sorted(fastest.values(), key=lambda row: (kinds.index(row.small_batch.kind), -row.small_batch.speedup))
+    chosen = sorted(
+        fastest.values(), key=lambda row: (kinds.index(row.small_batch.kind), -row.small_batch.speedups.value)
+    )
     return teacher, [row for row in chosen if row is not teacher]
 
 
@@ -102,13 +104,13 @@ def results_table(name: str) -> str:
     speeds = [f"speed-up, batch {sizes[0]}", *(f"batch {size}" for size in sizes[1:])]
     where = f"all in {runtime}, speed-ups against the teacher there"
     if not runtime:
-        speeds.insert(1, "with tokenisation")
+        speeds.insert(1, "model alone")
         where = f"each in its fastest runtime at batch {sizes[0]}; speed-ups against the teacher in torch float32"
     headings = ["", "runs in", head.metric_name, "points to the teacher", "kept", "weights", *speeds]
     made = table(headings, [_result_cells(row, sizes, runtime) for row in [teacher, *rows]], left=2)
     note = (
         f"{head.data}, n = {head.metric_rows:,}; 95% intervals; {where}, {plural(head.threads, 'thread')}, "
-        f"{'without tokenisation' if runtime else 'without tokenisation but where said'}, "
+        f"{'of the models alone' if runtime else 'from text to label'}, "
         f"on {head.host['cpu']} (family/model {head.host['cpu_family_model']}; {', '.join(head.host['cpu_flags'])}). "
         f"Made by `{head.command}`; every runtime is in [{study}.jsonl](benchmarks/results/{study}.jsonl)."
     )
@@ -133,7 +135,8 @@ def _result_cells(row: Result, sizes: list[int], runtime: str) -> list[str]:
             kept += f" ({100 + line.difference.low / whole:.1f}% to {100 + line.difference.high / whole:.1f}%)"
     speedups = [_speedup(by_size.get(size), runtime) for size in sizes]
     if not runtime:
-        speedups.insert(1, "×1" if line.is_reference else _within(line, "speedup_with_tokenizer"))
+        alone = NO_FIGURE if line.tokenizer_inside else _within(line, "speedup")
+        speedups.insert(1, "×1" if line.is_reference else alone)
     weights = megabytes(line.size_bytes) if line.size_bytes else NO_FIGURE
     return [f"{line.model}{note}", line.runtime, metric, difference, kept, weights, *speedups]
 
@@ -148,7 +151,7 @@ def _speedup(line: Measurement | None, runtime: str) -> str:
         return NO_FIGURE
     if _is_reference(line, runtime):
         return "×1"
-    return _within(line, "speedup_same_runtime" if runtime else "speedup")
+    return _within(line, "speedup_same_runtime" if runtime else line.speedup_field)
 
 
 def _within(line: Measurement, speed: str) -> str:
@@ -309,8 +312,8 @@ def gpu_table() -> str:
         if line.kind == "teacher" and line.runtime != "torch-cuda-graphs" and (peak := line.matmul_peak_tflops)
     )
     note = (
-        f"{head.data}, n = {head.metric_rows:,}; speed-ups against the teacher in torch float32, 95% intervals over "
-        f"at most {max(line.rounds for row in found for line in row.lines)} rounds; {head.host['gpu'][0]}, torch "
+        f"{head.data}, n = {head.metric_rows:,}; models alone, against the teacher in torch float32, 95% intervals "
+        f"over at most {max(line.rounds for row in found for line in row.lines)} rounds; {head.host['gpu'][0]}, torch "
         f"{head.versions['torch']}. Fastest matrix products, TFLOP/s: {peaks}. Made by `{head.command}`."
     )
     return f"{table(headings, rows, left=2)}\n\n{note}\n"

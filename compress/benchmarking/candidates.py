@@ -187,16 +187,17 @@ def plan_entries(
     entries: list[Entry] = []
     for candidate in candidates[1:]:
         model = candidate.model
-        kind = "onnx" if model.is_onnx else "torch"
+        kind = "onnx" if model.is_onnx else NATIVE if model.is_native else "torch"
         wanted = (
-            [name for name in runtimes if kind in ("torch", opens[name])]
+            [name for name in runtimes if kind in ("torch", opens[name], name)]
             if runtimes
             else [serving_runtime(model, device)]
         )
         refuse(
             (
                 not wanted,
-                f"{candidate.name} is an ONNX model and does not open in {', '.join(opens)}; add --runtime onnxruntime",
+                f"{candidate.name} is {'an ONNX' if model.is_onnx else 'a native'} model and does not open in "
+                f"{', '.join(opens)}; add --runtime {serving_runtime(model, device)}",
             )
         )
         for name in wanted:

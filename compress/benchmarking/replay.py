@@ -48,7 +48,7 @@ REPLAY_EXIT_CODES = {"agrees": ExitCode.DONE, "differs": ExitCode.BROKEN, "undec
 class ReplayComparison:
     """A figure of the lock, with the interval that counts as agreement, and the new one.
 
-    ``what`` is the metric's name, ``size`` (bytes) or ``speed-up``.
+    ``what`` is the metric's name, ``size`` (bytes) or ``speed-up``, of the model alone.
     """
 
     model: str
@@ -189,7 +189,8 @@ def compare(lock: Lock, lines: Sequence[Measurement]) -> Agreement:
     pairs = [(old, now) for old, now in again if now is not None]
     once = {(old.kind, old.model, old.runtime): (old, now) for old, now in reversed(pairs)}
     # The teacher in torch is what the others are compared with: its own speed-up is 1 by definition.
-    timed = [(old, now) for old, now in pairs if old.speedups.low != old.speedups.high or now.speedup != old.speedup]
+    ones = [Interval(1.0, 1.0, 1.0)] * 2
+    timed = [pair for pair in pairs if [one.figure("speedup") for one in pair] != ones]
     same_host = lines[0].host_id == lock.host_id
     comparisons = [
         _repeated(old, old.metric_name or "metric", metric, now.metric, SAME_WITHIN)
@@ -217,7 +218,7 @@ def ratio_agrees(before: LockedFigure, after: LockedFigure, comparisons: int = 1
     """
     from scipy.stats import norm
 
-    slower, faster = sorted((before.speedups, after.speedups))
+    slower, faster = sorted(one.figure("speedup") for one in (before, after))
     error = math.hypot(math.log(slower.high / slower.value), math.log(faster.value / faster.low))
     wider = norm.ppf(1 - (1 - CONFIDENCE) / 2 / comparisons) / norm.ppf((1 + CONFIDENCE) / 2)
     return bool(math.log(faster.value / slower.value) <= wider * error)
@@ -251,4 +252,5 @@ def _speed(old: LockedFigure, now: LockedFigure, comparisons: int, same_host: bo
         outcome = OTHER_METHOD
     else:
         outcome = WITHIN if ratio_agrees(old, now, comparisons) else DIFFERS
-    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", old.speedups, now.speedup, outcome)
+    before = old.figure("speedup")
+    return ReplayComparison(old.model, old.runtime, _setting(old), "speed-up", before, now.speedup, outcome)

@@ -113,16 +113,19 @@ class RequestHandler:
             from compress.models.model_dir import open_model
 
             self.model = open_model(place, verify=False)
-            tokens = open_runner(self.model, max_length, lengths)
+            is_native = plugin == NATIVE and serving_runtime(self.model, device) == NATIVE
+            tokens = (
+                open_model(place, verify=False).runner if is_native else open_runner(self.model, max_length, lengths)
+            )
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
         with counting() as truncation:
             self.sizes = tokens.lengths(self.examples) if tokens else characters
         self.memory_before = reset_peak_memory()
         started = time.perf_counter_ns()
-        if tokens and plugin == NATIVE and serving_runtime(self.model) == NATIVE:
-            if self.model.max_length != tokens.max_length:
-                raise Unavailable(f"it reads {self.model.max_length} tokens of a text; leave out --max-length")
+        if tokens and is_native:
             self.runner = self.model.runner
+            if 0 < max_length < self.model.max_length:
+                raise Unavailable(f"it reads {self.model.max_length} tokens of a text; leave out --max-length")
         elif tokens:
             tokens.start(lambda model: open_runtime(model.path, plugin, threads=threads, device=device))
             self.runner = tokens

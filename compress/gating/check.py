@@ -180,7 +180,7 @@ def lost(drop: float) -> str:
 
 
 # Relative to the teacher in torch: of that line itself there is nothing to judge.
-RELATIVE = ("max_accuracy_drop", "min_speedup", "min_speedup_with_tokenizer")
+RELATIVE = ("max_accuracy_drop", "min_speedup", "min_model_speedup")
 # The same for every batch size, thread count and length of a model in a runtime.
 OF_THE_MODEL = ("max_accuracy_drop", "min_metric", "max_calibration_error", "max_size")
 MORE_EXAMPLES = "more examples would narrow it"
@@ -219,10 +219,10 @@ def judge(limit: Limit, line: Measurement) -> Judgement:
             found = verdict.at_least(-figures.high, -figures.low, -most, verdict.NARROWER)
             what = f"the p95 latency of at most {milliseconds(most)} at batch {line.batch_size}"
             return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
-        case "min_speedup" | "min_speedup_with_tokenizer":
-            figures = line.figure(limit.gate.removeprefix("min_"))
-            tokenizer = " with the tokenizer" if limit.gate != "min_speedup" else ""
-            what = f"the speed-up of at least {times(most)}{tokenizer} at batch {line.batch_size}"
+        case "min_speedup" | "min_model_speedup":
+            figures = line.speedups if limit.gate == "min_speedup" else line.figure("speedup")
+            alone = " of the model alone" if limit.gate != "min_speedup" else ""
+            what = f"the speed-up of at least {times(most)}{alone} at batch {line.batch_size}"
             return limit.judged(what, figures, verdict.judge_speedup(*figures, most), times, line.rounds, "rounds")
         case _:
             what, value = ("size", line.size_bytes) if limit.gate == "max_size" else ("memory", line.model_memory_bytes)
@@ -375,7 +375,7 @@ class ReferenceComparison:
             least = 1 - tolerance.max_slowdown
             what = (
                 f"the speed-up of at least {least:.0%} of the baseline's at batch {line.batch_size} "
-                f"({times(line.speedup)} now, {times(then.speedup)} then)"
+                f"({times(line.speedups.value)} now, {times(then.speedups.value)} then)"
             )
             found, limit = verdict.judge_speedup(*ratio, least), Limit("baseline_speed", least, subject)
             self.judgements.append(limit.judged(what, ratio, found, "{:.0%}".format, line.rounds, "rounds"))

@@ -141,7 +141,7 @@ def _change_row(change: Change) -> list[str]:
     """Return then, now and difference of a model; intervals in brackets, ``–`` for unknown."""
     then, now = change.then, change.now
     metric = [shown_metric(line) if line and line.metric is not None else "–" for line in (then, now)]
-    speed = [times(line.speedup) if line else "–" for line in (then, now)]
+    speed = [times(line.speedups.value) if line else "–" for line in (then, now)]
     size = [megabytes(line.size_bytes) if line else "–" for line in (then, now)]
     lost = "–" if change.points is None else "{} ({} to {})".format(*map(points, change.points))
     ratio = "–" if change.speed_ratio is None else "{:.2f} ({:.2f} to {:.2f})".format(*change.speed_ratio)

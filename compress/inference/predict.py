@@ -83,7 +83,6 @@ def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
 def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Prediction]]:
     """Return what predicts texts, with the probabilities of all labels or without."""
     task, labels, thresholds = model.task, model.labels, acceptance_thresholds(model)
-    accepted_from = None if thresholds is None else np.array(thresholds)
 
     def described(texts: Any, probabilities: bool) -> Any:
         if probabilities:
@@ -91,6 +90,7 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         examples = _examples(texts)
         with counting() as truncation:
             logits = _logits(model, examples)
+        accepted_from = None if thresholds is None else np.array(thresholds)
         found = [*task.described(examples, logits, labels, accepted_from, probabilities)]
         for prediction, example in zip(found, examples, strict=True):
             if truncation.has_cut(example):
@@ -101,30 +101,29 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
     if not isinstance(first, NativeRunner) or task.by_word:
         return described
     predict = first.core.predict
-    if others:
-        thresholds = (model.runner.thresholds[0],) * len(labels)
+    accept = (model.runner.thresholds[0],) * len(labels) if others else thresholds
 
     def native(texts: Any, probabilities: bool) -> Any:
         if probabilities:
             _check_probabilities(model)
         try:
-            return predict(texts, thresholds, probabilities)
+            return predict(texts, accept, probabilities)
         except ArithmeticError:
             raise CompressError(NOT_FINITE) from None
         except (TypeError, UnicodeEncodeError):  # another kind of texts, or none
             check_one_kind(rows := _examples(texts))
-        found = predict([*map(_text, rows)], thresholds, probabilities)
+        found = predict([*map(_text, rows)], accept, probabilities)
         return found[0] if isinstance(texts, _ONE) else found
 
     def joined(texts: Any, probabilities: bool) -> Any:
         """Leave to all members what the first, which is native, is not sure of."""
-        given = texts if isinstance(texts, (*_ONE, list)) else _examples(texts)
+        given: Any = texts if isinstance(texts, (*_ONE, list)) else _examples(texts)
         found = native(given, probabilities)
         is_one = isinstance(given, _ONE)
         rows, many = ([found], [given]) if is_one else (found, given)
         if unsure := [number for number, one in enumerate(rows) if not one.pop("accepted")]:
-            found = described([many[number] for number in unsure], probabilities)
-            for number, answer in zip(unsure, found, strict=True):
+            answers = described([many[number] for number in unsure], probabilities)
+            for number, answer in zip(unsure, answers, strict=True):
                 rows[number] = answer
         return rows[0] if is_one else rows
 

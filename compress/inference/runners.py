@@ -244,7 +244,7 @@ def load_graph(model: Model, compute: Compute = Compute()) -> LoadedModel | Casc
 def serving_runtime(model: Model, device: str = "cpu") -> str:
     """Return the runtime that answers the texts of a model: the native library where it runs it, or a member of it."""
     members = model.members if isinstance(model, CascadeDir) else (model,)
-    if device == "cpu" and any(runs_natively(one) for one in members):
+    if model.is_native or (device == "cpu" and any(map(runs_natively, members))):
         return NATIVE
     return "onnxruntime" if model.is_onnx else "torch"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from compress.benchmarking.results.files import Result, grouped, is_control_of, largest_batch, smallest_batch
 from compress.benchmarking.results.formatting import in_percent, metric_title, milliseconds, shown_rate, times
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import TEXT_RATE, Measurement
 from compress.errors import refuse
 from compress.files import faults_of, read_text
 from compress.models.training_log import TrainingLog, is_drawable, series
@@ -46,16 +46,16 @@ def sweep(rows: Sequence[Result], key: str, best: Measurement | None) -> ReportT
         head = own[0].small_batch
         same = best is not None and (head.model_sha256, head.runtime) == (best.model_sha256, runtime)
         in_runtime = head.kind == "teacher" and head.runtime == runtime
-        return (not head.is_reference, not same, not in_runtime, head.kind != "model", -head.speedup)
+        return (not head.is_reference, not same, not in_runtime, head.kind != "model", -head.speedups.value)
 
     swept.sort(key=rank)
     smallest, largest = smallest_batch(rows), largest_batch(rows)
     columns = {
-        f"p50, batch {smallest}": (smallest, "latency_p50_ms", milliseconds),
-        f"p95, batch {smallest}": (smallest, "latency_p95_ms", milliseconds),
+        f"p50 of the model, batch {smallest}": (smallest, "latency_p50_ms", milliseconds),
+        f"p95 of the model, batch {smallest}": (smallest, "latency_p95_ms", milliseconds),
         # A speed-up is over the teacher at the same setting.
-        f"Speed-up at the same {key}, batch {smallest}": (smallest, "speedup", times),
-        f"Rows/s, batch {largest}": (largest, "throughput_rows_per_second", shown_rate),
+        f"Speed-up at the same {key}, batch {smallest}": (smallest, rows[0].small_batch.speedup_field, times),
+        f"Rows/s, batch {largest}": (largest, TEXT_RATE, shown_rate),
     }
     cells = [
         [
@@ -67,7 +67,7 @@ def sweep(rows: Sequence[Result], key: str, best: Measurement | None) -> ReportT
         for row in own
     ]
     latency = (f"Latency by {key}, batch {smallest}", "ms", smallest, "latency_p50_ms")
-    throughput = (f"Rows per second by threads, batch {largest}", "rows/s", largest, "throughput_rows_per_second")
+    throughput = (f"Rows per second by threads, batch {largest}", "rows/s", largest, TEXT_RATE)
     title, heading, x_label, drawn = {
         "threads": ("Threads", "Threads", "threads", (throughput, latency)),
         "length": ("Length of rows", "Tokens", "tokens in every row", (latency,)),

@@ -189,7 +189,7 @@ def _mark(line: Measurement, *, alone: bool) -> Point:
         metric = Interval(*(_scale(line) * value for value in (line.metric, *ends)))
     if line.difference_points is not None:
         quality = f"{line.metric_name} {shown_metric(line)}, {points(line.difference_points)} points"
-    speed = f"{times(line.speedup)} ({span(*map(times, line.speedups[1:]))})"
+    speed = f"{times(line.speedups.value)} ({span(*map(times, line.speedups[1:]))})"
     sizes = [f"{count(line.parameters)} parameters"] if line.parameters else []
     facts = ", ".join([speed, quality, *sizes, megabytes(line.size_bytes)])
     kind = "" if line.kind == "model" else f"; {line.kind}: {MARKERS[line.kind].meaning}"

@@ -125,9 +125,10 @@ def verdict(judged: JudgedLines) -> list[str]:
 def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget: str) -> str:
     kept = line.metric_kept_percent
     size, full = megabytes(line.size_bytes), megabytes(teacher.size_bytes)
+    told = " from text to label" if line.length is None else ""
     said = (
         (f"has {shown_metric(line)}" if kept is None else f"keeps {kept:.1f}% of the teacher’s {line.metric_name}")
-        + f" at {times(line.speedup)} its speed ({speed_span(line.speedups, times)})"
+        + f" at {times(line.speedups.value)} its speed{told} ({speed_span(line.speedups, times)})"
         + (f", in {size} instead of {full}" if size != full else "")
     )
     return {
@@ -143,11 +144,13 @@ def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict)
     examples = f" in {line.data_rows:,} examples" if unit == "words" else ""
     # How much of the speed is left over the teacher in the model's own runtime, where that is another one.
     same = line.interval("speedup_same_runtime") if line.runtime != REFERENCE_RUNTIME else None
-    beside = f" Its speed is {with_span(same, times)} that of the teacher in {line.runtime}." if same else ""
+    alone = f" The model alone is {with_span(line.figure('speedup'), times)} as fast as the teacher's in torch"
+    beside = f", {with_span(same, times)} as fast as that in {line.runtime}" if same else ""
+    apart = "" if line.tokenizer_inside or line.length is not None else f"{alone}{beside}."
     return (
         f"Its {line.metric_name} is {shown_metric(line)} against {shown_metric(teacher)} on {rows:,} {unit}{examples}: "
         f"{value} points, and the data allow {span(low, high)} (95% paired interval)"
-        f"{f'; {judged.more}' if judged.more else ''}.{beside}"
+        f"{f'; {judged.more}' if judged.more else ''}.{apart}"
     )
 
 
@@ -170,26 +173,21 @@ def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:
 
 
 def _faster_competitor(best: Measurement, judged: JudgedLines) -> list[str]:
-    """Name a competitor that is surely faster than the best model and not surely worse than the budget.
-
-    Where tokenisation cannot be told from the competitor's time it is counted on both sides.
-    """
+    """Name a competitor that is surely faster than the best model and not surely worse than the budget."""
     within = f"within {in_points(judged.budget_points)}"
     outcomes = {WITHIN: within, UNDECIDED: f"whether that is {within} is undecided"}
     faster = [line for line in judged.lines if line.kind == "competitor" and is_surely_faster(line, best)]
     open_ones = [line for line in faster if judged.of(line).outcome in outcomes]
     return [
-        f"A competitor is faster: {line.title} at {with_span(line.speedups, times)}"
-        f"{', tokenisation included' if line.tokenizer_inside else ''}, at {_interval(line)}: "
+        f"A competitor is faster: {line.title} at {with_span(line.speedups, times)}, at {_interval(line)}: "
         f"{outcomes[judged.of(line).outcome]}."
-        for line in sorted(open_ones, key=lambda line: -line.speedup)[:1]
+        for line in sorted(open_ones, key=lambda line: -line.speedups.value)[:1]
     ]
 
 
 def is_surely_faster(competitor: Measurement, best: Measurement) -> bool:
-    """Tell whether intervals say so: with tokenisation on both sides where it is inside the competitor's time."""
-    key = "speedup_with_tokenizer" if competitor.tokenizer_inside else "speedup"
-    return bool(getattr(competitor, f"{key}_low") > getattr(best, f"{key}_high"))
+    """Tell whether intervals say so."""
+    return competitor.speedups.low > best.speedups.high
 
 
 def _interval(line: Measurement) -> str:
@@ -285,9 +283,8 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
     threads = min(row.small_batch.threads for row in swept)
     rows = [row for row in swept if row.small_batch.threads == threads]
     fixed = [row for row in everything if row.small_batch.length is not None and row.small_batch.threads == threads]
-    rows.sort(
-        key=lambda row: (not row.small_batch.is_reference, ORDER[row.small_batch.kind] > 0, -row.small_batch.speedup)
-    )
+    smalls = attrgetter("small_batch")
+    rows.sort(key=lambda row: (not smalls(row).is_reference, ORDER[smalls(row).kind] > 0, -smalls(row).speedups.value))
     smallest = smallest_batch(rows)
     judged = [line for row in rows if (line := row.at(smallest))]  # a run of larger batches only has none
     return Measured(rows, swept, fixed, lines, JudgedLines(judged, budget_points))
@@ -296,7 +293,7 @@ def _measured(lines: list[Measurement], budget_points: float) -> Measured:
 def section(measured: Measured, texts: Mapping[str, Sequence[str]]) -> Section:
     rows, lines, judged = measured.rows, measured.small_batches, measured.judged
     first, best, budget = lines[0], judged.best, judged.budget_points
-    published, speeds = published_figures(lines), [line.speedup for line in judged.lines]
+    published, speeds = published_figures(lines), [line.speedups.value for line in judged.lines]
     sweeps = [learning_curve(lines), sweep(measured.swept, "threads", best), sweep(measured.fixed, "length", best)]
     lengths = sorted(filter(None, {row.small_batch.length for row in measured.fixed} - {first.length}))
     gpus = first.host.get("gpu") or []
@@ -334,7 +331,8 @@ def _picture(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) 
     if not any(mark.metric and mark.speedup for mark in drawn):
         return None
     name = lines[0].metric_name or "metric"
-    title = f"{name} against speed-up at batch {lines[0].batch_size}"
+    to_label = " from text to label" if lines[0].length is None else ""
+    title = f"{name} against speed-up{to_label} at batch {lines[0].batch_size}"
     return pareto_chart(drawn, title=title, y_label=metric_title(name), scale=100.0 if in_percent(name) else 1.0)
 
 
@@ -345,13 +343,12 @@ def _faster_competitors(rows: Sequence[Result]) -> list[str]:
         models = [line for line in lines if line.is_compressed]
         competitors = [line for line in lines if line.kind == "competitor"]
         faster = [line for line in competitors if models and all(is_surely_faster(line, own) for own in models)]
-        for theirs in sorted(faster, key=lambda line: -line.speedup)[:1]:
-            compared = attrgetter("speedup_with_tokenizer" if theirs.tokenizer_inside else "speedup")
-            ours = max(models, key=compared)
+        for theirs in sorted(faster, key=lambda line: -line.speedups.value)[:1]:
+            ours = max(models, key=lambda line: line.speedups.value)
             found.append(
-                f"At batch {size} {theirs.title} is faster ({times(theirs.speedup)}) than every model "
-                f"here ({ours.title}: {times(compared(ours))}); 'compress show {theirs.runtime}' says where its guide "
-                "is."
+                f"At batch {size} {theirs.title} is faster ({times(theirs.speedups.value)}) than every model "
+                f"here ({ours.title}: {times(ours.speedups.value)}); 'compress show {theirs.runtime}' says where its "
+                "guide is."
             )
     return found
 
@@ -381,13 +378,15 @@ def _notes(measured: Measured) -> list[str]:
         "these examples, so that its figures are a little lucky: for a decision that matters, measure it on "
         "examples of its own."
     )
-    with_tokenizer = f"Of {', '.join(inside)} the tokenisation cannot be told from the rest; it is in every speed of "
+    of_what = "from text to label" if line.length is None else "of the models alone"
     runs = "The results come from more than one run on this host; each speed-up is within its own run."
     return [
-        f"Speed-ups are at batch {line.batch_size}, against the teacher in torch fp32 on the same rows: the median "
-        f"over at most {plural(max(line.rounds for line in lines), 'round')} of the ratio of {CLOCKS[line.clock]}, "
-        "with a 95% interval; tokenisation is not in them unless a column says so.",
-        "Latency and throughput are wall-clock times as observed on this host at that time, disturbances included.",
+        f"Speed-ups are {of_what}, at batch {line.batch_size}, against the teacher in torch fp32 on the same rows: the "
+        f"median over at most {plural(max(line.rounds for line in lines), 'round')} of the ratio of "
+        f"{CLOCKS[line.clock]}, with a 95% interval. “Model alone” leaves out what is done to texts and labels, where "
+        "it can be told apart.",
+        "Latency and throughput are wall-clock times as observed on this host at that time, disturbances included; p50 "
+        "is the sum of the medians of the model and of the rest.",
         f"Texts have {line.tokens_median:.0f} tokens in the median, {line.tokens_p95:.0f} at the "
         "95th percentile; batches are padded to their own longest row.",
         "Memory is what a process holds at its peak above what its libraries held before the model was loaded.",
@@ -395,7 +394,7 @@ def _notes(measured: Measured) -> list[str]:
         *(note for kind, note in _KIND_NOTES.items() if kind in kinds),
         *(_tail(line) for line in lines if line.kind == "cascade"),
         *_faster_competitors(rows),
-        *([f"{with_tokenizer}theirs."] if inside else []),
+        *([f"{', '.join(inside)} take texts: the model alone was not measured."] if inside else []),
         *([runs] if len({line.created for row in rows for line in row.lines}) > 1 else []),
         *(
             f"{title} was measured with {' and '.join(map(str, threads))} threads alone, and is not in this table: "

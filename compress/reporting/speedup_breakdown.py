@@ -249,7 +249,7 @@ def _step(name: str, before: Measurement, after: Measurement, *, of_means: bool)
         costs = (line.cost_ms if before.clock == after.clock else line.latency_ms for line in (before, after))
         ratio = speedup(*costs, of_means=of_means)
     else:  # no round is shared, but each was compared with the teacher in its own
-        ratio = divided(after.speedups, before.speedups)
+        ratio = divided(*(line.figure("speedup") for line in (after, before)))
     return Step(name, _told(before), _told(after), ratio.value, ratio.low, ratio.high)
 
 

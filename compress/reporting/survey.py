@@ -168,9 +168,10 @@ def _measured(student: Student) -> dict[str, Cell]:
     batch = plural(trained.training_batch_size, "row") if trained.training_batch_size else "different sizes"
     best = EMPTY
     if student.timed:
-        fastest = max(student.timed, key=attrgetter("speedup"))
+        fastest = max(student.timed, key=lambda line: line.speedups.value)
         where = f"{fastest.runtime}, {precision(fastest)}" if fastest.stage == "quantize" else fastest.runtime
-        best = Cell(times(fastest.speedup), f"{speed_span(fastest.speedups, times)}; {where}", fastest.speedup)
+        value = fastest.speedups.value
+        best = Cell(times(value), f"{speed_span(fastest.speedups, times)}; {where}", value)
     scale = 100.0 if in_percent(judged.metric_name) else 1.0
     spread = "" if judged.metric_spread is None else f"± {scale * judged.metric_spread:.2f} over seeds"
     mean = metric_cell(judged.metric, judged.metric_name, small=spread)

@@ -24,7 +24,7 @@ from compress.benchmarking.results.formatting import (
     shown_rate,
     times,
 )
-from compress.benchmarking.results.schema import Measurement
+from compress.benchmarking.results.schema import TEXT_RATE, Measurement
 from compress.escaping import terminal_cell
 from compress.inference.speedup_intervals import Interval
 from compress.models.training_log import Line, TrainingLog, series
@@ -58,29 +58,31 @@ def results_table(lines: Sequence[Measurement]) -> Table:
         metric_title(first.metric_name),
         "points to teacher",
         f"speed-up, batch {smallest}",
+        "model alone",
         f"p50 ms, batch {smallest}",
         f"rows/s, batch {largest}",
         "parameters",
         "disk",
         "memory",
-        "noise",
     ):
         table.add_column(terminal_cell(name), justify="right")
     for row, line in zip(rows, heads, strict=True):
-        kind, at_smallest = kind_text(line), row.at(smallest)
+        kind, at_smallest, at_largest = kind_text(line), row.at(smallest), row.at(largest)
         cells = [
             line.model + (f" ({kind})" if kind else ""),
             line.runtime,
             *(str(getattr(line, key) if getattr(line, key) is not None else "own") for key in settings),
             shown_metric(line).removesuffix("%"),
             "" if line.is_reference else _bracketed(points, line.difference),
-            "×1" if line.is_reference else _speed(times, at_smallest, "speedup"),
-            _speed(lambda value: milliseconds(value).removesuffix(" ms"), at_smallest, "latency_p50_ms"),
-            _speed(shown_rate, row.at(largest), "throughput_rows_per_second"),
+            "×1" if line.is_reference else _speed(times, at_smallest.speedups if at_smallest else None),
+            times(at_smallest.speedup) if at_smallest and not at_smallest.tokenizer_inside else NONE,
+            _speed(
+                lambda value: milliseconds(value).removesuffix(" ms"), at_smallest.text_p50_ms if at_smallest else None
+            ),
+            _speed(shown_rate, at_largest.interval(TEXT_RATE) if at_largest else None),
             count(line.parameters),
             megabytes(line.size_bytes),
             megabytes(line.model_memory_bytes),
-            f"{line.noise:.1%}",
         ]
         style = "dim" if line.kind in {"control", "baseline", "reference-model"} else None
         table.add_row(*map(terminal_cell, cells), style=style)
@@ -91,8 +93,7 @@ def _bracketed(form: Callable[[float], str], figure: Interval | None) -> str:
     return NONE if figure is None else "{} [{}, {}]".format(*map(form, figure))
 
 
-def _speed(form: Callable[[float], str], line: Measurement | None, key: str) -> str:
-    figure = line.interval(key) if line else None
+def _speed(form: Callable[[float], str], figure: Interval | None) -> str:
     return _bracketed(form, figure) + (" wide" if figure and is_wide(figure) else "")
 
 

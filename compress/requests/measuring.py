@@ -186,7 +186,7 @@ LIMITS: dict[str, tuple[float, float, str]] = {
     "min_metric": (-1, 1, "a metric as a fraction, such as 0.88 for 88%"),
     "max_calibration_error": (0, 1, "a fraction from 0 to 1, such as 0.05"),
     "min_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
-    "min_speedup_with_tokenizer": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
+    "min_model_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
     "max_p95_ms": (_ABOVE_ZERO, _LARGEST, "a number of milliseconds above 0"),
     "max_size": (1, _LARGEST, "a size"),
     "max_memory": (1, _LARGEST, "a size"),
@@ -232,10 +232,10 @@ class BudgetLimits:
     over_seeds: bool = option(default=False, help="Judge --max-accuracy-drop by the mean over training seeds.")
     min_metric: Limit = option(default=None, metavar="SHARE", help="The metric itself, at least; 0.88 is 88%.")
     max_calibration_error: Limit = option(default=None, metavar="SHARE", help="Expected calibration error, at most.")
-    min_speedup: Limit = option(default=None, metavar="X", help="Times faster than the teacher in torch, at least.")
-    min_speedup_with_tokenizer: Limit = option(
-        default=None, metavar="X", help="The same with tokenisation on both sides."
+    min_speedup: Limit = option(
+        default=None, metavar="X", help="Times as fast as the teacher in torch from text to label, at least."
     )
+    min_model_speedup: Limit = option(default=None, metavar="X", help="The same of the models alone.")
     max_p95_ms: Limit = option(default=None, metavar="MS", help="95th percentile of latency, at most.")
     max_size: Size = option(default=None, metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
     max_memory: Size = option(default=None, metavar="SIZE", help="Memory of the model above its libraries', at most.")

@@ -366,7 +366,6 @@ def measure(explored: Exploration, best: Path, rows: Sequence[Example], results:
         compute = Compute("cpu", seed=trainer.compute.seed)
         lines = benchmark(trainer.teacher, [best], list(rows), settings, output=output, compute=compute)
     line = next(line for line in lines if line.is_compressed)
-    latency = line.figure("latency_p50_ms")
     difference = line.difference
     assert difference is not None
     return {
@@ -375,7 +374,7 @@ def measure(explored: Exploration, best: Path, rows: Sequence[Example], results:
         "low": difference.low,
         "high": difference.high,
         "speedup": line.speedups._asdict(),
-        "latency_ms": dict(zip(("value", "low", "high"), latency, strict=True)),
+        "latency_ms": dict(zip(("value", "low", "high"), line.text_p50_ms, strict=True)),
         "rows": len(rows),
     }
 

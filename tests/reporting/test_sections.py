@@ -83,7 +83,7 @@ def test_a_chart_of_the_smallest_batch_leaves_out_who_was_not_measured_there() -
     for lines in (several + large, (several + large)[::-1]):
         (found,) = gather(lines)
         made = sweep(found.swept, "threads", None)
-        assert made is not None and made.headings[2] == "p50, batch 1" and len(made.rows) == 4
+        assert made is not None and made.headings[2] == "p50 of the model, batch 1" and len(made.rows) == 4
         assert {row[2].value for row in made.rows if row[0].text == "s"} == {None}
         assert all(row[2].value and row[5].value for row in made.rows if row[0].text == "teacher")
 
@@ -93,10 +93,8 @@ def test_a_run_on_a_gpu_and_its_baseline_on_the_processor_are_one() -> None:
     assert len(origins(lines)) == 1
 
 
-@pytest.mark.parametrize(("without", "with_tokenizer", "named"), [(3.0, 6.0, False), (10.0, 3.0, True)])
-def test_a_competitor_that_tokenises_is_compared_with_tokenisation(
-    without: float, with_tokenizer: float, named: bool
-) -> None:
+@pytest.mark.parametrize(("alone", "to_label", "named"), [(3.0, 6.0, False), (10.0, 3.0, True)])
+def test_a_competitor_is_compared_from_text_to_label(alone: float, to_label: float, named: bool) -> None:
 
     def at(one: Measurement, speed: float, tokenizer: float) -> Measurement:
         spans = {"speedup": speed, "speedup_with_tokenizer": tokenizer}
@@ -104,14 +102,15 @@ def test_a_competitor_that_tokenises_is_compared_with_tokenisation(
         return replace(one, **spans, **ends)
 
     other = line("m", kind="competitor", runtime="setfit", model_sha256="7" * 64, tokenizer_inside=True)
-    own = at(student(), without, with_tokenizer)
+    own = at(student(), alone, to_label)
     (found,) = gather([TEACHER, own, at(other, 4.5, 4.5)])
     assert any("is faster" in note for note in section(found, {}).notes) == named
 
 
 def test_a_competitor_that_is_surely_faster_at_a_batch_size_is_named() -> None:
     def at(size: int, one: Measurement, speed: float) -> Measurement:
-        return replace(one, batch_size=size, speedup=speed, speedup_low=0.9 * speed, speedup_high=1.1 * speed)
+        name = "speedup_with_tokenizer"
+        return replace(one, batch_size=size, **{name: speed, f"{name}_low": 0.9 * speed, f"{name}_high": 1.1 * speed})
 
     other = line("m", kind="competitor", runtime="ctranslate2-int8", model_sha256="7" * 64)
     speeds = {1: (7.4, 8.0), 32: (3.4, 4.6)}  # within noise of each other, and not
@@ -170,7 +169,7 @@ def test_a_competitor_takes_no_part_in_what_is_said_of_models() -> None:
     shown = section(found, {})
     (curve,) = (one for one in shown.sweeps if one.title == "What more text is worth")
     assert [row[0].text for row in curve.rows] == ["cnn-10000", "cnn"]
-    assert any(note.startswith(f"Of {rivals[0].title}, {rivals[1].title} the token") for note in shown.notes)
+    assert f"{rivals[0].title}, {rivals[1].title} take texts: the model alone was not measured." in shown.notes
 
 
 def test_what_was_measured_with_more_threads_alone_is_named() -> None:
@@ -228,6 +227,6 @@ def test_a_run_of_large_batches_only_has_no_speed_at_a_small_one() -> None:
     assert found.judged.best is not None and found.judged.best.model == "s"
     shown = section(found, {})
     row = {row.model: row.cells for row in shown.table.rows}["large"]
-    assert row["speedup"].text == row["latency_p50_ms"].text == "–" and row["speedup_large"].text == "×772"
+    assert row["speedup"].text == row["text_p50_ms"].text == "–" and row["speedup_large"].text == "×772"
     assert row["metric"].text == "89.50%" and shown.picture is not None and "×772" not in shown.picture.wide
     assert not any("large in torch" in sentence for sentence in shown.verdict)

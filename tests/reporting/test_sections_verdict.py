@@ -33,7 +33,7 @@ def test_a_model_within_comes_before_a_faster_undecided_one() -> None:
     assert JudgedLines([*lines[:2], model("open", 5.1, -1.6, 2.0)]).faster is None  # not surely faster
     first, _, second = said(*lines[1:])[:3]
     assert first.startswith(
-        "sure in torch keeps 99.4% of the teacher’s accuracy at ×5.00 its speed (×4.90 to ×5.10): within 1 point"
+        "sure in torch keeps 99.4% of the teacher’s accuracy at ×5.00 its speed from text to label (×4.90 to ×5.10)"
     )
     assert second.startswith("open in torch is faster still, ×40.0") and "more examples would decide" in second
 
@@ -41,7 +41,7 @@ def test_a_model_within_comes_before_a_faster_undecided_one() -> None:
 def test_without_a_sure_one_the_doubt_is_in_the_first_sentence() -> None:
     sentences = said(model("open", 40, -1.6, 2.0), model("bad", 90, -9, -7))
     assert sentences[0].startswith(
-        "open in torch keeps 99.4% of the teacher’s accuracy at ×40.0 its speed (×39.2 to ×40.8): whether"
+        "open in torch keeps 99.4% of the teacher’s accuracy at ×40.0 its speed from text to label (×39.2 to"
     )
     assert sentences[0].endswith("whether that is within 1 point is undecided.")
     assert "more examples would decide" in sentences[1]
@@ -99,14 +99,16 @@ def test_a_faster_competitor_is_named() -> None:
     assert any("A competitor is faster" in s and s.endswith("is undecided.") for s in said(model("m", 40), wide))
     assert not any("competitor" in s for s in said(model("m", 59.9), competitor))  # not surely
     for low, named in ((40.7, False), (40.9, True)):  # against ×40.8 at most: a wide interval decides by its bound
-        sentences = said(model("m", 40), replace(competitor, speedup_low=low, speedup_high=99.0))
+        sentences = said(
+            model("m", 40), replace(competitor, speedup_with_tokenizer_low=low, speedup_with_tokenizer_high=99.0)
+        )
         assert any("competitor" in s for s in sentences) == named
 
 
-def test_a_tokenising_competitor_is_compared_with_tokenisation() -> None:
+def test_a_competitor_is_compared_from_text_to_label() -> None:
     competitor = model("pipeline", 50, kind="competitor", tokenizer_inside=True, speedup_with_tokenizer_low=49.0)
     slow = model("m", 60, speedup_with_tokenizer_high=20.0)
-    expected = "A competitor is faster: pipeline in torch at ×50.0 (×49.0 to ×51.0), tokenisation included"
+    expected = "A competitor is faster: pipeline in torch at ×50.0 (×49.0 to ×51.0)"
     assert any(expected in s for s in said(slow, competitor))
     fast = model("m", 40, speedup_with_tokenizer_high=49.5)
     assert not any("competitor" in s for s in said(fast, competitor))
@@ -115,7 +117,9 @@ def test_a_tokenising_competitor_is_compared_with_tokenisation() -> None:
 def test_a_speed_known_roughly_only_is_shown_marked_and_explained() -> None:
     rough = model("rough", 40, speedup_low=30.0, speedup_high=53.0, noise=0.31)
     first, *_, last = said(model("exact", 5), rough)
-    assert first.endswith("at ×40.0 its speed (×30.0 to ×53.0, wide): within 1 point of the teacher.")
+    assert first.endswith(
+        "at ×40.0 its speed from text to label (×30.0 to ×53.0, wide): within 1 point of the teacher."
+    )
     assert last.startswith("Known roughly only: 1 speed-up of 2. ") and "a longer --time-limit" in last
     assert not any("roughly" in sentence for sentence in said(model("exact", 5)))
 

@@ -199,7 +199,7 @@ def test_a_row_is_about_all_seeds() -> None:
 
 
 def test_both_speed_ups_are_of_the_first_seed_however_wide_their_intervals() -> None:
-    first = replace(STUDENT, speedup_low=2.0, speedup_high=15.0)
+    first = replace(STUDENT, speedup_with_tokenizer_low=2.0, speedup_with_tokenizer_high=15.0)
     fast = model("narrow", 20, runtime="onnxruntime", speedup=30.0, speedup_low=9.0, control="narrow-control")
     second = model("narrow-seed-5", 24, training_seed=5, speedup=6.25)
     row = made(first, fast, second, model("narrow-seed-5", 24, training_seed=5, runtime="onnxruntime", speedup=40.0))
@@ -209,7 +209,7 @@ def test_both_speed_ups_are_of_the_first_seed_however_wide_their_intervals() -> 
 
 
 def test_a_seed_that_was_measured_with_more_threads_counts_for_quality_alone() -> None:
-    first = replace(STUDENT, threads=2, speedup=8.0)
+    first = replace(STUDENT, threads=2, speedup_with_tokenizer=8.0)
     second = model("narrow-seed-5", 24, training_seed=5)
     row = made(first, replace(second, threads=1), replace(TEACHER, threads=2))["narrow"]
     assert (row["metric"].text, row["seeds"].text) == ("89.00%", "2")

@@ -95,7 +95,7 @@ def test_largest_batch_counts_and_others_stay_away() -> None:
 
 
 def test_a_model_whose_speed_is_known_roughly_only_has_its_cost() -> None:
-    rough = replace(STUDENT, noise=0.4, speedup_low=2.0, speedup_high=15.0)
+    rough = replace(STUDENT, noise=0.4, speedup_with_tokenizer_low=2.0, speedup_with_tokenizer_high=15.0)
     assert costs("cpu=1", lines=[TEACHER, rough]).table == costs("cpu=1").table
 
 

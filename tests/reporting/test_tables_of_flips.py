@@ -86,7 +86,7 @@ def test_a_model_once_and_the_worst_rows_first() -> None:
 
 
 def test_a_faster_competitor_does_not_stand_for_the_model() -> None:
-    rival = replace(STUDENT, kind="competitor", runtime="model2vec", speedup=99.0, flips_lost_rows=700)
+    rival = replace(STUDENT, kind="competitor", runtime="model2vec", speedup_with_tokenizer=99.0, flips_lost_rows=700)
     found = flips_of([LINES[0], rival, *LINES[1:]], {})
     assert [(one.runtime, one.lost_rows) for one in found] == [("model2vec", 700), (STUDENT.runtime, 12)]
 

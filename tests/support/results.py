@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -66,12 +67,12 @@ def line(model: str, *, kind: str = "model", **fields: Any) -> Measurement:
         "throughput_tokens_per_second": 19_000.0,
         "throughput_tokens_per_second_low": 18_500.0,
         "throughput_tokens_per_second_high": 19_500.0,
-        "speedup": 1.0 if teacher else 5.5,
-        "speedup_low": 1.0 if teacher else 5.2,
-        "speedup_high": 1.0 if teacher else 5.8,
-        "speedup_with_tokenizer": 1.0 if teacher else 5.0,
-        "speedup_with_tokenizer_low": 1.0 if teacher else 4.7,
-        "speedup_with_tokenizer_high": 1.0 if teacher else 5.3,
+        "speedup": 1.0 if teacher else 6.0,
+        "speedup_low": 1.0 if teacher else 5.7,
+        "speedup_high": 1.0 if teacher else 6.3,
+        "speedup_with_tokenizer": 1.0 if teacher else 5.5,
+        "speedup_with_tokenizer_low": 1.0 if teacher else 5.2,
+        "speedup_with_tokenizer_high": 1.0 if teacher else 5.8,
         "speedup_same_runtime": 1.0 if teacher else 3.0,
         "speedup_same_runtime_low": 1.0 if teacher else 2.9,
         "speedup_same_runtime_high": 1.0 if teacher else 3.1,
@@ -124,7 +125,13 @@ def line(model: str, *, kind: str = "model", **fields: Any) -> Measurement:
         "versions": {"torch": "2.13.0", "python": "3.11.7"},
         "left_out": [],
     }
+    fields = {as_text_to_label(name): value for name, value in fields.items()} | fields
     return Measurement(**{**base, **fields})
+
+
+def as_text_to_label(name: str) -> str:
+    """Return the field from text to label beside one of the model alone: here both are the same, unless it is said."""
+    return re.sub("^speedup(_low|_high)?$", r"speedup_with_tokenizer\1", name)
 
 
 def write_lines(path: Path, lines: Iterable[Measurement]) -> Path:

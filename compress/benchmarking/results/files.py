@@ -151,7 +151,7 @@ class Results(Sequence[Measurement]):
                     f"{line.metric_name} {formatting.shown_metric(line)}" if line.metric_name else formatting.NONE,
                     points,
                     "×1" if line.is_reference else formatting.with_span(line.speedups, formatting.times),
-                    formatting.milliseconds(line.latency_p50_ms),
+                    formatting.milliseconds(line.text_p50_ms.value),
                     formatting.megabytes(line.size_bytes),
                 )
             )

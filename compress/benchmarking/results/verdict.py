@@ -77,7 +77,7 @@ class JudgedLines:
         """Return the fastest of an outcome whose loss is no larger than the budget as far as its rows say."""
         good = [line for line in lines if self.of(line).outcome == outcome]
         good = [line for line in good if (line.difference_points or 0.0) >= -self.budget_points]
-        return max(good, key=lambda line: line.speedup, default=None)
+        return max(good, key=lambda line: line.speedups.value, default=None)
 
     @cached_property
     def best(self) -> Measurement | None:

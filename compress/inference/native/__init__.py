@@ -92,6 +92,12 @@ class NativeRunner:
     def prepare(examples: Sequence[Example]) -> list[str | tuple[str, str]]:
         return [one.text if one.text_pair is None else (one.text, one.text_pair) for one in examples]
 
+    def lengths(self, examples: Sequence[Example]) -> list[int]:
+        """Return the tokens of each row, after cutting."""
+        ids, truncated = zip(*map(self.core.ids, self.prepare(examples)), strict=True)
+        count_rows(self.max_length, examples, frozenset(number for number, cut in enumerate(truncated) if cut))
+        return [*map(len, ids)]
+
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``, of a tagger those of all words; advances by the rows."""
         check_one_kind(examples, by_word=self.by_word)

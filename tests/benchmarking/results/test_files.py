@@ -27,7 +27,7 @@ def test_results_are_opened_from_files_and_from_results(tmp_path: Path) -> None:
 def test_results_become_a_frame_with_a_row_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Results((result("teacher", kind="teacher"), result("small")))
     frame = found.to_pandas()
-    assert list(frame["model"]) == ["teacher", "small"] and list(frame["speedup"]) == [1.0, 5.5]
+    assert list(frame["model"]) == ["teacher", "small"] and list(frame["speedup_with_tokenizer"]) == [1.0, 5.5]
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(CompressError, match="needs the Python package pandas, which is not installed; type pip"):
         found.to_pandas()
