@@ -23,7 +23,7 @@ from compress.inference.native import NativeRunner
 from compress.models.manifest import NATIVE_NAME
 from compress.models.model_dir import Model
 from compress.requests.compression import calibrate, export, quantize
-from tests.support import tiny
+from tests.support import REPOSITORY, tiny
 from tests.support.tagging import cnn_tagger
 from tests.support.tiny import examples, onnx_directory, torch_directory
 
@@ -116,6 +116,26 @@ def test_a_program_in_cplusplus_includes_the_header(models: list[Model], tmp_pat
     subprocess.run(["g++", *flags, "-c", client, "-o", tmp_path / "client.o"], check=True)
     names = subprocess.run(["nm", "-u", tmp_path / "client.o"], capture_output=True, text=True, check=True).stdout
     assert " compress_open\n" in names  # in C's form, which the library has
+
+
+def test_a_container_is_embedded_in_a_program(models: list[Model], tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("there is no gcc")
+    page = (REPOSITORY / "docs/native.md").read_text("utf-8")
+    blocks = [block.partition("\n")[2] for block in page.split("```")[1::2]]
+    assembler = next(block for block in blocks if ".incbin" in block)
+    program = next(block for block in blocks if "compress_open(" in block)
+    (tmp_path / "model.S").write_text(assembler)
+    (tmp_path / "main.c").write_text(program)
+    files = [*models[0].path.glob("*.[ch]"), models[0].path / NATIVE_NAME]
+    for file in files:
+        if file.name != "example.c":
+            shutil.copyfile(file, tmp_path / file.name)
+    names = sorted(path.name for path in tmp_path.glob("*.c"))
+    subprocess.run(["gcc", "-O1", *names, "model.S", "-o", "program"], cwd=tmp_path, check=True)
+    (tmp_path / NATIVE_NAME).unlink()
+    runner = NativeRunner(models[0].path)
+    assert run([tmp_path / "program"], []) == [runner.labels[runner.read(["a good film"])[0].argmax()]]
 
 
 def test_a_native_directory_needs_no_other_library(tmp_path: Path) -> None:
