@@ -32,6 +32,7 @@ def check_native(source: Model, form: str) -> None:
     """Refuse a model that the native library does not run, or another language not yet, before it is exported."""
     known = source.is_onnx or str(source.config.get("model_type", "")).removeprefix(TYPE) in NATIVE
     refuse(
+        (source.is_native, f"{source.path} is a native model; export the directory it was exported from"),
         (not known, _refusal(source, f"its network is {source.config.get('model_type')!r}")),
         (
             form == "wasm" and not source.task.label_probabilities,

@@ -349,7 +349,9 @@ class Model:
 
     def _load_tokenizer(self, **options: Any) -> "PreTrainedTokenizerFast":
         if not any((self.path / name).is_file() for name in VOCABULARIES):  # transformers would make an empty one
-            raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); copy its files beside the weights")
+            advice = "use the directory it was exported from: a native model predicts, and nothing else"
+            advice = advice if self.is_native else "copy its files beside the weights"
+            raise CompressError(f"{self.path} has no tokenizer ({VOCABULARIES[0]}); {advice}")
         tokenizer = load_tokenizer(self.path, **options)
         check_opened_tokenizer(tokenizer, self.path, self.config)
         return cast("PreTrainedTokenizerFast", tokenizer)

@@ -186,6 +186,10 @@ def test_stages_refuse_a_native_directory(tmp_path: Path, monkeypatch: pytest.Mo
     for stage in (export, quantize):
         with pytest.raises(CompressError, match="a native model, which .* use the directory it was exported from"):
             stage(made, tmp_path / "out")
+    with pytest.raises(CompressError, match="has no tokenizer .* use the directory it was exported from"):
+        _ = made.tokenizer
+    with pytest.raises(CompressError, match="is a native model; export the directory it was exported from"):
+        export(made, tmp_path / "c", format="c")
     with pytest.raises(CompressError, match="--device cuda"):
         predict.load(made.path, compute=Compute("cuda")).predict("a film")
 
