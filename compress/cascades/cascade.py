@@ -22,7 +22,6 @@ from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Array, Difference, Metric, confidence, paired_difference, score
 from compress.evaluation.pareto import non_dominated
 from compress.files import read_json_table, write_atomically
-from compress.inference.batching import runtime_for
 from compress.inference.compute import resolve_device
 from compress.inference.predict import check_label_meaning, load
 from compress.inference.runners import load_runner, time_side_by_side
@@ -213,7 +212,7 @@ def cascade(request: Cascade) -> CascadeDir:
             speeds = time_side_by_side(
                 {name: member.path for name, member in zip(names, members, strict=True)},
                 rows["validation"],
-                runtime=runtime_for(last.path),
+                runtime="",
                 threads=compute.threads or default_threads(),
                 batch_sizes=(1,),
                 device=resolve_device(compute.device, for_onnx=last.is_onnx),

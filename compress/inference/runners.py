@@ -303,33 +303,32 @@ def resize(tokens: Sequence[int], ends: tuple[int, int], length: int, empty: int
 
 
 def time_in_turns(
-    models: Mapping[str, LoadedModel], examples: Sequence[Example], batch_size: int, threads: int
+    models: Mapping[str, Any], examples: Sequence[Example], batch_size: int, threads: int
 ) -> dict[str, list[list[float]]]:
     """Return the milliseconds of every model on the same rows, a list a round, until the speed-ups are precise.
 
     They are compared with the first model. One thread is timed by its CPU time, which other programs hardly lengthen;
-    several wait for each other and are timed by the wall clock. Tokenisation is not timed.
+    several wait for each other and are timed by the wall clock. What is timed is all from text to logits.
 
     Args:
+        models: a :class:`Runner` each that has ``lengths`` too.
         threads: 0 where the work is not done by threads, but by a GPU.
     """
     is_precise = hasattr(time, "CLOCK_THREAD_CPUTIME_ID")
     clock = time.thread_time if threads == 1 and is_precise else time.perf_counter
     generator = random.Random(0)
     rows, reference = examples[:ROWS], next(iter(models))
-    tokens = {name: model._tokens(rows) for name, model in models.items()}
-    ordered = by_length([len(row["input_ids"]) for row in tokens[reference]], generator)
+    ordered = by_length(models[reference].lengths(rows), generator)
     samples: dict[str, list[list[float]]] = {name: [] for name in models}
     started = time.perf_counter()
     for number in range(MOST_ROUNDS + 1):
         took: dict[str, list[float]] = {name: [] for name in models}
         for batch in draw_batches(ordered, batch_size, generator):
             for name in generator.sample(list(models), len(models)):
-                model = models[name]
-                arrays = model._padded([tokens[name][row] for row in batch], [rows[row] for row in batch])
-                model.function(arrays)  # brings it back into the caches
+                model, some = models[name], [rows[row] for row in batch]
+                model.run(model.prepare(some))  # brings it back into the caches
                 before = clock()
-                model.function(arrays)
+                model.run(model.prepare(some))
                 took[name].append(1000 * (clock() - before))
         if not number:  # the first round warms up
             continue
@@ -369,17 +368,24 @@ def time_side_by_side(
     batch_sizes: Sequence[int],
     device: str = "cpu",
 ) -> list[Speed]:
-    """Return the speeds of model directories that ``runtime`` opens, on rows of text; the first is the reference.
+    """Return the speeds of model directories on rows of text; the first is the reference.
+
+    All run in ``runtime``, or each where its texts are answered.
 
     The threads of this process are as before afterwards.
     """
     import torch
 
-    models = {name: LoadedModel.open(Model.open(path, verify=False)) for name, path in directories.items()}
+    models: dict[str, Any] = {}
     before = torch.get_num_threads()
     try:
-        for model in models.values():
-            model.start(lambda source: open_runtime(source.path, runtime, threads=threads, device=device))
+        for name, path in directories.items():
+            model = Model.open(path, verify=False)
+            if runtime:
+                models[name] = LoadedModel.open(model)
+                models[name].start(lambda one: open_runtime(one.path, runtime, threads=threads, device=device))
+            else:
+                models[name] = load_runner(model, Compute(device, threads))
         samples = {
             size: time_in_turns(models, examples, size, threads if device == "cpu" else 0) for size in batch_sizes
         }

@@ -184,7 +184,7 @@ def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
     return [
         f"Of {plural(chosen['rows'], 'validation row')} each answers: {', '.join(answers)}.{left_out}",
         f"Mean time of a text {milliseconds(chosen['latency_ms'])}, {times(chosen['speedup'])} as fast as {last} "
-        f"alone: arithmetic from the median time of each model without tokenisation (batch size 1, "
+        "alone: arithmetic from the median time of each model from text to logits (batch size 1, "
         f"{plural(found['threads'], 'thread')}). The slowest texts take as long as all models together: 'compress "
         "benchmark' measures mean and percentiles.",
         f"{_loss(found, 'validation')} It is the fastest of {found['tried']:,} cascades whose interval on these rows "

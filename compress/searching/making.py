@@ -28,6 +28,7 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import Metric, paired_difference, score
 from compress.exporting.export import write_onnx
 from compress.inference.compute import Compute
+from compress.inference.native.write import write_native
 from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import core_count
 from compress.labelling.label_dir import LabelDir
@@ -162,6 +163,8 @@ class Trainer:
         write_onnx(Model.open(torch_form), directories["fp32"])
         shutil.copytree(directories["fp32"], directories["int8"], ignore=shutil.ignore_patterns(f"{ONNX_NAME}*"))
         plugins.find("quantizers", QUANTIZER).function(directories["fp32"] / ONNX_NAME, directories["int8"] / ONNX_NAME)
+        for directory in directories.values():
+            write_native(directory)
         examples, threads = self.validation.examples, self.validation.threads
         rows = random.Random(self.compute.seed).sample(examples, len(examples))
         places = {"teacher": self.teacher.path, **directories}
