@@ -34,7 +34,6 @@ ROOT = Path(__file__).parent.parent
 COMMANDS_PAGE = ROOT / "docs" / "commands.md"
 JSON_SCHEMA = ROOT / "docs" / "results.schema.json"
 PICTURE = ROOT / "docs" / "front.svg"
-PICTURE_STUDY = "front"
 PAGES = ("docs/*.md", "students/*.md", "benchmarks/**/*.md")
 REPORTS = ("sst2", "structure", "structure-banking77")  # studies; each folder has the forms of it that are committed
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
@@ -158,7 +157,7 @@ def main() -> int:
         SURVEY_FIGURES.write_text(figures, encoding="utf-8")  # first, as the page of the students reads it
     pages = {
         COMMANDS_PAGE: commands_page(),
-        **({PICTURE: study_tables.picture(PICTURE_STUDY)} if (RESULTS / f"{PICTURE_STUDY}.jsonl").is_file() else {}),
+        PICTURE: script_tables.room_picture(),
         JSON_SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n",
         SURVEY_FIGURES: figures,
         **{

@@ -10,9 +10,22 @@ from typing import Any
 
 from compress.benchmarking.results.formatting import points, span, table, times
 from compress.escaping import Markdown
+from compress.inference.speedup_intervals import Interval
+from compress.reporting.pareto import Point, pareto_chart
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 Line = dict[str, Any]
+# Ways of the study room in the README's picture, by their names there.
+PICTURED = {
+    "cnn max_steps=3000": "cnn",
+    "ngram max_steps=4000": "ngram",
+    "fasttext": "fastText",
+    "fasttext wordNgrams=2": "fastText, pairs",
+    "fasttext wordNgrams=2 minn=3 maxn=6": "fastText, subwords",
+    "svm words=3": "SVM",
+    "svm words=2 characters=5": "SVM, characters",
+    "model2vec": "model2vec",
+}
 
 
 def _lines(name: str) -> list[Line]:
@@ -220,6 +233,21 @@ def room_table() -> str:
         *(f"{shown}: points to the teacher" for shown in sets.values()),
     ]
     return _with_note(table([*headings, "µs a text", "times the teacher's speed"], rows, left=2), f"{note}.")
+
+
+def room_picture() -> str:
+    """Return accuracy on SST against speed, text to label, of what learned the teacher's labels, as SVG."""
+    lines = [line for line in _lines("room") if line["learns_from"] == "teacher"]
+    found = {line["way"]: line["sets"]["sst"] for line in lines if line["study"] == "room"}
+    speeds = {line["way"]: Interval(**line["faster_than_teacher"]) for line in lines if line["study"] != "room"}
+    accuracy, one = 100 * found["fasttext"]["teacher"], Interval(1.0, 1.0, 1.0)
+    drawn = [Point("teacher", "teacher", one, Interval(accuracy, accuracy, accuracy), f"teacher: {accuracy:.1f}%")]
+    for way, name in PICTURED.items():
+        metric, speed = Interval(*(100 * found[way][key] for key in ("accuracy", "low", "high"))), speeds[way]
+        facts = f"{name}: {metric.value:.1f}% ({metric.low:.1f} to {metric.high:.1f}), {times(speed.value)}"
+        drawn.append(Point(name, "model" if name in {"cnn", "ngram"} else "baseline", speed, metric, facts))
+    title = f"SST, n = {found['fasttext']['rows']:,}: accuracy and speed from text to label, 95% intervals"
+    return pareto_chart(drawn, title=title, y_label="accuracy, %").wide + "\n"
 
 
 def batch_parts_table() -> str:

@@ -1,4 +1,4 @@
-"""Tables and a picture of the committed results of studies, as Markdown and SVG."""
+"""Tables of the committed results of studies, as Markdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from compress.escaping import Markdown, code_span, markdown_text
 from compress.recipes.catalogue import BELOW_CONTROL, NO_FIGURE, STUDENT_HEADINGS, behind, in_short, students
 from compress.reporting import tables
 from compress.reporting.pages import ReportTable
-from compress.reporting.pareto import marks, pareto_chart
 from compress.reporting.sections import Measured, gather
 from compress.reporting.survey import HEADINGS, survey
 
@@ -61,16 +60,6 @@ GAINS = {
 }
 METRIC = tables.SEEDS_HEADINGS.index("Metric, mean")
 NOTES = tables.SEEDS_HEADINGS.index("Notes")
-
-
-def picture(study: str) -> str:
-    """Return metric against speed-up of a study's committed results as SVG, each model in its fastest runtime."""
-    teacher, rows = fastest_rows(study)
-    head, lines = teacher.small_batch, [row.small_batch for row in rows]
-    drawn = [line for line in lines if line.kind != "reference-model" and line.model != "majority"]
-    title = f"{head.data}: {head.metric_name} and speed at batch size {head.batch_size}, 95% intervals"
-    points = marks([head, *drawn], ())
-    return pareto_chart(points, title=title, y_label=f"{head.metric_name}, %").wide + "\n"
 
 
 def fastest_rows(study: str, runtime: str = "") -> tuple[Result, list[Result]]:
