@@ -148,9 +148,14 @@ class Augmentation:
 
 @validated
 class Vocabulary:
-    """A WordPiece vocabulary of ``size`` subword tokens, learned from the corpus, in place of the teacher's."""
+    """A WordPiece vocabulary of ``size`` subword tokens, learned from the corpus, in place of the teacher's.
+
+    With ``replaces = "other"`` it replaces only a vocabulary that is not WordPiece, which the native library cannot
+    read.
+    """
 
     size: Annotated[int, pydantic.Field(ge=100)]
+    replaces: Literal["any", "other"] = "any"
 
 
 @validated
@@ -179,6 +184,10 @@ class StudentRecipe(Checked):
     def is_rounded(self) -> bool:
         """Whether the student is trained for what quantization will make of it."""
         return any(phase.modifier and phase.modifier.name in ROUNDING for phase in self.phases)
+
+    def learns_vocabulary(self, tokenizer_kind: str) -> bool:
+        """Whether it learns a vocabulary where the teacher's tokenizer is of this kind, such as ``WordPiece``."""
+        return self.vocabulary is not None and (self.vocabulary.replaces == "any" or tokenizer_kind != "WordPiece")
 
     @property
     def losses(self) -> tuple[Choice, ...]:

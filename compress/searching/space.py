@@ -113,7 +113,7 @@ class Shape:
             base,
             description=f"The student {base.name} in another shape, found by compress search.",
             architecture=Choice(base.architecture.name, options={**base.architecture.options, **options}),
-            vocabulary=Vocabulary(size) if size else None,
+            vocabulary=Vocabulary(size) if size else base.vocabulary,
             name="best",
             **UNPUBLISHED,
         )

@@ -20,6 +20,8 @@ from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer, models, trainers
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
@@ -42,7 +44,7 @@ from compress.training.training_data import Masker, Mixing, TrainingRow, batch_o
 TRIED_ROWS, TRIED_LENGTH = 8, 32
 SPECIALS = ("pad", "unk", "cls", "sep", "mask")
 PLAIN = {"add_special_tokens": False}
-ALPHABET = 1000  # letters; rarer ones are unknown
+ALPHABET = 1000  # letters at least, and a fifth of a larger vocabulary; rarer ones are unknown
 
 
 def build_student(
@@ -68,12 +70,18 @@ def build_student(
         start: a pre-trained body of the student.
 
     Raises:
-        CompressError: the teacher, its tokenizer or the texts do not fit the recipe, or the start has another
-            vocabulary or shape.
+        CompressError: the teacher or the texts do not fit the recipe, or the start has another vocabulary or shape.
     """
     started: Any = teacher
-    mixed_ids = None
-    if recipe.vocabulary and learns_vocabulary:
+    mixed_ids, kind = None, tokenizer_kind(tokenizer)
+    refuse(
+        (
+            "mixed" in recipe.needs and kind != "WordPiece",
+            "the loss mixed-vocabulary reads words in two WordPiece vocabularies, and the tokenizer of this teacher is "
+            f"of the kind {kind}; use a BERT-like teacher, or a student without that loss",
+        )
+    )
+    if recipe.vocabulary and learns_vocabulary and recipe.learns_vocabulary(kind):
         with progress("Learning the vocabulary", None):
             learned = learn_vocabulary(tokenizer, texts(), recipe.vocabulary.size)
         if any("mixed" in phase.needs for phase in recipe.phases):
@@ -156,30 +164,32 @@ def _check_opens(student: PreTrainedModel, architecture: str) -> None:
     )
 
 
+def tokenizer_kind(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Return the algorithm of a tokenizer: ``WordPiece``, ``BPE``, ``Unigram`` or ``WordLevel``."""
+    return str(json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"])
+
+
 def learn_vocabulary(
     tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example], size: int
 ) -> PreTrainedTokenizerFast:
-    """Return a WordPiece tokenizer of ``size`` tokens learned from the texts, which finds words as the teacher's does.
+    """Return a WordPiece tokenizer of ``size`` tokens learned from the texts.
 
-    Raises:
-        CompressError: the teacher's tokenizer is not of BERT's kind, whose special tokens the student needs.
+    Case and accents are removed where the teacher's tokenizer does, and special tokens have its names.
     """
     theirs: Any = tokenizer.backend_tokenizer
-    kind = json.loads(theirs.to_str())["model"]["type"]
-    refuse(
-        (
-            kind != "WordPiece" or any(getattr(tokenizer, f"{name}_token") is None for name in SPECIALS),
-            "[vocabulary] learns subword tokens for teachers with a WordPiece tokenizer, and the tokenizer of this one "
-            f"is of the kind {kind}; use a BERT-like teacher, or a student without [vocabulary]",
-        )
-    )
     # In the teacher's order: MPNet's embeddings take the id 1 for padding, whatever their config says.
-    named = {f"{name}_token": getattr(tokenizer, f"{name}_token") for name in SPECIALS}
-    specials = sorted(named.values(), key=tokenizer.convert_tokens_to_ids)
-    made = Tokenizer(models.WordPiece(unk_token=tokenizer.unk_token))
-    made.normalizer, made.pre_tokenizer = theirs.normalizer, theirs.pre_tokenizer
+    named = {f"{name}_token": getattr(tokenizer, f"{name}_token") or f"[{name.upper()}]" for name in SPECIALS}
+    specials = sorted({*named.values()}, key=lambda token: (tokenizer.get_vocab().get(token, len(tokenizer)), token))
+    flags = {
+        "lowercase": _normal(theirs, "A") == "a",
+        "strip_accents": _normal(theirs, "é") == "e",
+        # Tokenizers of other kinds split Chinese words by their vocabulary.
+        "handle_chinese_chars": tokenizer_kind(tokenizer) != "WordPiece" or _normal(theirs, "中") != "中",
+    }
+    made = Tokenizer(models.WordPiece(unk_token=named["unk_token"]))
+    made.normalizer, made.pre_tokenizer = BertNormalizer(**flags), BertPreTokenizer()
     texts = list(texts_of(examples))
-    letters, inner = _letters(texts, made)
+    letters, inner = _letters(texts, made, max(ALPHABET, size // 5))
     # The trainer numbers letters inside words as it meets them in a hash table, and equally frequent pairs by these
     # numbers: named beforehand, and in order, they make the same text give the same vocabulary.
     made.train_from_iterator(
@@ -194,9 +204,9 @@ def learn_vocabulary(
     )
     learned: Any = BertTokenizer(
         made.get_vocab(),
-        do_lower_case=_normal(theirs, "A") == "a",
-        strip_accents=_normal(theirs, "é") == "e",
-        tokenize_chinese_chars=_normal(theirs, "中") != "中",
+        do_lower_case=flags["lowercase"],
+        strip_accents=flags["strip_accents"],
+        tokenize_chinese_chars=flags["handle_chinese_chars"],
         **named,
     )
     learned.model_max_length = tokenizer.model_max_length
@@ -207,7 +217,7 @@ def _normal(tokenizer: Any, text: str) -> str:
     return str(tokenizer.normalizer.normalize_str(text)) if tokenizer.normalizer else text
 
 
-def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]]:
+def _letters(texts: Iterable[str], tokenizer: Any, most: int) -> tuple[list[str], list[str]]:
     """Return the most frequent letters of words, and the tokens of one letter that continue a word, both in order."""
     found: Counter[str] = Counter()
     inside: set[str] = set()
@@ -215,7 +225,7 @@ def _letters(texts: Iterable[str], tokenizer: Any) -> tuple[list[str], list[str]
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(_normal(tokenizer, text)):
             found.update(word)
             inside.update(word[1:])
-    kept = sorted(found, key=lambda letter: (-found[letter], letter))[:ALPHABET]
+    kept = sorted(found, key=lambda letter: (-found[letter], letter))[:most]
     return sorted(kept), [f"##{letter}" for letter in sorted(inside & set(kept))]
 
 
@@ -225,14 +235,18 @@ def re_embed(
 ) -> PreTrainedModel:
     """Return a copy of the teacher that reads the learned vocabulary.
 
-    A token that the teacher has too keeps its vector; another gets the mean of the teacher's tokens for its letters.
+    A token that the teacher has too keeps its vector; another gets the mean of the teacher's tokens for its text, which
+    begins a word or is within one.
     """
     copied = copy.deepcopy(teacher)
     vectors = input_embeddings(teacher).weight.detach()
     theirs, rows = tokenizer.get_vocab(), torch.empty(len(learned), vectors.shape[1])
+    # In tokenizers of other kinds a word's first token has a mark, and the same letters without it are within a word.
+    same = theirs.keys() if tokenizer_kind(tokenizer) == "WordPiece" else {*tokenizer.all_special_tokens}
     for piece, index in learned.get_vocab().items():
-        letters = [theirs[piece]] if piece in theirs else tokenizer(piece.removeprefix("##"), **PLAIN)["input_ids"]
-        rows[index] = vectors[letters or [tokenizer.unk_token_id]].mean(dim=0)
+        text = piece.removeprefix("##") if piece.startswith("##") else f" {piece}"
+        ids = [theirs[piece]] if piece in same else tokenizer(text, **PLAIN)["input_ids"]
+        rows[index] = vectors[ids or [tokenizer.unk_token_id]].mean(dim=0)
     embedding = torch.nn.Embedding(len(learned), vectors.shape[1], padding_idx=learned.pad_token_id)
     embedding.weight.copy_(rows)
     copied.set_input_embeddings(embedding)

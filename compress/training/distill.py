@@ -220,7 +220,7 @@ def open_start(start: AnyModel, recipe: StudentRecipe) -> tuple[Model, StudentRe
             "student of the architecture checkpoint",
         ),
         (
-            recipe.vocabulary,
+            recipe.learns_vocabulary("WordPiece"),
             f"the student {recipe.name!r} learns a vocabulary of its own, which {opened.path} does not read; leave "
             "--start out",
         ),
@@ -229,7 +229,7 @@ def open_start(start: AnyModel, recipe: StudentRecipe) -> tuple[Model, StudentRe
     for phase in recipe.phases:
         if phase not in left:
             logger.info("phase %s: done in %s", phase.name or "without a name", opened.name)
-    return opened, of_phases(recipe, left)
+    return opened, replace(of_phases(recipe, left), vocabulary=None)
 
 
 def possible_phases(recipe: StudentRecipe, train: Sequence[Example]) -> tuple[Phase, ...]:

@@ -144,7 +144,11 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     kept = [phase for phase in recipe.phases if phase.general]
     if not kept:
         every = (recipes.load_recipe("students", name) for name in recipes.recipe_names("students"))
-        known = [one.name for one in every if not one.vocabulary and any(phase.general for phase in one.phases)]
+        known = [
+            one.name
+            for one in every
+            if not one.learns_vocabulary("WordPiece") and any(phase.general for phase in one.phases)
+        ]
         raise CompressError(
             f"the student {recipe.name!r} has no phase that comes before a task: one with text = 'pool' whose losses "
             "read neither logits nor labels and whose teacher, if they read one, is 'encoder'; students that have one: "
@@ -152,7 +156,7 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
         )
     refuse(
         (
-            recipe.vocabulary,
+            recipe.learns_vocabulary("WordPiece"),
             f"the student {recipe.name!r} learns its vocabulary from the text of its task, so that it cannot be "
             "pre-trained apart; use a student without [vocabulary]",
         ),
@@ -160,7 +164,7 @@ def general_part(recipe: StudentRecipe, epochs: float | None = None) -> StudentR
     )
     for phase in kept:
         logger.info("phase %s: %s", phase.name or "without a name", ", ".join(loss.name for loss in phase.losses))
-    part = of_phases(recipe, kept)
+    part = replace(of_phases(recipe, kept), vocabulary=None)
     if epochs is None:
         return part
     return replace(

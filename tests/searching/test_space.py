@@ -72,7 +72,7 @@ def test_a_search_begins_with_the_committed_recipes(config: dict[str, int]) -> N
         assert {name: made.architecture.options[name] for name in options} == {
             name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
         }
-        assert made.training == base.training and made.phases == base.phases and made.vocabulary is None
+        assert made.training == base.training and made.phases == base.phases and made.vocabulary == base.vocabulary
     defaults = {shape.family: shape.options for shape in committed(space_for(config))}
     assert defaults["cnn"]["second_filters"] == 0 and defaults["cnn"]["pooling"] == "max"
     assert defaults["transformer"] == {

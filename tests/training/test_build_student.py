@@ -11,7 +11,8 @@ from transformers import BertTokenizer
 
 from compress.data.examples import Example
 from compress.errors import CompressError
-from compress.training.build_student import learn_vocabulary, mixer, re_embed
+from compress.recipes import load_recipe
+from compress.training.build_student import build_student, learn_vocabulary, mixer, re_embed, tokenizer_kind
 from tests.support.tiny import BAD, GOOD, PLAIN, classifier, examples, tokenizer
 
 TEXTS = [Example(f"{word} zebra {' '.join(PLAIN)}") for word in (*GOOD, *BAD)]
@@ -61,9 +62,34 @@ def test_accents_are_kept_where_the_teacher_keeps_them(normalizer: Any) -> None:
     assert "".join(learned.tokenize("MÜLLER")).replace("##", "") == "müller"
 
 
-def test_a_tokenizer_of_another_kind_is_refused() -> None:
-    with pytest.raises(CompressError, match="use a BERT-like teacher"):
-        learn_vocabulary(tokenizer("roberta"), TEXTS, 100)
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "modernbert"])
+def test_teachers_with_other_tokenizers_give_a_wordpiece_one(family: str) -> None:
+    """Words begin with a mark in the teacher's vocabulary, so that a token's vector depends on where it is."""
+    theirs = tokenizer(family)
+    teacher, learned = classifier(family), learn_vocabulary(theirs, TEXTS, 200)
+    assert learned.tokenize("film zebra 中中") == ["film", "zebra", learned.unk_token, learned.unk_token]
+    assert learned("a").input_ids == learned.convert_tokens_to_ids([theirs.cls_token, "a", theirs.sep_token])
+    before, after = (model.get_input_embeddings().weight for model in (teacher, re_embed(teacher, theirs, learned)))
+    new = learned.get_vocab()
+    for token, text in (("film", " film"), ("##a", "a"), ("a", " a")):
+        expected = before[theirs(text, add_special_tokens=False).input_ids].mean(dim=0)
+        torch.testing.assert_close(after[new[token]], expected)
+    torch.testing.assert_close(after[learned.pad_token_id], before[theirs.pad_token_id])
+
+
+def test_mixed_words_need_a_wordpiece_teacher() -> None:
+    recipe = load_recipe("students", "bert-192")
+    with pytest.raises(CompressError, match="of the kind BPE; use a BERT-like teacher"):
+        build_student(recipe, classifier("roberta"), tokenizer("roberta"), lambda: TEXTS, seed=0)
+
+
+@pytest.mark.parametrize(("family", "is_own"), [("bert", False), ("roberta", True), ("xlm-roberta", True)])
+def test_small_students_read_wordpiece_whatever_their_teacher_reads(family: str, is_own: bool) -> None:
+    """So the native library runs them."""
+    theirs, recipe = tokenizer(family), load_recipe("students", "ngram")
+    student, read, _ = build_student(recipe, classifier(family), theirs, lambda: TEXTS, seed=0)
+    assert tokenizer_kind(read) == "WordPiece" and (read.get_vocab() != theirs.get_vocab()) == is_own
+    assert student.config.tokenizer_size == len(read)
 
 
 def test_shared_tokens_keep_vectors_and_new_ones_get_a_mean() -> None:
