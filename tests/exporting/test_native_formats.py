@@ -98,7 +98,12 @@ def test_the_example_answers_as_python_does(name: str, models: list[Model], tmp_
         )
         np.testing.assert_allclose(values, expected, rtol=2e-6, atol=2e-6)  # compilers order sums in other ways
     (tmp_path / NATIVE_NAME).write_bytes((models[0].path / NATIVE_NAME).read_bytes()[:-64])
-    for path, message in ((tmp_path / NATIVE_NAME, "cut short"), (tmp_path / "none", "No such file")):
+    tagger = export(tiny.write(tmp_path / "torch", cnn_tagger()), tmp_path / "tagger", format="native").path
+    for path, message in (
+        (tmp_path / NATIVE_NAME, "cut short"),
+        (tmp_path / "none", "No such file"),
+        (tagger / NATIVE_NAME, "it is a tagger"),
+    ):
         done = subprocess.run([program, path], input="", capture_output=True, text=True, check=False)
         assert done.returncode == 1 and message in done.stderr and not done.stdout
 
@@ -298,6 +303,37 @@ def test_node_answers_as_python_does(modules: list[Model], tmp_path: Path) -> No
             assert found["faults"][2] == "the model cannot be read: it is no container of compress"
 
 
+FULL = """
+import { load } from "./compress.js";
+import { readFileSync } from "node:fs";
+const { wasm, tagger } = JSON.parse(readFileSync(0, "utf8"));
+const said = [], model = await load({ wasm });
+const attempt = async (what) => { try { await what(); } catch (error) { said.push(error.message); } };
+await attempt(() => model.classify("a".repeat(8_000_000)));
+const ids = [...model.ids("a good film")];
+await attempt(() => model.classify("a".repeat(8_000_000)));
+const again = [...model.ids(" ".repeat(20_000) + "a good film")];
+await attempt(() => load({ container: readFileSync(tagger) }));
+console.log(JSON.stringify({ said, ids, again }));
+"""
+
+
+def test_node_says_what_it_has_no_room_for(modules: list[Model], tmp_path: Path) -> None:
+    """And answers what comes after it."""
+    if shutil.which("node") is None:
+        pytest.skip("there is no Node")
+    tagger = export(tiny.write(tmp_path / "torch", cnn_tagger()), tmp_path / "tagger", format="native")
+    native_formats.compile_wasm(tmp_path / "small.wasm", ("-msimd128", "-Wl,--max-memory=33554432"))
+    given = json.dumps({"wasm": (tmp_path / "small.wasm").as_uri(), "tagger": str(tagger.path / NATIVE_NAME)})
+    command = ["node", "--input-type=module", "-e", FULL]
+    done = subprocess.run(command, cwd=modules[0].path, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, expected = json.loads(done.stdout), NativeRunner(modules[0].path).core.ids("a good film")[0]
+    assert found["said"][:2] == ["there is no memory for 48000000 bytes"] * 2
+    assert "a tagger has logits for every word" in found["said"][2]
+    assert found["ids"] == found["again"] == expected
+
+
 def test_the_page_classifies_what_is_typed(modules: list[Model], tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="pip install -e '.[development]'")
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -312,16 +348,12 @@ def test_the_page_classifies_what_is_typed(modules: list[Model], tmp_path: Path)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("console", lambda message: faults.append(message.text))
         page.goto(Path(page_file).as_uri())
-        page.locator("#label", has_text="%").wait_for(timeout=60_000)
-        empty = page.inner_text("#label")
+        page.locator("#label", has_text="Type a text.").wait_for(timeout=60_000)
         page.locator("#text").press_sequentially(text)
         shown, about, rows = page.inner_text("#label"), page.inner_text("#about"), page.locator("#labels tr").count()
         started.close()
-    expected = []
-    for one in ("", text):
-        chances = softmax(runner.read([one])[0])[0]
-        expected.append(f"{runner.labels[chances.argmax()]} {100 * chances.max():.1f}%")
-    assert [empty, shown] == expected and not faults
+    chances = softmax(runner.read([text])[0])[0]
+    assert shown == f"{runner.labels[chances.argmax()]} {100 * chances.max():.1f}%" and not faults
     size = (modules[0].path / "compress.wasm").stat().st_size
     assert "wasm-simd" in about and f"compress.wasm: {size:,} bytes" in about and rows == 10
 

@@ -68,6 +68,10 @@ int main(int count, char **arguments) {
         fprintf(stderr, "%s: %s\n", path, error);
         return 1;
     }
+    if (compress_is_tagger(model)) {
+        fprintf(stderr, "%s: it is a tagger, which has logits for every word (native.h)\n", path);
+        return 1;
+    }
     const size_t labels = compress_label_count(model);
     float *logits = malloc(labels * sizeof *logits);
     if (!logits) return 1;

@@ -81,8 +81,9 @@ class Model {
       throw new TypeError("a text is a string, and so is the other of a pair");
     const most = 3 * (text.length + (pair?.length ?? 0));
     if (most > this.#room) {
-      this.#room = Math.max(2 * most, 4096);
-      this.#place = this.#allocate(this.#room);
+      const room = Math.max(2 * most, 4096);
+      this.#place = this.#allocate(room); // which may throw: the old room stays as it is then
+      this.#room = room;
     }
     const room = this.#bytes().subarray(this.#place, this.#place + this.#room);
     const size = this.#encoder.encodeInto(text, room).written;
@@ -91,7 +92,7 @@ class Model {
   }
 
   #allocate(size) {
-    const place = this.#library.allocate(size);
+    const place = size < 2 ** 32 && this.#library.allocate(size);
     if (!place) throw new RangeError(`there is no memory for ${size} bytes`);
     return place;
   }

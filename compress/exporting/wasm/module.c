@@ -30,7 +30,13 @@ EXPORT(allocate) void *allocate(size_t size) {
     return (void *)begin;
 }
 
-EXPORT(open) compress_model *open(const void *bytes, size_t size) { return compress_open(bytes, size, error); }
+EXPORT(open) compress_model *open(const void *bytes, size_t size) {
+    static const char fault[] = "a tagger has logits for every word, and this module has room for one answer";
+    compress_model *model = compress_open(bytes, size, error);
+    if (!model || !compress_is_tagger(model)) return model;
+    memcpy(error, fault, sizeof fault);
+    return NULL;
+}
 
 EXPORT(error_text) const char *error_text(void) { return error; }
 

@@ -100,6 +100,8 @@ static const char *fault_of_numbers(const numbers *n) {
     return features == n->features ? NULL : "features are not those of its windows";
 }
 
+static const uint32_t INFINITE = 0x7F800000; /* exponent of a float that is infinite or no number */
+
 static const char *fault_of_sizes(const compress_model *m) {
     const numbers *n = &m->n;
     const int pairs = m->sections[DENSE_SCALE].size > 0;
@@ -153,6 +155,21 @@ static int has_bytes(const compress_model *m, uint32_t entry) {
     return 1;
 }
 
+/* Whether all values of the sections of floats are finite numbers. */
+static int are_finite(const compress_model *m) {
+    const int is_int8 = m->n.is_int8 != 0, pairs = m->sections[DENSE_SCALE].size > 0;
+    const struct {
+        enum section name;
+        int is_float;
+    } some[] = {{TABLE, !is_int8},    {DENSE_WEIGHT, !pairs},   {DENSE_SCALE, 1},  {DENSE_BIAS, 1}, {CLASSIFIER_WEIGHT, 1},
+                {CLASSIFIER_BIAS, 1}, {SECOND_WEIGHT, !is_int8}, {SECOND_SCALE, 1}, {SECOND_BIAS, 1}};
+    uint32_t has_other = 0;
+    for (size_t s = 0; s < sizeof some / sizeof *some; s++)
+        for (size_t i = 0; some[s].is_float && i < COUNT(m, some[s].name, uint32_t); i++)
+            has_other |= (VALUES(m, some[s].name, uint32_t)[i] & INFINITE) == INFINITE;
+    return !has_other;
+}
+
 static const char *fault_of_values(compress_model *m) {
     const numbers *n = &m->n;
     if (!are_ends(VALUES(m, LABEL_ENDS, uint32_t), n->labels, m->sections[LABEL_NAMES].size))
@@ -172,6 +189,7 @@ static const char *fault_of_values(compress_model *m) {
     const size_t added = COUNT(m, ADDED_ENDS, uint32_t);
     const uint32_t *ends = VALUES(m, ADDED_ENDS, uint32_t);
     if (!are_ends(ends, added, m->sections[ADDED_BYTES].size)) return "its added tokens do not fit";
+    if (added > MOST_ADDED) return "it has too many added tokens"; /* each is looked for at many places of a text */
     for (size_t i = 0; i < added; i++) {
         const uint32_t begin = i ? ends[i - 1] : 0;
         if (begin == ends[i]) return "an added token is empty";
@@ -184,7 +202,7 @@ static const char *fault_of_values(compress_model *m) {
     const uint64_t shared = n->network == NGRAM ? (uint64_t)(n->longest - 1) * n->buckets : 0;
     if (!all_below(VALUES(m, REMAP, uint32_t), n->tokenizer_size, n->table_rows - shared))
         return "a token's row is not in its table";
-    return NULL;
+    return are_finite(m) ? NULL : "a weight is no finite number";
 }
 
 static const char *fault_of(compress_model *m, const unsigned char *bytes, size_t size) {

@@ -225,7 +225,7 @@ static void answers(const compress_model *m, const float *states, const int16_t 
         float *own = hidden + i * n->dense;
         for (size_t d = 0; d < n->dense; d++) {
             const float sum = own[d] + bias[d];
-            own[d] = sum > 0 ? sum : 0;
+            own[d] = sum < 0 ? 0 : sum; /* what is no number stays so */
         }
         m->kernels->dots(own, n->dense, VALUES(m, CLASSIFIER_WEIGHT, float), n->labels, logits[i]);
         for (size_t c = 0; c < n->labels; c++) logits[i][c] += classifier_bias[c];

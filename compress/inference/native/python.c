@@ -174,7 +174,7 @@ static int texts_at(const compress_model *model, PyObject *list, Py_ssize_t begi
 
 static PyObject *predictions(const model_object *self, PyObject *texts, PyObject *thresholds, int with_all) {
     const size_t labels = compress_label_count(self->model);
-    PyObject *rows = PySequence_Tuple(texts), *found = rows ? PyList_New(PyTuple_Size(rows)) : NULL;
+    PyObject *rows = PySequence_Tuple(texts), *found = rows ? PyList_New(0) : NULL; /* other threads may see it */
     float *logits = malloc(TEXTS_AT_ONCE * labels * sizeof *logits);
     int failed = !found, are_pairs = 0;
     if (!logits) failed = PyErr_NoMemory() == NULL;
@@ -188,9 +188,11 @@ static PyObject *predictions(const model_object *self, PyObject *texts, PyObject
             truncated[i] = (char)compress_classify(self->model, some[i][0], are_pairs ? &some[i][1] : NULL,
                                                    logits + (size_t)i * labels);
         Py_END_ALLOW_THREADS
+        failed = PyErr_CheckSignals();
         for (Py_ssize_t i = 0; !failed && i < count; i++) {
             PyObject *one = prediction(self, logits + (size_t)i * labels, truncated[i], thresholds, with_all);
-            failed = !one || PyList_SetItem(found, begin + i, one);
+            failed = !one || PyList_Append(found, one);
+            Py_XDECREF(one);
         }
     }
     free(logits);
@@ -232,7 +234,9 @@ static PyObject *model_logits(PyObject *object, PyObject *args) {
     const size_t count = (size_t)PyTuple_Size(rows);
     const size_t answers = (size_t)logits.len / sizeof(float) / labels; /* that there is room for */
     size_t answered = 0;
-    if ((size_t)logits.len != answers * labels * sizeof(float) || (size_t)truncated.len != count) goto wrong_sizes;
+    if ((size_t)logits.len != answers * labels * sizeof(float) || (size_t)truncated.len != count ||
+        (uintptr_t)logits.buf % sizeof(float))
+        goto wrong_sizes;
     for (size_t begin = 0; begin < count; begin += TEXTS_AT_ONCE) {
         const size_t size = count - begin < TEXTS_AT_ONCE ? count - begin : TEXTS_AT_ONCE;
         compress_text texts[TEXTS_AT_ONCE][2];
@@ -248,6 +252,7 @@ static PyObject *model_logits(PyObject *object, PyObject *args) {
             ((char *)truncated.buf)[begin + i] = (char)compress_classify(
                 model, texts[i][0], are_pairs ? &texts[i][1] : NULL, (float *)logits.buf + first[i] * labels);
         Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals()) goto done;
     }
     if (answered == answers) result = Py_NewRef(Py_None);
 wrong_sizes:
@@ -264,6 +269,7 @@ static PyObject *model_logits_of_ids(PyObject *object, PyObject *args) {
     Py_buffer ids, logits;
     if (!PyArg_ParseTuple(args, "y*w*", &ids, &logits)) return NULL;
     const int fits = ids.len % (Py_ssize_t)sizeof(int32_t) == 0 && (uintptr_t)ids.buf % sizeof(int32_t) == 0 &&
+                     (uintptr_t)logits.buf % sizeof(float) == 0 &&
                      (size_t)ids.len <= COMPRESS_MOST_TOKENS * sizeof(int32_t) &&
                      (size_t)logits.len == compress_label_count(model) * sizeof(float) *
                                                (compress_is_tagger(model) ? (size_t)ids.len / sizeof(int32_t) : 1);

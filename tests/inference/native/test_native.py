@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
+import signal
+import threading
 import unicodedata
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -319,7 +322,10 @@ def test_what_cannot_be_predicted_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     for thresholds, error in (((), IndexError), (("a", "b"), TypeError), ([0.5, 0.5], TypeError)):
         with pytest.raises(error):
             predict(["a"], thresholds, False)
-    broken = model_of(tokenizer(), layers={"classifier_bias": np.array([0, np.nan], np.float32)})
+    large = {
+        name: np.full(size, 3e38, np.float32) for name, size in (("classifier_weight", (2, 16)), ("dense_bias", 16))
+    }
+    broken = model_of(tokenizer(), layers=large)
     monkeypatch.setattr(model.runner, "core", broken)
     for text in ("a film", ["a film", "bad"], ("a", "b")):
         with pytest.raises(CompressError, match="not finite numbers; its weights are damaged"):
@@ -365,21 +371,92 @@ def test_a_container_of_another_model_is_refused(tmp_path: Path) -> None:
             load(made.path).predict("a film")
 
 
+def filled(content: bytes, value: float, *names: str) -> bytes:
+    """Return a container whose sections of floats have one value."""
+    changed = bytearray(content)
+    for name in names:
+        entry = write.HEADER_BYTES + 4 * sum(write.NUMBERS.values()) + 16 * write.SECTIONS.index(name)
+        place, size = np.frombuffer(content, np.uint64, 2, entry)
+        changed[place : place + size] = np.full(int(size) // 4, value, np.float32).tobytes()
+    changed[24:32] = write.checksum(np.frombuffer(changed, np.uint64)[8:]).to_bytes(8, "little")
+    return bytes(changed)
+
+
 @pytest.mark.parametrize("kind", ["cnn", "tagger"])
 def test_logits_that_are_no_numbers_are_refused(kind: str, tmp_path: Path) -> None:
-    network = NETWORKS[kind]()
-    made = export(tiny.write(tmp_path / "torch", network), tmp_path / "onnx")
-    content = bytearray((made.path / NATIVE_NAME).read_bytes())
-    bias = network.classifier.bias.detach().numpy().tobytes()
-    place = content.rindex(bias)
-    content[place : place + len(bias)] = np.full(len(bias) // 4, np.nan, np.float32).tobytes()
-    words = np.frombuffer(content, np.uint64)[8:]
-    content[24:32] = write.checksum(words).to_bytes(8, "little")
-    (made.path / NATIVE_NAME).write_bytes(content)
+    made = export(tiny.write(tmp_path / "torch", NETWORKS[kind]()), tmp_path / "onnx")
+    path = made.path / NATIVE_NAME
+    path.write_bytes(filled(path.read_bytes(), 3e38, "dense_bias", "classifier_weight"))
     (made.path / "compress.json").unlink()
     for texts in ("a film", ["a film"], ("a film", "a plot"))[: 2 if kind == "tagger" else 3]:
         with pytest.raises(CompressError, match="not finite"):
             load(made.path).predict(texts)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_no_numbers_are_refused(value: float, tmp_path: Path) -> None:
+    made = export(tiny.write(tmp_path / "torch", NETWORKS["cnn-deep"]()), tmp_path / "onnx")
+    layers = ["dense_weight", "dense_bias", "classifier_weight", "classifier_bias", "second_bias"]
+    for model, names in (
+        (made, [*layers, "table", "second_weight"]),
+        (quantize(made, tmp_path / "int8"), [*layers, "second_scale"]),
+        (quantize(onnx_directory("cnn"), tmp_path / "cnn"), ["dense_scale", "dense_bias"]),
+    ):
+        content = (model.path / NATIVE_NAME).read_bytes()
+        assert core.Model(filled(content, 1.0, "dense_bias"))
+        for name in names:
+            with pytest.raises(ValueError, match="a weight is no finite number"):
+                core.Model(filled(content, value, name))
+
+
+def test_too_many_added_tokens_are_refused() -> None:
+    """Each is looked for at many places of a text."""
+    tokens = tokenizer()
+    tokens.backend_tokenizer.add_special_tokens([f"<{number}>" for number in range(4097)])
+    with pytest.raises(ValueError, match="too many added tokens"):
+        model_of(tokens)
+
+
+def test_predictions_are_seen_by_no_other_thread_before_they_are_whole() -> None:
+    """The collector lists a list at once, and a profiler that reads an empty place of it ends the process."""
+    model, texts, stop = NativeRunner(onnx_directory("cnn").path).core, ["a good film " * 40] * 5000, threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            for one in gc.get_objects(generation=0):
+                if type(one) is list and len(one) == len(texts) and one is not texts:
+                    one[-1]
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(watch)
+        for _ in range(3):
+            assert len(model.predict(texts, None, False)) == len(texts)
+        stop.set()
+
+
+def test_signals_are_handled_within_a_list() -> None:
+    """Those that come while nobody looks become one."""
+    model, texts, handled = NativeRunner(onnx_directory("cnn").path).core, ["a good film " * 40] * 20_000, list[int]()
+    logits, truncated = np.empty((len(texts), len(model.labels)), np.float32), np.empty(len(texts), np.bool_)
+    before = signal.signal(signal.SIGALRM, lambda number, frame: handled.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for call in (lambda: model.predict(texts, None, False), lambda: model.logits(texts, logits, truncated)):
+            handled.clear()
+            call()
+            assert len(handled) > 4
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_logits_are_written_to_whole_floats_only() -> None:
+    model = NativeRunner(onnx_directory("cnn").path).core
+    room = memoryview(bytearray(4 * len(model.labels) + 1))[1:]
+    with pytest.raises(ValueError, match="logits are float32"):
+        model.logits(["a"], room, bytearray(1))
+    with pytest.raises(ValueError, match="logits float32"):
+        model.logits_of_ids(np.ones(3, np.int32), room)
 
 
 def test_a_container_that_others_may_change_is_copied() -> None:
