@@ -164,6 +164,8 @@ def main() -> None:
         line = judges.line(key, folder, found[key])
         if rival is not None:
             line |= {"rival": rival[0], "to_rival": judges.differences(found[key], found[rival])}
+        if not is_baseline(key[0]):
+            line["to_baselines"] = {other[0]: judges.differences(found[key], found[other]) for other in rivals}
         replace_line(options.output, line, *KEYS)
         shown = {name: f"{100 * one['accuracy']:.2f}" for name, one in line["sets"].items()}
         print(*key, f"{100 * line['validation']:.2f}", shown, flush=True)

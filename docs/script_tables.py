@@ -17,11 +17,11 @@ RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 Line = dict[str, Any]
 # Ways of the study room in the README's picture, by their names there.
 PICTURED = {
-    "cnn max_steps=3000": "cnn",
-    "ngram max_steps=4000": "ngram",
+    "cnn": "cnn",
+    "ngram": "ngram",
     "fasttext": "fastText",
-    "fasttext wordNgrams=2": "fastText, pairs",
-    "fasttext wordNgrams=2 minn=3 maxn=6": "fastText, subwords",
+    "fasttext wordNgrams=2": "with pairs",
+    "fasttext wordNgrams=2 minn=3 maxn=6": "with subwords",
     "svm words=3": "SVM",
     "svm words=2 characters=5": "SVM, characters",
     "model2vec": "model2vec",
