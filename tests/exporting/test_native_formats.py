@@ -108,6 +108,20 @@ def test_the_example_answers_as_python_does(name: str, models: list[Model], tmp_
         assert done.returncode == 1 and message in done.stderr and not done.stdout
 
 
+@pytest.mark.parametrize("name", ["gcc", "zig"])
+def test_compilers_find_the_same_instructions(name: str, models: list[Model], tmp_path: Path) -> None:
+    compiler = zig() if name == "zig" else [name]
+    if name != "zig" and shutil.which(name) is None:
+        pytest.skip(f"there is no {name}")
+    source = shutil.copytree(models[0].path, tmp_path / "source")
+    example = (source / "example.c").read_text(encoding="utf-8")
+    (source / "example.c").write_text(
+        example.replace("    while (read_line", "    puts(compress_instructions(model));\n    while (read_line")
+    )
+    program = compile_c(compiler, source, tmp_path / "classify", "-O1")
+    assert run([program, source / NATIVE_NAME], ["a"])[0] == NativeRunner(models[0].path).core.instructions
+
+
 def zig() -> list[str]:
     pytest.importorskip("ziglang", reason="zig is not installed: pip install 'compress[wasm]'")
     return [sys.executable, "-m", "ziglang", "cc"]

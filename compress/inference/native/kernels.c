@@ -20,7 +20,21 @@ static inline int32_t pair_at(const int16_t *values) {
 }
 
 #if (defined(__x86_64__) || defined(_M_X64)) && (defined(__GNUC__) || defined(__clang__))
+#include <cpuid.h>
 #include <immintrin.h>
+
+/* Which sets the processor has and the system saves. By CPUID, as __builtin_cpu_supports finds none where zig links. */
+static void find_x86(int *avx2, int *avx512) {
+    unsigned a, b, c, d, saved, high;
+    *avx2 = *avx512 = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return; /* OSXSAVE */
+    const int has_fma = c >> 12 & 1;
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    (void)high;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+    *avx2 = has_fma && (b >> 5 & 1) && (saved & 6) == 6;
+    *avx512 = *avx2 && (b >> 16 & b >> 30 & b >> 31 & c >> 11 & 1) && (saved & 0xE6) == 0xE6; /* F, BW, VL, VNNI */
+}
 
 #define KERNEL(name) NAMED(name, avx512)
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,fma")))
@@ -106,11 +120,10 @@ const kernels *kernels_at(int number) {
     const kernels *found[4] = {0};
     int count = 0;
 #if defined(HAS_X86)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl"))
-        found[count++] = &set_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[count++] = &set_avx2;
+    int avx2, avx512;
+    find_x86(&avx2, &avx512);
+    if (avx512) found[count++] = &set_avx512;
+    if (avx2) found[count++] = &set_avx2;
 #elif defined(__ARM_NEON) && defined(__aarch64__)
     found[count++] = &set_neon;
 #elif defined(__wasm_simd128__)
