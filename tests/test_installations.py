@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from compress.requests.compression import export
 from tests.support import REPOSITORY
 from tests.support.report_study import study
 from tests.support.results import write_lines
@@ -84,10 +85,11 @@ def test_the_light_one_hides_what_it_should() -> None:
 
 
 @pytest.mark.skipif(not find_spec("compress.inference.native._core"), reason="the native library was not built")
-@pytest.mark.parametrize("kind", ["cnn", "ngram"])
-def test_the_light_one_predicts_with_native_models(kind: str, tmp_path: Path) -> None:
-    predicts("", str(onnx_directory(kind).path))
-    model = ("predict", "-q", "--model", str(onnx_directory(kind).path), "--probabilities")
+@pytest.mark.parametrize(("kind", "form"), [("cnn", "onnx"), ("ngram", "onnx"), ("cnn", "native")])
+def test_the_light_one_predicts_with_native_models(kind: str, form: str, tmp_path: Path) -> None:
+    place = str(export(torch_directory(kind), tmp_path / "model", format=form).path)
+    predicts("", place)
+    model = ("predict", "-q", "--model", place, "--probabilities")
     expected = python(COMMAND, *model, *TEXTS)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *(f"{one},0" for one in TEXTS)]), encoding="utf-8")
@@ -96,6 +98,13 @@ def test_the_light_one_predicts_with_native_models(kind: str, tmp_path: Path) ->
         done = python(COMMAND, *model, "--data", str(tmp_path / name))
         assert (done.stdout, done.stderr) == (expected.stdout, "") and expected.stdout
     assert python(COMMAND, *model, "-", given="\n".join(TEXTS)).stdout == expected.stdout
+
+
+@pytest.mark.parametrize("path", ["gone", "models/gone", "./gone"])
+def test_the_light_one_says_of_a_mistyped_path_that_it_is_not_there(path: str) -> None:
+    done = python(COMMAND, "predict", "--model", path, "a film")
+    assert done.returncode == 2 and f"{path} does not exist; give a model directory" in done.stderr
+    assert "this needs the Python package" not in done.stderr
 
 
 def predicts(extra: str, model: str) -> None:

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,19 +47,20 @@ for await (const line of createInterface({ input: process.stdin })) {
 """
 
 
-def node(folder: Path, wasm: str, texts: Sequence[str]) -> Callable[[], float]:
-    """Start Node with a module; the function classifies all texts and returns the milliseconds of CPU time."""
+@contextmanager
+def node(folder: Path, wasm: str, texts: Sequence[str]) -> Iterator[Callable[[], float]]:
+    """Run Node with a module; the function classifies all texts and returns the milliseconds of CPU time."""
     command = ["node", "--input-type=module", "-e", NODE, wasm]
-    process = subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin and process.stdout
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout
 
-    def turn(line: str = "go") -> float:
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
-        return float(json.loads(process.stdout.readline())[0])
+        def turn(line: str = "go") -> float:
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            return float(json.loads(process.stdout.readline())[0])
 
-    turn(json.dumps([*texts]))
-    return turn
+        turn(json.dumps([*texts]))
+        yield turn  # it ends at the end of its input
 
 
 def code_bytes(folder: Path) -> int:
@@ -87,13 +89,13 @@ def main() -> None:
     options = read_options(__doc__, model=str, data=str, rows=500, rounds=40, seed=0)
     texts = [row.text for row in read_rows(options.data, labelled=False)[: options.rows]]
     model = load(options.model)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as running:
         c, wasm = (export(options.model, Path(name, form), format=form).path for form in ("c", "wasm"))
         compile_wasm(wasm / "plain.wasm", ())
         ways = {
             OURS: lambda: milliseconds(lambda: [model.predict(text) for text in texts], time.thread_time),
-            SIMD: node(wasm, "compress.wasm", texts),
-            PLAIN: node(wasm, "plain.wasm", texts),
+            SIMD: running.enter_context(node(wasm, "compress.wasm", texts)),
+            PLAIN: running.enter_context(node(wasm, "plain.wasm", texts)),
         }
         samples: dict[str, list[list[float]]] = {way: [] for way in ways}
         for way in ways.values():

@@ -99,8 +99,8 @@ def open_candidates(teacher: AnyModel, models: Sequence[AnyModel], controls: Seq
     first = Model.open(teacher)
     refuse(
         (
-            first.is_onnx,
-            f"the teacher {first.path} is an ONNX model, but speed-ups are against the teacher in torch; "
+            first.form != "a torch",
+            f"the teacher {first.path} is {first.form} model, but speed-ups are against the teacher in torch; "
             "give the directory it was exported from as --teacher and this one as --model",
         )
     )

@@ -291,7 +291,9 @@ def count_arithmetic(
     in_torch = (
         run
         for run in runs
-        if run.entry.folder == "runtimes" and run.entry.kind != "cascade" and not run.entry.candidate.model.is_onnx
+        if run.entry.folder == "runtimes"
+        and run.entry.kind != "cascade"
+        and run.entry.candidate.model.form == "a torch"
     )
     models = grouped(in_torch, lambda run: run.entry.candidate.name)
     flops: dict[tuple[str, Workload], float] = {}

@@ -10,15 +10,14 @@ import click
 
 from compress.cli import Command, values
 from compress.cli.printing import say, set_up_messages
-from compress.data import batched, open_text
 from compress.data.formats.text_files import FORMATS
 from compress.errors import CompressError, refuse
 from compress.files import text_limit_bytes, too_long
-from compress.inference.predict import CHUNK_ROWS, answers, load
-from compress.models.compute import MOST_THREADS, Compute
+from compress.inference.predict import predictions
+from compress.models.compute import MOST_THREADS
 
 BLOCK_BYTES = 2**16
-_COLUMNS = ("text_column", "text_pair_column", "label_column", "format")
+_COMMA = "\x1f"  # in JSON never a part of a text, where it would be escaped
 
 
 @click.command(cls=Command)
@@ -60,23 +59,15 @@ def command(
     order: an empty text is a text.
     """
     set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-    columns = {name: value for name in _COLUMNS if (value := given[name]) is not None}
-    flags = [f"--{name.replace('_', '-')}" for name in columns if data is None]
     broken = next((one for one in texts if one != one.encode(errors="ignore").decode()), None)
     refuse(
-        *((True, f"{flag} changes nothing without --data FILE; add it, or leave {flag} out") for flag in flags),
-        ((data is None) == (not texts), "predict needs either TEXT arguments or --data FILE"),
         (len(texts) > 1 and "-" in texts, "- stands for all lines of standard input; give it alone"),
         (broken is not None, f"the text {broken!r} is not UTF-8; convert it, or give it in a file with --data"),
     )
-    source = None if data is None else open_text(data, role="data", keep_empty=True, **columns)
-    chunks: Iterable[list[Any]] = batched(source.texts(), CHUNK_ROWS) if source is not None else [[*texts]]
-    if texts == ("-",):
-        chunks = _standard_input()
-    opened = load(model, compute=Compute(given["device"], given["threads"]))
-    for found in answers(opened, chunks, source, probabilities=probabilities):
-        # The last value of each is a text, and within a text a quotation mark has a backslash before it.
-        say(json.dumps(found, ensure_ascii=False)[1:-1].replace('"}, {"', '"}\n{"'))
+    chunks: Iterable[list[Any]] | None = _standard_input() if texts == ("-",) else [[*texts]] if texts else None
+    for found in predictions(model, chunks, data, probabilities=probabilities, **given):
+        written = json.dumps(found, ensure_ascii=False, separators=(_COMMA, ": "))[1:-1]
+        say(written.replace(f"}}{_COMMA}{{", "}\n{").replace(_COMMA, ", "))
         sys.stdout.flush()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import re
 import shutil
 import subprocess
 import sys
@@ -35,13 +36,13 @@ def check_native(source: Model, form: str) -> None:
         (source.is_native, f"{source.path} is a native model; export the directory it was exported from"),
         (not known, _refusal(source, f"its network is {source.config.get('model_type')!r}")),
         (
+            form != "native" and source.task.by_word,
+            f"{source.path} tags words, and --format {form} is for texts; use --format native, which Python reads",
+        ),
+        (
             form == "wasm" and not source.task.label_probabilities,
             f"{source.path} is made for {source.task}, and --format wasm is for classifiers of one label; use --format "
             "c, whose logits are those of the model",
-        ),
-        (
-            form != "native" and source.task.by_word,
-            f"{source.path} tags words, and --format {form} is for texts; use --format native, which Python reads",
         ),
     )
 
@@ -121,9 +122,7 @@ def _page(name: str, working: Path) -> str:
         },
     }
     page = (_OWN / "wasm" / "index.html").read_text(encoding="utf-8")
-    for key, value in values.items():
-        page = page.replace(f"@{key}@", value)
-    return page
+    return re.sub("@([A-Z]+)@", lambda found: values[found[1]], page)  # at once: a name may look like another key
 
 
 def _copy(folder: Any, target: Path, *endings: str) -> None:

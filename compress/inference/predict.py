@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from compress.arrays import np
 from compress.data.examples import Example, batched
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 _ONE = (str, tuple, Example)
 CHECKED_ROWS = 64  # of a label check
 CHUNK_ROWS = 2048
+
+
+class _Columns(TypedDict, total=False):
+    """How the data of a prediction is read."""
+
+    label_column: str | None
+    text_column: str | None
+    text_pair_column: str | None
+    format: str | None
 
 
 def acceptance_thresholds(model: Model) -> tuple[float, ...] | None:
@@ -146,38 +155,70 @@ def _logits(model: Model, examples: Sequence[Example]) -> np.ndarray:
 
 def predict(
     model: Model | str | Path,
-    texts: Iterable[Any] = (),
+    texts: Iterable[Any] | None = None,
     *,
     data: Any = None,
     probabilities: bool = False,
     device: str = "auto",
     threads: int = 0,
-    **columns: Any,
+    **columns: Unpack[_Columns],
 ) -> Iterator[Prediction]:
     """Yield the prediction of each text, with its text, in order.
 
     Args:
         model: its directory.
-        texts: texts or pairs of texts.
+        texts: texts or pairs of texts, or one.
         data: a file or whatever else holds rows, instead.
         probabilities: add those of all labels of a classifier.
         device: ``auto``, ``cpu`` or ``cuda``.
         threads: CPU threads; 0 for one a free core.
-        columns: ``text_column``, ``text_pair_column``, ``label_column`` and ``format`` of data.
+        columns: ``label_column``, ``text_column``, ``text_pair_column`` and ``format`` of data.
 
     Raises:
-        CompressError: as :meth:`Model.predict`.
+        CompressError: as :meth:`Model.predict`; or neither texts nor data are there, or both.
     """
+    rows = None if texts is None else map(_text, [texts] if isinstance(texts, _ONE) else texts)
+    found = predictions(
+        model,
+        None if rows is None else batched(rows, CHUNK_ROWS),
+        data,
+        probabilities=probabilities,
+        device=device,
+        threads=threads,
+        **columns,
+    )
+    return chain.from_iterable(found)
+
+
+def predictions(
+    model: Model | str | Path,
+    chunks: Iterable[list[Any]] | None,
+    data: Any,
+    *,
+    probabilities: bool,
+    device: str,
+    threads: int,
+    **columns: Unpack[_Columns],
+) -> Iterator[list[Prediction]]:
+    """Return the predictions of lists of texts or pairs, or of data, as lists; see :func:`predict`."""
     from compress.data import open_text
 
-    source = None if data is None else open_text(data, role="data", keep_empty=True, **columns)
-    rows = map(_text, texts) if source is None else source.texts()
+    chosen: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
+    names = _Columns.__annotations__
+    flags = [f"--{name.replace('_', '-')}" for name in chosen if data is None]
+    refuse(
+        *((name not in names, f"predict takes no {name}; of data it takes {', '.join(names)}") for name in columns),
+        *((True, f"{flag} changes nothing without --data FILE; add it, or leave {flag} out") for flag in flags),
+        ((data is None) == (chunks is None), "predict needs either TEXT arguments or --data FILE"),
+    )
+    source = None if data is None else open_text(data, role="data", keep_empty=True, **chosen)
     opened = load(model, compute=Compute(device, threads))
-    return chain.from_iterable(answers(opened, batched(rows, CHUNK_ROWS), source, probabilities=probabilities))
+    rows = chunks if source is None else batched(source.texts(), CHUNK_ROWS)
+    return _answers(opened, rows or (), source, probabilities)
 
 
-def answers(
-    model: Model, chunks: Iterable[list[Any]], source: TextSource | None = None, *, probabilities: bool
+def _answers(
+    model: Model, chunks: Iterable[list[Any]], source: TextSource | None, probabilities: bool
 ) -> Iterator[list[Prediction]]:
     """Yield the predictions of lists of texts or pairs, each with its text, and say what was read of ``source``."""
     truncation = Truncation()

@@ -26,7 +26,8 @@ class Compute:
         precision: in which trainings compute; ``auto`` leaves it to the recipe, and there to what is faster here.
 
     Raises:
-        CompressError: the tracker or precision is unknown, or the tracker is not installed.
+        CompressError: the threads are no number of them, the tracker or precision is unknown, or the tracker is not
+            installed.
     """
 
     device: str = "auto"
@@ -43,6 +44,10 @@ class Compute:
     def __post_init__(self) -> None:
         tracker = self.report_to
         refuse(
+            (
+                not (isinstance(self.threads, int) and 0 <= self.threads <= MOST_THREADS),
+                f"--threads {self.threads} is not a whole number from 0 to {MOST_THREADS}",
+            ),
             (
                 self.precision not in PRECISIONS,
                 f"--precision {self.precision} is not known; use one of {', '.join(PRECISIONS)}",

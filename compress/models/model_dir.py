@@ -154,6 +154,10 @@ class Model:
         return (self.path / NATIVE_NAME).is_file() and not self.is_onnx and not weight_files(self.path)
 
     @property
+    def form(self) -> str:
+        return "an ONNX" if self.is_onnx else "a native" if self.is_native else "a torch"
+
+    @property
     def is_packed(self) -> bool:
         """Whether weights of few bits are packed in a file that only this project reads."""
         return (self.path / PACKED_NAME).is_file()
@@ -190,9 +194,11 @@ class Model:
 
     @cached_property
     def parameters(self) -> int:
-        """Number of weights, from the headers of the files; of a graph without a manifest, of all initializers."""
+        """Number of weights, from the headers of the files; without a manifest, all of a graph or container."""
         if "parameters" in self.manifest.architecture:
             return int(self.manifest.architecture["parameters"])
+        if self.is_native:
+            return int(_above("compress.inference.native", "NativeRunner")(self.path).core.weights)
         if not self.is_onnx:
             return count_weights(weight_files(self.path))[1]
         import onnx
@@ -229,7 +235,15 @@ class Model:
                 f"{self._hub_name or self.path} has neither {WEIGHTS_NAME} nor {ONNX_NAME}"
                 f"{pickled if self._hub_name else ''}"
             )
-        count_weights(files)
+        if files:  # counting needs a package that the light installation is without
+            count_weights(files)
+
+    def check_trainable(self) -> None:
+        """Refuse a model without a network in torch."""
+        advice = "use the directory it was exported from"
+        refuse(
+            (self.form != "a torch", f"{self.path} is {self.form} model, which cannot be trained or pruned; {advice}")
+        )
 
     def load(self, *, plain: bool = False) -> "PreTrainedModel":
         """Load the torch model in eval mode, float32; ``plain`` refuses one with a function on its score."""
@@ -238,13 +252,9 @@ class Model:
                 plain and sigmoid_of(self.config),
                 f"{self.path} is a cross-encoder, whose score is the sigmoid of its logit; it labels, predicts and is "
                 "exported, and a student of its labels can be pruned: 'compress label', then 'compress distill'",
-            ),
-            (
-                self.is_onnx or self.is_native,
-                f"{self.path} is {'an ONNX' if self.is_onnx else 'a native'} model, which cannot be trained or pruned; "
-                "use the directory it was exported from",
-            ),
+            )
         )
+        self.check_trainable()
         quiet_libraries()
         config = load_config(self.path)
         if config.is_encoder_decoder:
@@ -452,7 +462,7 @@ class Model:
         return str(made)
 
     def _facts(self) -> dict[str, str]:
-        shown, kind = list(self.labels), "ONNX" if self.is_onnx else "native" if self.is_native else "torch"
+        shown, kind = list(self.labels), self.form.split()[1]
         return {
             "name": self.name,
             "task": f"{self.task}: {', '.join(shown[:5])}{', ...' * (len(shown) > 5)}",
@@ -509,15 +519,20 @@ def _local_directory(path: str | os.PathLike[str]) -> Path:
         return directory
     refuse(
         (directory.exists(), f"{path} is a file; a model is a directory with config.json and {WEIGHTS_NAME}"),
-        *_recipes_of(text),
         (
             text.count("/") > 1 or text.startswith((".", "/", "~")) or "\\" in text,
             f"{path} does not exist; give a model directory or a Hugging Face name",
         ),
     )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
+    try:
+        refuse(*_recipes_of(text))
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ModuleNotFoundError:  # the light installation has neither
+        raise CompressError(
+            f"{path} does not exist; give a model directory, or type pip install 'compress[train]' for models of the "
+            "Hugging Face hub"
+        ) from None
     try:
         return Path(snapshot_download(text, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
@@ -628,6 +643,10 @@ class CascadeDir(Model):
         return self.members[-1].is_onnx  # as all are
 
     @property
+    def form(self) -> str:
+        return self.members[-1].form
+
+    @property
     def size_bytes(self) -> int:
         return sum(member.size_bytes for member in self.members)
 
@@ -668,12 +687,11 @@ def open_model(path: Model | str | Path, *, classifier: bool = True, verify: boo
 
 
 def check_members(members: Sequence[Model]) -> None:
-    """Refuse models that make no cascade: too few or many, of other labels, no classifiers, or torch beside ONNX."""
+    """Refuse models that make no cascade: too few or many, of other labels, no classifiers, or of several forms."""
     if not 1 < len(members) <= MOST_MEMBERS:
         raise CompressError(f"a cascade has 2 to {MOST_MEMBERS} members, not {len(members)}; repeat --model")
     last = members[-1]
     for member in members:
-        torch, onnx = (last, member) if member.is_onnx else (member, last)
         refuse(
             (isinstance(member, CascadeDir), f"{member.path} is a cascade itself; give its members"),
             (bool(member.task.no_cascade), f"{member.path} is made for {member.task}; {member.task.no_cascade}"),
@@ -683,9 +701,9 @@ def check_members(members: Sequence[Model]) -> None:
                 f"{', '.join(last.labels[:5])}; the members of a cascade have the same labels in the same order",
             ),
             (
-                torch.is_onnx != onnx.is_onnx,
-                f"{torch.path} is a torch model and {onnx.path} an ONNX one; members run in one runtime, so turn the "
-                "first into ONNX with 'compress quantize' or 'compress export'",
+                member.form != last.form,
+                f"{member.path} is {member.form} model and {last.path} {last.form} one; members run in one runtime: "
+                "give the ONNX directories of all, which 'compress quantize' and 'compress export' write",
             ),
         )
 

@@ -47,16 +47,11 @@ def open_encoder(encoder: Model | TeacherRecipe | str | Path) -> Model:
     """Open the encoder of a recipe, given itself or by its name, or the one of a directory or hub name.
 
     Raises:
-        CompressError: there is none, or an ONNX model.
+        CompressError: there is none, or an ONNX or native model.
     """
     recipe = find_recipe(encoder)
     opened = open_recipe(recipe) if recipe else Model.open(cast(Any, encoder), classifier=False)
-    refuse(
-        (
-            opened.is_onnx,
-            f"{opened.path} is an ONNX model, which cannot be trained; give a torch directory or a recipe",
-        )
-    )
+    opened.check_trainable()
     return opened
 
 

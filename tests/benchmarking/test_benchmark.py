@@ -31,6 +31,7 @@ from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, desc
 from compress.models.model_dir import Model
 from compress.models.output_dir import alone, finish
 from compress.recipes import BenchmarkSettings
+from compress.requests.compression import export
 from tests.support.results import line as result_line
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, tokenizer, torch_directory, write
 from tests.support.training_data import labelled_file
@@ -386,6 +387,16 @@ def test_models_are_measured_where_they_answer(tmp_path: Path) -> None:
     assert all("use --runtime onnxruntime" in one["reason"] for one in lines[0].left_out)
     native, graph = (next(line for line in lines if line.title == f"cnn-onnx in {name}") for name in both.runtimes)
     assert native.predictions == graph.predictions
+
+
+def test_a_native_directory_is_measured_and_is_no_teacher(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("compress.inference.native._core")
+    native = export(torch_directory("cnn"), tmp_path / "cnn-native", format="native")
+    lines = benchmark(torch_directory("bert"), [native], ROWS, replace(QUICK, batch_sizes=(1,), padded_teacher=False))
+    assert [line.title for line in lines] == ["bert in torch", "cnn-native in native"]
+    assert lines[0].flops_per_row and lines[1].flops_per_row is None and "are not counted" not in caplog.text
+    with pytest.raises(CompressError, match="teacher .* is a native model, but speed-ups are against"):
+        open_candidates(native.path, [], [])
 
 
 def test_texts_cut_otherwise_than_by_the_native_library_are_not_measured_in_it() -> None:

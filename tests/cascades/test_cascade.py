@@ -255,6 +255,10 @@ def test_members_have_to_fit(models: list[Model], tmp_path: Path) -> None:
     others = write(tmp_path / "others", classifier("bert", labels=("a", "b")))
     refused([export(others, tmp_path / "others-onnx"), models[-1]], "the same labels in the same order")
     refused([models[0].path.parent / "fast-torch", models[-1]], "fast-torch is a torch model and .*exact an ONNX one")
+    plain = write(tmp_path / "plain", cnn(labels=LABELS))
+    alone = export(plain, tmp_path / "alone", format="native")
+    refused([alone, models[-1]], "alone is a native model and .*exact an ONNX one.*give the ONNX directories of all")
+    refused([plain, alone], "plain is a torch model and .*alone a native one")
     scores = write(tmp_path / "scores", classifier("bert", labels=("score",)))
     refused([scores, scores], "made for regression; only classifiers")
 

@@ -528,7 +528,7 @@ def test_a_line_of_standard_input_is_answered_before_the_next_one_comes() -> Non
 
 
 def test_a_text_that_looks_like_two_predictions_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    texts = ['"}, {"', '{"text": "a"}, {"text": "b"}', "a\u2028b\x1b[2J ##[error] ::error::", "\\"]
+    texts = ['"}, {"', "}, {", "}\x1f{", '{"text": "a"}, {"text": "b"}', "a\u2028b\x1b[2J ##[error] ::error::", "\\"]
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text, "text_pair": text}) + "\n" for text in texts))
     model = str(onnx_directory("cnn").path)

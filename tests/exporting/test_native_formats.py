@@ -168,6 +168,11 @@ def test_a_native_directory_needs_no_other_library(tmp_path: Path) -> None:
     assert {path.name for path in made.path.iterdir()} == {"README.md", "compress.json", "config.json", NATIVE_NAME}
     assert made.labels == calibrated.labels and made.parameters == calibrated.parameters
     assert made.size_bytes == (made.path / NATIVE_NAME).stat().st_size and "native" in repr(made)
+    (tmp_path / "bare").mkdir()
+    for name in ("config.json", NATIVE_NAME):
+        shutil.copyfile(made.path / name, tmp_path / "bare" / name)
+    bare = Model.open(tmp_path / "bare")
+    assert bare.parameters == NativeRunner(made.path).core.weights and "0 million" not in repr(bare)
     script = "\n".join(
         (
             "import sys",
@@ -194,10 +199,12 @@ def test_models_without_kernels_are_refused(form: str, kind: str, made: Callable
 def test_taggers_are_refused_in_other_languages(tmp_path: Path) -> None:
     torch = tiny.write(tmp_path / "tagger", cnn_tagger())
     for source in (torch, export(torch, tmp_path / "onnx")):
-        with pytest.raises(CompressError, match="tags words, and --format c is for texts; use --format native"):
-            export(source, tmp_path / "out", format="c")
-        with pytest.raises(CompressError, match="made for tagging, and --format wasm is for classifiers of one label"):
-            export(source, tmp_path / "out", format="wasm")
+        for form in ("c", "wasm"):
+            with pytest.raises(CompressError, match=f"tags words, and --format {form} is for texts; use --format nat"):
+                export(source, tmp_path / "out", format=form)
+    scores = tiny.write(tmp_path / "scores", tiny.cnn(labels=("score",), problem_type="regression"))
+    with pytest.raises(CompressError, match="made for regression, and --format wasm is for .* use --format c"):
+        export(scores, tmp_path / "out", format="wasm")
 
 
 def test_stages_refuse_a_native_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,6 +377,13 @@ def test_the_page_classifies_what_is_typed(modules: list[Model], tmp_path: Path)
     assert shown == f"{runner.labels[chances.argmax()]} {100 * chances.max():.1f}%" and not faults
     size = (modules[0].path / "compress.wasm").stat().st_size
     assert "wasm-simd" in about and f"compress.wasm: {size:,} bytes" in about and rows == 10
+
+
+def test_a_name_is_no_place_in_the_page(tmp_path: Path) -> None:
+    for name in ("compress.wasm", "compress.js", NATIVE_NAME):
+        (tmp_path / name).write_text("content")
+    page = native_formats._page("@LOADER@ & @WASM@", tmp_path)
+    assert "<title>@LOADER@ &amp; @WASM@</title>" in page and "\ncontent\n" in page and page.count("@") == 8
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

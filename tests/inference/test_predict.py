@@ -15,7 +15,7 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.batching import open_runtime
 from compress.inference.compute import Compute
-from compress.inference.predict import load
+from compress.inference.predict import load, predict
 from compress.models.manifest import Manifest
 from compress.models.model_dir import Model
 from compress.models.output_dir import finish
@@ -105,6 +105,32 @@ def test_a_tagger_refuses_pairs(tmp_path: Path) -> None:
     write(tmp_path / "tagger", tagger())
     with pytest.raises(CompressError, match="a tagger reads one text, .* and these rows are pairs"):
         load(tmp_path / "tagger", compute=CPU).predict([("a film", "a plot")])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "needs either TEXT arguments or --data FILE"),
+        ({"texts": ["lost"], "data": [{"text": "a film"}]}, "needs either TEXT arguments or --data FILE"),
+        ({"texts": ["a film"], "text_column": "review"}, "--text-column changes nothing without --data FILE"),
+        ({"texts": ["a film"], "format": "csv"}, "--format changes nothing without --data FILE"),
+        ({"texts": ["a film"], "threads": -3}, "--threads -3 is not a whole number from 0 to 1024"),
+        ({"texts": ["a film"], "threads": "3"}, "--threads 3 is not a whole number from 0 to 1024"),
+    ],
+)
+def test_options_that_change_nothing_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(CompressError, match=says):
+        predict(torch_directory("bert"), **given)
+
+
+def test_it_predicts_texts_and_data() -> None:
+    model = torch_directory("bert")
+    expected = [load(model, compute=CPU).predict("a film") | {"text": "a film"}]
+    assert [*predict(model, "a film", threads=1)] == [*predict(model, ["a film"], threads=1)] == expected
+    assert [*predict(model, data=[{"review": "a film"}], text_column="review", threads=1)] == expected
+    assert [*predict(model, [])] == []
+    with pytest.raises(CompressError, match="takes no textcolumn; of data it takes label_column, text_column, text_p"):
+        predict(model, data=[{"review": "a film"}], textcolumn="review")  # type: ignore[call-arg]
 
 
 def edited(directory: Path, **changes: Any) -> Path:

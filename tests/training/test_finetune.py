@@ -17,8 +17,9 @@ from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
 from compress.models.model_dir import Model
 from compress.recipes import TeacherRecipe
+from compress.requests.compression import export
 from compress.training.encoders import open_recipe
-from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, write
+from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, torch_directory, write
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 
 
@@ -192,6 +193,13 @@ def test_teachers_that_are_not_there(start: str, message: str, tmp_path: Path) -
 def test_an_onnx_directory_cannot_be_fine_tuned(tmp_path: Path) -> None:
     with pytest.raises(CompressError, match="is an ONNX model, which cannot be trained"):
         tuned(onnx_directory("bert").path, tmp_path / "out")
+
+
+def test_a_native_directory_cannot_be_fine_tuned(tmp_path: Path) -> None:
+    pytest.importorskip("compress.inference.native._core")
+    native = export(torch_directory("cnn"), tmp_path / "native", format="native")
+    with pytest.raises(CompressError, match="is a native model, which cannot be trained or pruned; use the directory"):
+        tuned(native.path, tmp_path / "out")
 
 
 def test_a_bilstm_can_be_fine_tuned_on(tmp_path: Path) -> None:

@@ -208,7 +208,8 @@ static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize
         return NULL;
     }
     if (compress_is_tagger(self->model)) return PyErr_Format(PyExc_TypeError, "a tagger has an answer for every word");
-    const int with_all = args[2] == Py_True;
+    const int with_all = PyObject_IsTrue(args[2]);
+    if (with_all < 0) return NULL;
     if (PyList_Check(args[0])) return predictions(self, args[0], args[1], with_all);
     compress_text texts[2];
     float logits[COMPRESS_MOST_LABELS];
@@ -319,6 +320,15 @@ static PyObject *is_tagger_get(PyObject *object, void *unused) {
     return PyBool_FromLong(compress_is_tagger(((model_object *)object)->model));
 }
 
+static PyObject *weights_get(PyObject *object, void *unused) {
+    (void)unused;
+    const numbers *n = &((model_object *)object)->model->n;
+    const uint64_t places = (uint64_t)n->second_width * n->width_count * n->filters;
+    return PyLong_FromUnsignedLongLong((uint64_t)n->table_rows * n->table_columns +
+                                       (places + 1) * n->second_filters + (n->features + 1ull) * n->dense +
+                                       (n->dense + 1ull) * n->labels);
+}
+
 static PyObject *instructions_get(PyObject *object, void *unused) {
     (void)unused;
     return PyUnicode_FromString(compress_instructions(((model_object *)object)->model));
@@ -340,6 +350,7 @@ static PyGetSetDef model_attributes[] = {
     {"labels", labels_get, NULL, "Names of the labels.", NULL},
     {"max_length", max_length_get, NULL, "Tokens that are read of a text.", NULL},
     {"is_tagger", is_tagger_get, NULL, "Whether it answers words.", NULL},
+    {"weights", weights_get, NULL, "How many numbers its layers have.", NULL},
     {"instructions", instructions_get, NULL, "The instructions of its kernels.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example
-from compress.errors import refuse
 from compress.models.model_dir import Model
 from compress.tasks import labels_of, of_network
 
@@ -28,9 +27,9 @@ def build(
         model: a model directory or a hub name. It must read the token ids of the teacher's tokenizer.
 
     Raises:
-        CompressError: no such model, an ONNX one, another vocabulary, or weights missing beside the head.
+        CompressError: no such model, one without torch weights, another vocabulary, or weights missing beside the head.
     """
     encoder = Model.open(model, classifier=False)
-    refuse((encoder.is_onnx, f"{model} is an ONNX model, which cannot be trained; give the one it was exported from"))
+    encoder.check_trainable()
     encoder.check_vocabulary(tokenizer)
     return encoder.with_head(labels_of(teacher.config.to_dict()), of_network(teacher))

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -198,6 +199,14 @@ NETWORKS: dict[str, Any] = {
 }
 
 
+def layers_of(directory: Path) -> list[int]:
+    """Return how many numbers each layer of a float32 container has, by the sizes of its sections."""
+    content = (directory / NATIVE_NAME).read_bytes()
+    begin = write.HEADER_BYTES + 4 * sum(write.NUMBERS.values())
+    sizes = np.frombuffer(content, np.uint64, 2 * len(write.SECTIONS), begin)[1::2].tolist()
+    return [size // 4 for size in sizes[write.SECTIONS.index("table") :]]
+
+
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_logits_are_those_of_the_graph(kind: str, tmp_path: Path) -> None:
     exported = export(tiny.write(tmp_path / "torch", NETWORKS[kind]()), tmp_path / "onnx")
@@ -211,6 +220,7 @@ def test_logits_are_those_of_the_graph(kind: str, tmp_path: Path) -> None:
             for instructions in core.INSTRUCTIONS:
                 found = NativeRunner(directory, instructions)
                 assert found.core.instructions == instructions
+                assert found.core.weights == (sum(layers_of(directory)) if directory == exported.path else ANY)
                 np.testing.assert_allclose(found.logits(some), expected, rtol=2e-5, atol=2e-5)
 
 
@@ -234,6 +244,7 @@ def test_it_is_what_predicts(tmp_path: Path, caplog: pytest.LogCaptureFixture, m
         assert model.predict(TEXTS[0]) == model.predict([TEXTS[0]])[0] == model.predict([Example(TEXTS[0])])[0]
         pair = ("a film", "a plot")
         assert model.predict(pair) == model.predict([pair])[0]
+        assert model.predict(TEXTS[0], probabilities=1) == model.predict(TEXTS[0], probabilities=True)  # type: ignore[call-overload]
         every = [[one["probabilities"] for one in by.predict(TEXTS, probabilities=True)] for by in (model, graph)]
         for one, other in zip(*every, strict=True):
             assert one == pytest.approx(other, abs=2e-4) and [*one] == [*model.labels]
