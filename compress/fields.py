@@ -160,7 +160,8 @@ def sentences(
             case "missing" | "missing_argument" | "missing_keyword_only_argument":
                 yield f"{where} is missing"
             case "unexpected_keyword_argument":
-                said, hint = unknown.format(where), did_you_mean(name, fields_of(table))
+                hint = getattr(table, "REPLACED", {}).get(name) or did_you_mean(name, fields_of(table))
+                said = unknown.format(where)
                 yield f"{said.removesuffix('.')}.{hint}" if hint else said
             case "table":
                 yield from (f"{where}: {said}" if where else said for said in about["faults"])

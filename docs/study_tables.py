@@ -99,7 +99,7 @@ def results_table(name: str) -> str:
     made = table(headings, [_result_cells(row, sizes, runtime) for row in [teacher, *rows]], left=2)
     note = (
         f"{head.data}, n = {head.metric_rows:,}; 95% intervals; {where}, {plural(head.threads, 'thread')}, "
-        f"{'of the models alone' if runtime else 'from text to label'}, "
+        f"{'of the models alone' if runtime else head.reach}, "
         f"on {head.host['cpu']} (family/model {head.host['cpu_family_model']}; {', '.join(head.host['cpu_flags'])}). "
         f"Made by `{head.command}`; every runtime is in [{study}.jsonl](benchmarks/results/{study}.jsonl)."
     )

@@ -62,6 +62,7 @@ def test_an_outdated_reference_is_reported(tmp_path: Path) -> None:
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     for page in ("README.md", "benchmarks/results/README.md"):
         (tmp_path / page).write_text("# No tables\n", encoding="utf-8")
+    shutil.copy(ROOT / "benchmarks" / "results" / "room.jsonl", tmp_path / "benchmarks" / "results")
     for path in (ROOT / "docs").glob("*.py"):
         shutil.copy(path, tmp_path / "docs")
     script = tmp_path / "docs" / "generate.py"

@@ -28,6 +28,7 @@ from compress.data import Example, content_sha256, load_rows, open_text, row_key
 from compress.errors import CompressError, ExitCode, refuse
 from compress.evaluation.metrics import CONFIDENCE
 from compress.inference.compute import Compute
+from compress.inference.runners import NATIVE
 from compress.inference.speedup_intervals import Interval
 from compress.inference.threads import core_count
 from compress.models.model_dir import CASCADE_NAME, open_model
@@ -118,11 +119,15 @@ def replay(request: Replay) -> ReplayOutcome:
     models = find_models(lock.models, [*map(Path, request.roots or (Path(request.lock).parent, Path.cwd()))])
     cores = core_count()  # figures of more threads than this host has cores for are reported as missing
     of_kind = {kind: [models[model] for model in lock.models if model.kind == kind] for kind in LOCKED_KINDS}
+    settings = replace(lock.settings, threads=tuple(n for n in lock.settings.thread_counts if n <= cores) or cores)
+    ran = dict.fromkeys(figure.runtime for figure in lock.figures if figure.kind in LOCKED_KINDS)
+    if not settings.runtimes and NATIVE not in ran:  # else models with a container would run in the native library now
+        settings = replace(settings, runtimes=tuple(ran))
     lines = benchmark(
         of_kind["teacher"][0],
         [*of_kind["model"], *of_kind["cascade"]],
         rows,
-        replace(lock.settings, threads=tuple(n for n in lock.settings.thread_counts if n <= cores) or cores),
+        settings,
         controls=of_kind["control"],
         train=fitted,
         output=replace(output, study=lock.study, budget=lock.budget, data_name=lock.data.name),

@@ -274,8 +274,7 @@ class Starting:
         if self.entry.kind in {"reference-model", "pruning-step"}:
             return
         path = self.scratch / f"logits-{id(self)}.npy"
-        task = (self.entry.source or self.entry.directory).task
-        found = self.runs[0].worker.ask("predict", logits=str(path), task=task, cores=list(self.cores))
+        found = self.runs[0].worker.ask("predict", logits=str(path), cores=list(self.cores))
         for run in self.runs:
             run.answered, run.batch_dependent_share = found["answered"], found["batch_dependent_share"]
         self.logits = np.asarray(np.load(path))
@@ -283,6 +282,7 @@ class Starting:
 
 def load_candidate(run: WorkerRun, rows: Path, *, cores: Sequence[int], **options: Any) -> dict[str, Any]:
     """Load a run's model in its process; ``options`` are further ones of :meth:`RequestHandler.load`."""
+    answers = run.entry.source or run.entry.directory
     return run.worker.ask(
         "load",
         folder=run.entry.folder,
@@ -292,5 +292,7 @@ def load_candidate(run: WorkerRun, rows: Path, *, cores: Sequence[int], **option
         threads=run.threads,
         cores=list(cores),
         rows=str(rows),
+        task=answers.task,
+        labels=list(answers.labels),
         **options,
     )

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -98,25 +99,29 @@ class RequestHandler:
             folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
             cores: the CPU cores that the process is pinned to; none leaves it free.
             rows: the folder of :func:`write_rows`.
-            options: ``max_length`` and ``lengths``, see :class:`compress.inference.runners.LoadedModel`; runtimes
-                only. ``handicap`` lengthens each run by this share of its time, to test whether a benchmark detects it.
+            options: ``task`` and ``labels``, which answers are of. ``max_length`` and ``lengths``, see
+                :class:`compress.inference.runners.LoadedModel`; runtimes only. ``handicap`` lengthens each run by this
+                share of its time, to test whether a benchmark detects it.
         """
         max_length, lengths = options.get("max_length", 0), options.get("lengths", ())
         self.cores, self.handicap = cores, options.get("handicap", 0.0)
         pin(cores)
         self.examples = read_texts(Path(rows) / TEXTS_NAME)
+        self.task, self.labels = tasks.find_task(options["task"]), options["labels"]
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":
             from compress.inference.batching import open_runtime
+            from compress.inference.compute import Compute
             from compress.inference.runners import NATIVE, open_runner, serving_runtime
             from compress.models.model_dir import open_model
 
-            self.model = open_model(place, verify=False)
+            def opened() -> Model:
+                return replace(open_model(place, verify=False), compute=Compute(device, threads))
+
+            self.model = opened()
             is_native = plugin == NATIVE and serving_runtime(self.model, device) == NATIVE
-            tokens = (
-                open_model(place, verify=False).runner if is_native else open_runner(self.model, max_length, lengths)
-            )
+            tokens = opened().runner if is_native else open_runner(self.model, max_length, lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
         with counting() as truncation:
             self.sizes = tokens.lengths(self.examples) if tokens else characters
@@ -151,7 +156,7 @@ class RequestHandler:
     def inputs(self, rows: Sequence[int], shape: Shape) -> Any:
         return self.runner.prepare(self._examples(rows), **shape)
 
-    def predict(self, *, logits: str, task: str = "", cores: Sequence[int] = ()) -> Any:
+    def predict(self, *, logits: str, cores: Sequence[int] = ()) -> Any:
         """Write the logits ``[N, C]`` of all answers; rows of like length share a batch.
 
         Returns which share of the rows each member of a cascade answered, nothing for other models, and the share of
@@ -160,8 +165,7 @@ class RequestHandler:
         This may run on any of ``cores``; afterwards the process is pinned as before.
         """
         pin(cores)
-        answering = tasks.find_task(task) if task else tasks.default()
-        words = answering.answer_counts(self.examples)
+        words = self.task.answer_counts(self.examples)
 
         def run(rows: list[int]) -> np.ndarray:
             return np.asarray(self.runner.run(self.inputs(rows, {})))
@@ -172,7 +176,7 @@ class RequestHandler:
         answered = ((getattr(self.runner, "answered", before) - before) / rows).tolist()
         together = np.split(found, np.cumsum(words or [1] * rows)[:-1])
         sample = sorted({round(row) for row in np.linspace(0, rows - 1, MOST_ALONE_ROWS)})
-        changed = [answering.differ(together[row], run([row])) for row in sample]
+        changed = [self.task.differ(together[row], run([row])) for row in sample]
         if cores:
             pin(self.cores)
         return {"answered": answered, "batch_dependent_share": sum(changed) / len(changed)}
@@ -204,11 +208,12 @@ class RequestHandler:
         before_ms = for_a_while(MODEL_WARM_UP_MS, lambda inputs: self._time(inputs)[1][0], ready)
         ran = [(*self._time(inputs), getattr(self.runner, "device_ms", None)) for inputs, _ in prepared]
         latency = [(*times, device_ms) for _, times, device_ms in ran]
-        labelled = [timed(partial(self._label, rows, one[0]))[1] for rows, one in zip(batches, ran, strict=True)]
-        around = [
-            (0.0, 0.0) if self.runner.tokenizer_inside else tuple(map(sum, zip(tokenized, labels, strict=True)))
-            for (_, tokenized), labels in zip(prepared, labelled, strict=True)
+        tokenized = [(0.0, 0.0) if self.runner.tokenizer_inside else times for _, times in prepared]
+        labelled = [
+            (0.0, 0.0) if self._gives_labels else timed(partial(self._label, rows, one[0]))[1]
+            for rows, one in zip(batches, ran, strict=True)
         ]
+        around = [tuple(map(sum, zip(*both, strict=True))) for both in zip(tokenized, labelled, strict=True)]
         return {
             "cold_ms": before_ms[:1],
             **dict(zip(("latency_ms", "latency_cpu_ms", "device_ms"), zip(*latency, strict=True), strict=True)),
@@ -249,6 +254,10 @@ class RequestHandler:
         """Whether ``Model.predict`` is timed: where a runtime takes texts, there is no less that a user could call."""
         return self.model is not None and bool(self.runner.tokenizer_inside)
 
+    @property
+    def _gives_labels(self) -> bool:
+        return self._is_public_call or bool(getattr(self.runner, "labels_inside", False))
+
     def _given(self, rows: Sequence[int], shape: Shape) -> Any:
         """Return what :meth:`_time` takes: inputs, or a text or several for the public call."""
         if not self._is_public_call:
@@ -272,8 +281,7 @@ class RequestHandler:
 
     def _label(self, rows: Sequence[int], logits: Any) -> None:
         """Make the predictions of logits, as ``Model.predict`` does."""
-        if self.model is not None and not self._is_public_call:
-            [*self.model.task.described(self._examples(rows), logits, self.model.labels)]
+        [*self.task.described(self._examples(rows), logits, self.labels)]
 
     def _examples(self, rows: Sequence[int]) -> list[Example]:
         return [self.examples[row] for row in rows]

@@ -215,9 +215,9 @@ def judge(limit: Limit, line: Measurement) -> Judgement:
                 found = verdict.at_least(-figures.high, -figures.low, -most, MORE_EXAMPLES)
                 return limit.judged(what, figures, found, "{:.3f}".format, *line.counted)
         case "max_p95_ms":
-            figures = line.figure("latency_p95_ms")
+            figures = line.text_p95_ms
             found = verdict.at_least(-figures.high, -figures.low, -most, verdict.NARROWER)
-            what = f"the p95 latency of at most {milliseconds(most)} at batch {line.batch_size}"
+            what = f"the p95 latency {line.reach} of at most {milliseconds(most)} at batch {line.batch_size}"
             return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
         case "min_speedup" | "min_model_speedup":
             figures = line.speedups if limit.gate == "min_speedup" else line.figure("speedup")

@@ -53,6 +53,7 @@ class Runner:
             a row for every word of the B sentences, ``[W, C]``, not a number where it has no answer.
         parameters: the number of its weights.
         tokenizer_inside: whether ``prepare`` does next to nothing because ``run`` takes texts.
+        labels_inside: whether ``run`` makes labels too.
         max_length: tokens that ``run`` cuts a text to, as it then says; 0 where it reads texts whole.
     """
 
@@ -61,6 +62,7 @@ class Runner:
     parameters: int
     tokenizer_inside: bool = False
     max_length: int = 0
+    labels_inside: bool = False
 
 
 @dataclass
@@ -178,7 +180,7 @@ class CascadeRunner:
 
     @property
     def tokenizer_inside(self) -> bool:
-        return bool(self.members[0].tokenizer_inside)
+        return any(member.tokenizer_inside for member in self.members)
 
     @property
     def max_length(self) -> int:

@@ -125,7 +125,7 @@ def verdict(judged: JudgedLines) -> list[str]:
 def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget: str) -> str:
     kept = line.metric_kept_percent
     size, full = megabytes(line.size_bytes), megabytes(teacher.size_bytes)
-    told = " from text to label" if line.length is None else ""
+    told = f" {line.reach}" if line.length is None else ""
     said = (
         (f"has {shown_metric(line)}" if kept is None else f"keeps {kept:.1f}% of the teacher’s {line.metric_name}")
         + f" at {times(line.speedups.value)} its speed{told} ({speed_span(line.speedups, times)})"
@@ -331,8 +331,7 @@ def _picture(lines: Sequence[Measurement], published: Sequence[PublishedPoint]) 
     if not any(mark.metric and mark.speedup for mark in drawn):
         return None
     name = lines[0].metric_name or "metric"
-    to_label = " from text to label" if lines[0].length is None else ""
-    title = f"{name} against speed-up{to_label} at batch {lines[0].batch_size}"
+    title = f"{name} against speed-up {lines[0].reach} at batch {lines[0].batch_size}"
     return pareto_chart(drawn, title=title, y_label=metric_title(name), scale=100.0 if in_percent(name) else 1.0)
 
 
@@ -378,7 +377,7 @@ def _notes(measured: Measured) -> list[str]:
         "these examples, so that its figures are a little lucky: for a decision that matters, measure it on "
         "examples of its own."
     )
-    of_what = "from text to label" if line.length is None else "of the models alone"
+    of_what = " or ".join(dict.fromkeys(one.reach for one in lines))
     runs = "The results come from more than one run on this host; each speed-up is within its own run."
     return [
         f"Speed-ups are {of_what}, at batch {line.batch_size}, against the teacher in torch fp32 on the same rows: the "

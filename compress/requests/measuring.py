@@ -3,10 +3,10 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic_core import PydanticCustomError
@@ -225,7 +225,12 @@ Size = Annotated[str | int | None, Holds("limit"), pydantic.AfterValidator(_limi
 
 @validated
 class BudgetLimits:
-    """Limits on results; one that is None is not checked."""
+    """Limits on results; one that is None is not checked. ``REPLACED`` are the limits of earlier versions."""
+
+    REPLACED: ClassVar[Mapping[str, str]] = {
+        "min_speedup_with_tokenizer": " It is called min_speedup now, and what that was, of the models alone, "
+        "min_model_speedup"
+    }
 
     _: KW_ONLY
     max_accuracy_drop: Limit = option(default=None, metavar="POINTS", help="Points of the metric a model may lose.")
@@ -236,7 +241,7 @@ class BudgetLimits:
         default=None, metavar="X", help="Times as fast as the teacher in torch from text to label, at least."
     )
     min_model_speedup: Limit = option(default=None, metavar="X", help="The same of the models alone.")
-    max_p95_ms: Limit = option(default=None, metavar="MS", help="95th percentile of latency, at most.")
+    max_p95_ms: Limit = option(default=None, metavar="MS", help="95th percentile from text to label, at most.")
     max_size: Size = option(default=None, metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
     max_memory: Size = option(default=None, metavar="SIZE", help="Memory of the model above its libraries', at most.")
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compress import tasks
 from compress.benchmarking import benchmark as benchmark_module
 from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
@@ -86,7 +87,7 @@ def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
     told = [(line.model, line.padding) for line in lines]
     assert told == [("bert", "longest"), ("bert", "max_length"), ("a", "longest"), ("b", "longest"), ("c", "longest")]
     assert len({line.created for line in lines}) == 1 and all(x.predictions for x in lines if x.model == "c")
-    assert all(line.speedups.low <= line.speedup <= line.speedups.high for line in lines)
+    assert all(line.speedups.low <= line.speedups.value <= line.speedups.high for line in lines)
     assert read_lock(lock_path(output)).settings.together == 2
 
 
@@ -125,7 +126,7 @@ def test_one_line_for_each_configuration(measured: tuple[Path, list[Measurement]
 def test_answers_that_depend_on_the_batch_are_counted(measured: tuple[Path, list[Measurement]], tmp_path: Path) -> None:
     assert {line.batch_dependent_share for line in measured[1]} == {0.0}
     handler = RequestHandler()
-    handler.examples, handler.sizes = examples(40), [1] * 40
+    handler.examples, handler.sizes, handler.task = examples(40), [1] * 40, tasks.default()
 
     def run(rows: list[Example]) -> np.ndarray:
         """Answer 0, but where a batch has several rows, 1 for every fourth text."""
@@ -133,7 +134,8 @@ def test_answers_that_depend_on_the_batch_are_counted(measured: tuple[Path, list
 
     handler.runner = Runner(list, run, parameters=0)
     assert handler.predict(logits=str(tmp_path / "logits.npy"))["batch_dependent_share"] == 0.25
-    scores = handler.predict(logits=str(tmp_path / "scores.npy"), task="regression")
+    handler.task = tasks.find_task("regression")
+    scores = handler.predict(logits=str(tmp_path / "scores.npy"))
     assert scores["batch_dependent_share"] == 0.25
 
 
@@ -576,6 +578,8 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path, real_workers: None) -> 
                 threads=1,
                 cores=[],
                 rows=str(tmp_path),
+                task="classification",
+                labels=["no", "yes"],
             )
     finally:
         worker.close()

@@ -250,7 +250,7 @@ def test_the_padded_teacher_pads_as_people_do_and_cuts_no_row(
 ) -> None:
     (teacher,) = open_candidates(torch_directory("bert"), [], [])
     run = WorkerRun(Entry(teacher, "torch", teacher.model, "torch", "cpu"), 1, None)  # type: ignore[arg-type]
-    run.loaded = {"max_length": readable, "lengths": [5, longest]}
+    run.loaded = {"max_length": readable, "lengths": [5, longest], "tokenizer_inside": False}
     found = workloads_of(run, replace(SETTINGS, max_length=max_length))
     assert found == [Workload(1), Workload(4), Workload(1, None, width), Workload(4, None, width)]
     assert [s.padding for s in found] == ["longest", "longest", "max_length", "max_length"]
@@ -317,6 +317,8 @@ def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> No
             threads=1,
             cores=[],
             rows=str(tmp_path),
+            task="classification",
+            labels=["no", "yes"],
         )
         assert loaded["parameters"] == 2 and loaded["lengths"] is None and loaded["versions"]["numpy"]
     finally:

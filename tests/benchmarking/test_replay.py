@@ -281,7 +281,8 @@ def test_a_replay_runs_the_same_benchmark(house: Path, tmp_path: Path) -> None:
     again = read_lock(lock_path(tmp_path / "again.jsonl"))
     assert [model.directory for model in again.models] == ["big", "small"]
     assert (again.study, again.budget) == ("reviews", "small")
-    assert (again.settings, again.models, again.data) == (made.lock.settings, made.lock.models, made.lock.data)
+    settings = replace(made.lock.settings, runtimes=("torch",))  # where they ran
+    assert (again.settings, again.models, again.data) == (settings, made.lock.models, made.lock.data)
 
 
 def without_measuring(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> list[dict[str, Any]]:
@@ -310,6 +311,29 @@ def test_threads_that_this_host_lacks_are_left_out(
     made: ReplayOutcome = replay(path, house / "test.csv", roots=[house])
     assert asked[0]["settings"].threads == (1,) and len(made.agreement.missing) == 2
     assert made.agreement.verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("ran", "given", "asked_for"),
+    [
+        ("onnxruntime", [], ("torch", "onnxruntime")),  # where a model with a container answers otherwise now
+        ("native", [], ()),
+        ("onnxruntime", ["onnxruntime"], ("onnxruntime",)),
+    ],
+)
+def test_models_run_where_they_ran(
+    ran: str, given: list[str], asked_for: tuple[str, ...], house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = without_measuring(monkeypatch)
+    content = json.loads((house / "results.lock.json").read_text())
+    content["settings"]["runtimes"] = given
+    for figure in content["figures"]:
+        figure["runtime"] = "torch" if figure["kind"] == "teacher" else ran
+    content["figures"].append({**content["figures"][-1], "model": "tf-idf", "kind": "baseline", "runtime": "numpy"})
+    path = tmp_path / "earlier.lock.json"
+    path.write_text(json.dumps(content))
+    replay(path, house / "test.csv", roots=[house])
+    assert asked[0]["settings"].runtimes == asked_for
 
 
 def test_other_rows_are_refused(house: Path) -> None:

@@ -46,6 +46,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(worker_module, "available_cores", lambda: [0, 1])
     monkeypatch.setattr(worker_module, "quietest_first", lambda cores: list(cores))
     monkeypatch.setattr(Model, "task", default())
+    monkeypatch.setattr(Model, "labels", ("no", "yes"))
     return tmp_path
 
 

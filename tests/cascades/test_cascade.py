@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from compress import replay
 from compress.benchmarking.benchmark import benchmark
 from compress.benchmarking.candidates import open_candidates
+from compress.benchmarking.worker_main import RequestHandler, write_rows
 from compress.cascades import cascade as stage
 from compress.cascades.cascade import cascade_verdict
 from compress.cli import execute
@@ -136,6 +138,27 @@ def test_members_that_the_native_library_runs_answer_in_it(
         assert joined.predict(text) == one and one["probability"] == pytest.approx(other["probability"], abs=2e-4)
     with pytest.raises(CompressError, match="neither a text"):
         joined.predict(["a film", 3])
+
+
+def test_a_cascade_with_a_native_member_is_measured_by_its_texts(models: list[Model], tmp_path: Path) -> None:
+    pytest.importorskip("compress.inference.native._core")
+    last = export(write(tmp_path / "torch", cnn(labels=LABELS)), tmp_path / "fast")
+    made = CascadeDir(tmp_path / "joined", Manifest(stage="cascade", labels=LABELS))
+    for number, model in enumerate((models[-1], last), 1):
+        shutil.copytree(model.path, made.path / MEMBERS / str(number))
+    (made.path / CASCADE_NAME).write_text(json.dumps({"members": ["exact", "fast"], "thresholds": [0.9]}))
+    finish(made.path, Manifest(stage="cascade", labels=LABELS))
+    assert load(made, compute=CPU).runner.tokenizer_inside
+    rows = [replace(row, label=LABELS[number % len(LABELS)]) for number, row in enumerate(texts(8))]
+    settings = BenchmarkSettings(rounds=3, batch_sizes=(1,), lengths=(8,), padded_teacher=False)
+    lines = benchmark(tmp_path / "torch", [made.path], rows, settings)
+    (line,) = [line for line in lines if line.kind == "cascade"]
+    assert (line.runtime, line.length, line.tokenizer_inside, line.tokenize_p50_ms) == (NATIVE, None, True, 0.0)
+    write_rows(tmp_path, rows)
+    handler = RequestHandler()
+    settled = {"task": "classification", "labels": LABELS, "cores": (), "rows": str(tmp_path), "device": "cpu"}
+    handler.load(folder="runtimes", plugin=NATIVE, directory=str(made.path), threads=2, **settled)
+    assert handler.model.compute == Compute("cpu", 2)
 
 
 def absent() -> Any:

@@ -130,6 +130,10 @@ def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
         ("[[budget]]\nmin_speedup = inf", "min_speedup = inf is not a number"),
         ("[[budget]]\nmin_speedup = nan", "min_speedup = nan is not a number"),
         ("[[budget]]\nmin_speedup = true", "is not of type float"),
+        (
+            "[[budget]]\nmin_speedup_with_tokenizer = 5",
+            r"unknown key budget\[0\].min_speedup_with_tokenizer. It is called min_speedup now.* min_model_speedup",
+        ),
         ("[[budget]]\n__class__ = 1\nmax_size = 1", "unknown key budget\\[0\\].__class__"),
         ("baseline = 3", "baseline = 3 is not a table"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compress import tasks
 from compress.benchmarking import worker_main
 from compress.data.examples import Example
 from compress.errors import CompressError, Unavailable
@@ -82,6 +83,7 @@ def test_a_runtime_may_prepare_for_shapes_and_take_its_own_time() -> None:
     runner = LoadedModel(tokenizer(), POSITIONS, run)
     child = worker_main.RequestHandler()
     child.runner, child.examples, child.sizes = runner, ROWS, runner.lengths(ROWS)
+    child.task, child.labels = tasks.default(), ("no", "yes")
     assert child.warm_up(probe=[0, 1], shape={})["stable"] is True
     child.warm_up(probe=[0], shape={"length": 12})
     child.warm_up(probe=[0], shape={"width": 50})
@@ -109,7 +111,7 @@ class Clock:
 class Timed:
     """A runner that takes so long for a batch, 0.4 ms to prepare it, and remembers what it did."""
 
-    parameters, tokenizer_inside, max_length = 0, True, 0
+    parameters, tokenizer_inside, labels_inside, max_length = 0, True, True, 0
 
     def __init__(self, clock: Clock, cost_ns: int) -> None:
         self.clock, self.cost_ns = clock, cost_ns
@@ -155,6 +157,25 @@ def test_tokenizer_and_model_are_warm_by_rows_of_earlier_turns_before_they_are_t
     assert runner.done == [("prepare", two), ("run", two)]
 
 
+def test_whatever_answers_by_logits_pays_for_making_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(worker_main, "time", clock)
+
+    def described(rows: list[Example], logits: Any, labels: Any) -> list[dict[str, Any]]:
+        assert len(rows) == 1 and labels == ("no", "yes")
+        clock.now_ns += 300_000
+        return []
+
+    child = handler_of(Timed(clock, 4_000_000))
+    child.task, child.labels = SimpleNamespace(described=described), ("no", "yes")
+    runner: Any = child.runner
+    for inside, labels_inside, expected_ms in ((False, False, 0.7), (True, False, 0.3), (True, True, 0.0)):
+        runner.tokenizer_inside, runner.labels_inside = inside, labels_inside
+        turn = child.measure(batches=[[0]], shape={}, warm_up=False)
+        assert turn["tokenize_ms"] == pytest.approx([expected_ms], abs=0.01)
+        assert turn["latency_ms"] == pytest.approx([4.0], rel=0.01)
+
+
 def test_a_handicap_makes_every_run_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(worker_main, "time", clock)
@@ -188,6 +209,8 @@ def test_a_competitor_that_reads_whole_texts_has_no_lengths(tmp_path: Path, monk
         "threads": 1,
         "cores": (),
         "rows": str(tmp_path),
+        "task": "classification",
+        "labels": ["no", "yes"],
         "max_length": 16,
     }
     with pytest.raises(Unavailable, match="leave out --max-length"):

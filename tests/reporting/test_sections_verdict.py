@@ -9,7 +9,7 @@ import pytest
 
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import JudgedLines, judge_drop_of
-from compress.reporting.sections import control_pair, verdict
+from compress.reporting.sections import control_pair, gather, section, verdict
 from tests.support.results import line
 
 TEACHER = line("teacher", kind="teacher")
@@ -36,6 +36,20 @@ def test_a_model_within_comes_before_a_faster_undecided_one() -> None:
         "sure in torch keeps 99.4% of the teacher’s accuracy at ×5.00 its speed from text to label (×4.90 to ×5.10)"
     )
     assert second.startswith("open in torch is faster still, ×40.0") and "more examples would decide" in second
+
+
+def test_lines_of_schemas_without_labels_are_not_called_from_text_to_label() -> None:
+    lines = [replace(one, schema=4) for one in (TEACHER, model("sure", 5))]
+    (found,) = gather(lines)
+    shown = section(found, {})
+    told = [*shown.verdict, *shown.notes, shown.picture.wide if shown.picture else ""]
+    assert not [one for one in told if "to label" in one]
+    assert "at ×5.00 its speed from text to logits" in shown.verdict[0]
+    assert any(note.startswith("Speed-ups are from text to logits") for note in shown.notes)
+    (found,) = gather([*lines, model("new", 4)])
+    assert any(
+        note.startswith("Speed-ups are from text to logits or from text to label") for note in section(found, {}).notes
+    )
 
 
 def test_without_a_sure_one_the_doubt_is_in_the_first_sentence() -> None:

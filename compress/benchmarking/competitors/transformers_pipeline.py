@@ -51,5 +51,5 @@ def start(directory: Path, *, threads: int, device: str) -> Runner:
         return logits
 
     longest = maximum_length(tokenizer, placed.config)
-    runner = Runner(prepare, run, placed.parameters, tokenizer_inside=True, max_length=longest)
+    runner = Runner(prepare, run, placed.parameters, tokenizer_inside=True, max_length=longest, labels_inside=True)
     return runner

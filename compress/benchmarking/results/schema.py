@@ -15,7 +15,8 @@ from compress.inference.speedup_intervals import PERCENTILES, Interval
 from compress.recipes.parsing import LARGEST_NUMBER
 from compress.tasks import metrics_by_name
 
-SCHEMA = 4
+SCHEMA = 5
+FIRST_WITH_LABELS = 5  # the schema from which times "with tokenizer" end with labels; before, they ended with logits
 REFERENCE_RUNTIME = "torch"  # what a user of the teacher runs today
 PREDICTIONS_KEPT = 10_000  # of a set with more rows no line keeps them
 TEXT_RATE = "throughput_with_tokenizer_rows_per_second"  # the throughput of reports
@@ -210,7 +211,7 @@ class Measurement(WithIntervals):
         AboveZero | None, "median of first calls right after another model's, which left its own data in the caches"
     ] = None
     tokenize_p50_ms: Annotated[
-        Amount, "median time to tokenise a batch and, of runtimes, to make labels of logits; 0 where it is inside"
+        Amount, "median time to tokenise a batch and to make labels of logits, as far as the model's own does neither"
     ]
     device_p50_ms: Annotated[Amount | None, "median time on the GPU alone, by CUDA events"]
     throughput_rows_per_second: Annotated[AboveZero, "as observed, model alone: median over rounds", BOUNDS]
@@ -227,7 +228,9 @@ class Measurement(WithIntervals):
         BOUNDS,
     ]
     speedup_with_tokenizer: Annotated[
-        AboveZero, "from text to label, which is the speed-up of reports; for tokenizer_inside both are this", BOUNDS
+        AboveZero,
+        "from text to label (before schema 5 to logits), the speed-up of reports; for tokenizer_inside both are this",
+        BOUNDS,
     ]
     speedup_same_runtime: Annotated[
         AboveZero | None, "times as fast as the teacher in this runtime; null where it did not run", BOUNDS
@@ -325,10 +328,25 @@ class Measurement(WithIntervals):
         return self.figure(self.speedup_field)
 
     @property
+    def reach(self) -> str:
+        """What :attr:`speedups` are of, in words."""
+        if self.length is not None:
+            return "of the model alone"
+        return "from text to label" if self.schema >= FIRST_WITH_LABELS else "from text to logits"
+
+    @property
     def text_p50_ms(self) -> Interval:
         """The median latency from text to label, as the sum of the medians; of rows of a fixed length the model's."""
+        return self._text_ms("latency_p50_ms")
+
+    @property
+    def text_p95_ms(self) -> Interval:
+        """The 95th percentile of the model's latency, and the median of the rest from text to label."""
+        return self._text_ms("latency_p95_ms")
+
+    def _text_ms(self, name: str) -> Interval:
         around_ms = 0.0 if self.length is not None else self.tokenize_p50_ms
-        return Interval(*(end + around_ms for end in self.figure("latency_p50_ms")))
+        return Interval(*(end + around_ms for end in self.figure(name)))
 
     @property
     def cost_ms(self) -> list[list[float]]:
