@@ -24,16 +24,21 @@ from tests.support.tiny import onnx_directory, torch_directory
 TEXTS = ["the film is good", "dull and long"]
 HIDE = """
 import sys
-from importlib import abc, metadata
+from importlib import abc, metadata, util
 
 class Hidden(abc.MetaPathFinder):
     names = set(sys.argv[1].split(","))
 
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in self.names:
+        if self.names & {name, name.partition(".")[0]}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+    @staticmethod
+    def is_there(name, package=None, find=util.find_spec):
+        return None if name in Hidden.names else find(name, package)
+
 sys.meta_path.insert(0, Hidden())
+util.find_spec = Hidden.is_there
 arguments = sys.argv[2:]
 """
 COMMAND = HIDE + "from compress.cli import main\nmain(arguments)"
@@ -105,6 +110,15 @@ def test_the_light_one_says_of_a_mistyped_path_that_it_is_not_there(path: str) -
     done = python(COMMAND, "predict", "--model", path, "a film")
     assert done.returncode == 2 and f"{path} does not exist; give a model directory" in done.stderr
     assert "this needs the Python package" not in done.stderr
+
+
+def test_the_light_one_says_that_it_was_built_without_a_compiler() -> None:
+    script = COMMAND.replace("names = set", "names = {'compress.inference.native._core'} | set")
+    model = ("predict", "--model", str(onnx_directory("cnn").path), "a film")
+    done = python(script, *model)
+    assert done.returncode == 2 and "which installing builds with a C compiler" in done.stderr
+    assert "pip install 'compress[onnx]'" in done.stderr and "Traceback" not in done.stderr
+    assert python(script, *model, extra="onnx").returncode == 0
 
 
 def predicts(extra: str, model: str) -> None:

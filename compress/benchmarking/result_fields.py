@@ -28,6 +28,7 @@ from compress.evaluation.metrics import (
     paired_difference,
     score,
 )
+from compress.inference.runners import NATIVE
 from compress.inference.speedup_intervals import (
     PERCENTILES,
     Interval,
@@ -38,7 +39,7 @@ from compress.inference.speedup_intervals import (
     throughput,
     units_per_second,
 )
-from compress.models.manifest import METRICS_NAME, VOCABULARIES, Manifest
+from compress.models.manifest import METRICS_NAME, NATIVE_NAME, VOCABULARIES, Manifest
 from compress.models.model_dir import CascadeDir, Model
 from compress.models.training_log import read_training, series
 from compress.progress import Progress, logger
@@ -274,7 +275,9 @@ def _weights(run: WorkerRun) -> tuple[int, int]:
     """Return the number of weights and their bytes: of baselines and competitors, all files but their tokenizer's."""
     directory = run.entry.directory
     if run.entry.folder == "runtimes":
-        return run.entry.candidate.model.parameters, directory.size_bytes
+        container = directory.path / NATIVE_NAME
+        is_read = run.entry.runtime == NATIVE and container.is_file()
+        return run.entry.candidate.model.parameters, container.stat().st_size if is_read else directory.size_bytes
     files = (file for file in directory.path.rglob("*") if file.is_file() and file.name not in VOCABULARIES)
     return int(run.loaded["parameters"]), sum(file.stat().st_size for file in files)
 

@@ -28,7 +28,7 @@ from compress.errors import CompressError
 from compress.inference import threads
 from compress.inference.compute import Compute
 from compress.inference.runners import Runner
-from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, Manifest, describe_files
+from compress.models.manifest import MANIFEST_NAME, METRICS_NAME, NATIVE_NAME, ONNX_NAME, Manifest, describe_files
 from compress.models.model_dir import Model
 from compress.models.output_dir import alone, finish
 from compress.recipes import BenchmarkSettings
@@ -389,6 +389,8 @@ def test_models_are_measured_where_they_answer(tmp_path: Path) -> None:
     assert all("use --runtime onnxruntime" in one["reason"] for one in lines[0].left_out)
     native, graph = (next(line for line in lines if line.title == f"cnn-onnx in {name}") for name in both.runtimes)
     assert native.predictions == graph.predictions
+    files = [onnx_directory("cnn").path / name for name in (NATIVE_NAME, ONNX_NAME)]
+    assert [native.size_bytes, graph.size_bytes] == [file.stat().st_size for file in files]
 
 
 def test_a_native_directory_is_measured_and_is_no_teacher(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -61,6 +61,11 @@ def test_every_limit_states_value_interval_and_n(results: Results, name: str) ->
     assert all(part in verdict.sentences[0] for part in ("student in onnxruntime", *said)), verdict.sentences[0]
 
 
+def test_a_speed_that_includes_the_tokenizer_is_not_called_the_models(results: Results) -> None:
+    verdict = check([results(student(runtime="native", tokenizer_inside=True))], min_model_speedup=5)
+    assert "×5.00, from text to label, as its runtime reads texts, at batch 1 holds" in verdict.sentences[0]
+
+
 def test_every_limit_has_such_a_case() -> None:
     from compress.requests.measuring import LIMITS as known
 

@@ -19,6 +19,7 @@ from compress.data.tokenization import check_one_kind, word_counts
 from compress.data.truncation import count_rows
 from compress.errors import CompressError, Unavailable, refuse
 from compress.files import regular_file
+from compress.host import is_installed
 from compress.inference.compute import Compute, resolve_device
 from compress.models.manifest import NATIVE_NAME
 from compress.models.model_dir import Model
@@ -136,6 +137,8 @@ def native_runner(model: Model, compute: Compute = Compute()) -> NativeRunner | 
             native = NativeRunner(model.path)
         except Unavailable as error:
             missing = str(error)
+            advice = "install compress where there is one, or type pip install 'compress[onnx]'"
+            refuse((not is_installed("onnxruntime"), f"{model.path}: {missing}; {advice}"))
             logger.debug("%s runs in ONNX Runtime: %s", model.name, missing)
         else:
             other = f"{path} is of another model than config.json; export the model again"
