@@ -221,7 +221,9 @@ def judge(limit: Limit, line: Measurement) -> Judgement:
             return limit.judged(what, figures, found, milliseconds, line.rounds, "rounds")
         case "min_speedup" | "min_model_speedup":
             figures = line.speedups if limit.gate == "min_speedup" else line.figure("speedup")
-            alone = ", from text to label, as its runtime reads texts," if line.tokenizer_inside else " of the model alone"
+            alone = (
+                ", from text to label, as its runtime reads texts," if line.tokenizer_inside else " of the model alone"
+            )
             alone = "" if limit.gate == "min_speedup" else alone
             what = f"the speed-up of at least {times(most)}{alone} at batch {line.batch_size}"
             return limit.judged(what, figures, verdict.judge_speedup(*figures, most), times, line.rounds, "rounds")
