@@ -1,19 +1,22 @@
 """Microseconds from a text to its label, in the ways there are, interleaved: CPU time of one thread, a text at a time.
 
-    python benchmarks/speed/native.py --model DIR --data FILE [--fasttext MODEL] [--rows 500] [--rounds 40]
-        [-o results.jsonl]
+    python benchmarks/speed/native.py --model DIR ... --data FILE [--fasttext MODEL] [--rows 500] [--rounds 40]
+        [--threads 1 2 16] [-o results.jsonl]
 
 ``DIR`` is an ONNX directory with a native container. Every round takes the same rows in another order of ways. The
 first way is the public call, the second the same call with a list of all rows, the third without the native library.
-``--fasttext`` is a model file of fastText, if it is installed.
+``--fasttext`` is a model file of fastText, if it is installed. Then so many threads call one model at once, with a list
+each: texts in a second of the clock, and whether all answers are those of one thread.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -68,9 +71,19 @@ def ways(directory: str, fasttext: str | None, texts: Sequence[str]) -> dict[str
 
 
 def main() -> None:
-    options = read_options(__doc__, None, model=str, data=str, fasttext=None, rows=500, rounds=40, seed=0)
+    options = read_options(
+        __doc__, None, model=[str], data=str, fasttext=None, rows=500, rounds=40, threads=[1, 2, 16], seed=0
+    )
     texts = [row.text for row in read_rows(options.data, labelled=False)[: options.rows]]
-    every = ways(options.model, options.fasttext, texts)
+    lines = [
+        line for model in options.model for line in (*alone(model, texts, options), *together(model, texts, options))
+    ]
+    if options.output:
+        write_json_lines(Path(options.output), lines)
+
+
+def alone(model: str, texts: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
+    every = ways(model, options.fasttext, texts)
     samples: dict[str, list[list[float]]] = {name: [] for name in every}
     for way in every.values():
         way(texts)
@@ -81,7 +94,7 @@ def main() -> None:
         ratio = speedup(rounds, samples[OURS], seed=options.seed)
         line = {
             "study": "native",
-            "model": Model.open(options.model).name,
+            "model": Model.open(model).name,
             "way": name,
             "rows": len(texts),
             "rounds": options.rounds,
@@ -93,8 +106,38 @@ def main() -> None:
         }
         lines.append(line)
         print(f"{name:34} {line['median_us']:7.2f} us; predict(text) is {said(line['predict_is_faster_by'])}")
-    if options.output:
-        write_json_lines(Path(options.output), lines)
+    return lines
+
+
+def together(model: str, texts: Sequence[str], options: argparse.Namespace) -> list[dict[str, object]]:
+    """Return the rates of several threads, in turns; every round has the same number of texts."""
+    loaded, lists = load(model), max(options.threads)
+    expected = loaded.predict(texts)
+    rates: dict[int, list[float]] = {threads: [] for threads in options.threads}
+    pools = {threads: ThreadPoolExecutor(threads) for threads in options.threads}
+    equal = 0
+    for _, threads in in_turns(pools, options.rounds, options.seed):
+        begun = time.perf_counter()
+        found = list(pools[threads].map(loaded.predict, [texts] * lists))
+        rates[threads].append(lists * len(texts) / (time.perf_counter() - begun))
+        equal += sum(one == answer for some in found for one, answer in zip(some, expected, strict=True))
+    lines = []
+    for threads, found in rates.items():
+        line = {
+            "study": "native",
+            "model": loaded.name,
+            "way": f"predict(list) in {threads} threads",
+            "threads": threads,
+            "texts_a_second": float(np.median(found)),
+            "rounds": options.rounds,
+            "answers": options.rounds * lists * len(texts) * len(rates),
+            "equal": equal,
+            **provenance(),
+            "seed": options.seed,
+        }
+        lines.append(line)
+        print(f"{line['way']:34} {line['texts_a_second']:9,.0f} texts a second; {equal:,} of {line['answers']:,} equal")
+    return lines
 
 
 if __name__ == "__main__":
