@@ -34,6 +34,7 @@ from transformers import (
 )
 
 from compress.data import Example
+from compress.evaluation.metrics import bootstrap
 from compress.inference.predict import load
 from compress.models.model_dir import Model
 from compress.models.saving import save_model
@@ -170,7 +171,8 @@ def compared(
     of = {name: number for number, name in enumerate(names)}
     numbers = {key: np.array([[of[label] for label in run] for run in runs]) for key, runs in found.items()}
     right = np.array([of[label] for label in gold])
-    low, high = cluster_interval((numbers["own"] == right).mean(axis=0) - (numbers["teacher's"] == right).mean(axis=0))
+    both = tuple((numbers[key] == right).mean(axis=0) for key in VOCABULARIES)  # of a row, the mean of its seeds
+    low, high = bootstrap(both, lambda own, other: 100 * (own.mean(axis=-1) - other.mean(axis=-1)))
     accuracy = {key: 100 * float((runs == right).mean()) for key, runs in numbers.items()}
     difference = {"value": accuracy["own"] - accuracy["teacher's"], "low": low, "high": high}
     print(kind, student, accuracy, difference)
@@ -184,13 +186,6 @@ def compared(
         "difference": difference,
         **provenance(),
     }
-
-
-def cluster_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the 95% interval of the mean of rows in percent; the seeds of a row are averaged."""
-    draws = np.random.default_rng(0).choice(values, (10_000, len(values))).mean(axis=1)
-    low, high = np.percentile(100 * draws, [2.5, 97.5])
-    return float(low), float(high)
 
 
 if __name__ == "__main__":

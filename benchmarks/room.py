@@ -19,6 +19,7 @@ labels are those of whole reviews). Models and predictions lie in the working fo
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -33,6 +34,7 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 from script import in_turns, milliseconds, provenance, read_options, read_rows, replace_line
 
 from compress.benchmarking.baselines import _linear_head
@@ -87,26 +89,43 @@ def open_fasttext(folder: Path) -> Answer:
 
 def svm(train: Labelled, validation: Labelled, folder: Path, *, words: int = 2, characters: int = 0) -> None:
     """Train a linear SVM on tf-idf of n-grams of words, and of characters of 3 to so many (Wang and Manning 2012)."""
-    import joblib
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import make_pipeline, make_union
+    from scipy.sparse import hstack
     from sklearn.svm import LinearSVC
 
-    shared = {"sublinear_tf": True, "dtype": np.float32, "min_df": 2}
-    parts = [TfidfVectorizer(ngram_range=(1, words), token_pattern=r"\w+|[^\w\s]", **shared)]
+    settings = [{"ngram_range": [1, words], "token_pattern": r"\w+|[^\w\s]"}]
     if characters:
-        parts.append(TfidfVectorizer(analyzer="char_wb", ngram_range=(3, characters), **shared))
-    features = make_union(*parts)
-    columns, others = features.fit_transform(train[0]), features.transform(validation[0])
+        settings.append({"analyzer": "char_wb", "ngram_range": [3, characters]})
+    parts = [tfidf(one) for one in settings]
+    columns = hstack([part.fit_transform(train[0]) for part in parts], "csr")
+    others = hstack([part.transform(validation[0]) for part in parts], "csr")
     fitted = [LinearSVC(C=strength).fit(columns, train[1]) for strength in (0.1, 0.5)]
     best = max(fitted, key=lambda one: accuracy(one.predict(others), validation[1]))
-    joblib.dump(make_pipeline(features, best), folder / "model.joblib")
+    stored = [{**one, "vocabulary": [*part.get_feature_names_out()]} for one, part in zip(settings, parts, strict=True)]
+    (folder / "features.json").write_text(json.dumps(stored), encoding="utf-8")
+    idf = {f"idf{number}": part.idf_ for number, part in enumerate(parts)}
+    save_file({"weights": best.coef_[0].copy(), "bias": best.intercept_, **idf}, folder / "svm.safetensors")
+
+
+def tfidf(settings: Mapping[str, Any]) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    shared = {"sublinear_tf": True, "dtype": np.float32, "min_df": 2}
+    return TfidfVectorizer(**{**settings, "ngram_range": tuple(settings["ngram_range"])}, **shared)
 
 
 def open_svm(folder: Path) -> Answer:
-    import joblib
+    from scipy.sparse import hstack
 
-    return joblib.load(folder / "model.joblib").predict
+    parts = [tfidf(one) for one in json.loads((folder / "features.json").read_text(encoding="utf-8"))]
+    stored = load_file(folder / "svm.safetensors")
+    for number, part in enumerate(parts):
+        part.idf_ = stored[f"idf{number}"]
+
+    def answer(texts: Sequence[str]) -> np.ndarray:
+        scores = hstack([part.transform(texts) for part in parts], "csr") @ stored["weights"] + stored["bias"]
+        return (scores > 0).astype(int)
+
+    return answer
 
 
 def model2vec(train: Labelled, validation: Labelled, folder: Path, *, teacher: str, dimensions: int = 256) -> None:

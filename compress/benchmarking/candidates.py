@@ -196,8 +196,8 @@ def plan_entries(
         refuse(
             (
                 not wanted,
-                f"{candidate.name} is {'an ONNX' if model.is_onnx else 'a native'} model and does not open in "
-                f"{', '.join(opens)}; add --runtime {serving_runtime(model, device)}",
+                f"{candidate.name} is {model.form} model and does not open in {', '.join(opens)}; add --runtime "
+                f"{serving_runtime(model, device)}",
             )
         )
         for name in wanted:

@@ -121,6 +121,7 @@ class RequestHandler:
 
             self.model = opened()
             is_native = plugin == NATIVE and serving_runtime(self.model, device) == NATIVE
+            # Of the native library another one counts tokens, as loading is timed below.
             tokens = opened().runner if is_native else open_runner(self.model, max_length, lengths)
         characters = [len(row.text) + len(row.text_pair or "") for row in self.examples]
         with counting() as truncation:

@@ -14,9 +14,9 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from compress.errors import refuse
 from compress.evaluation.metrics import confidence
 from compress.inference.batching import Run, TokenArrays, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device
-from compress.inference.native import NativeRunner, native_runner, runs_natively
+from compress.inference.native import NativeRunner, runs_natively
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
 from compress.models.model_dir import CascadeDir, Model
 from compress.progress import Advance
@@ -229,7 +229,7 @@ def load_runner(model: Model, compute: Compute = Compute()) -> LoadedModel | Cas
 
     There the native library runs what it can, also of the members of a cascade.
     """
-    return native_runner(model, compute) or load_graph(model, compute)
+    return cast("LoadedModel | CascadeRunner | NativeRunner", replace(model, compute=compute).runner)
 
 
 def load_graph(model: Model, compute: Compute = Compute()) -> LoadedModel | CascadeRunner:
