@@ -76,7 +76,7 @@ EXPORT(was_truncated) int was_truncated(void) { return truncated; }
 
 /* What is used of the C library, where compilers make no instruction of it. */
 
-PLAIN void *memcpy(void *restrict target, const void *restrict source, size_t size) {
+PLAIN void *(memcpy)(void *restrict target, const void *restrict source, size_t size) {
     for (size_t i = 0; i < size; i++) ((char *)target)[i] = ((const char *)source)[i];
     return target;
 }

@@ -7,4 +7,8 @@ void *memmove(void *target, const void *source, size_t size);
 void *memset(void *target, int byte, size_t size);
 int memcmp(const void *one, const void *other, size_t size);
 void *memchr(const void *bytes, int byte, size_t size);
+
+/* Loads and stores where the size is a constant: without a C library, compilers make calls of them. */
+#define memcpy(target, source, size) \
+    (__builtin_constant_p(size) ? __builtin_memcpy(target, source, size) : memcpy(target, source, size))
 #endif
