@@ -25,7 +25,7 @@ from compress.models.networks import NATIVE, TYPE
 _LIBRARY, _OWN = files("compress.inference.native"), files("compress.exporting")
 _PYTHON = "python.c"  # the library as a module of Python
 _SIMD = ("-msimd128",)
-_FLAGS = ("-O3", "-g0", "-std=c11", "-mbulk-memory", "-nostdlib", "-Ilibc", "-Wl,--no-entry", "-Wl,--strip-all")
+_FLAGS = ("-O3", "-g0", "-std=c11", "-nostdlib", "-Ilibc", "-Wl,--no-entry", "-Wl,--strip-all")
 _STACK = "-Wl,-z,stack-size=1048576"  # which the library takes more of than the 64 KiB of other modules
 
 

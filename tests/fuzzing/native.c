@@ -1,7 +1,8 @@
 /* Changed containers and any texts for the native library, under the sanitizers of the compiler: what is no container
    is refused in one sentence, and what is opened answers every text.
 
-   With clang's libFuzzer: clang -fsanitize=fuzzer,address,undefined -DLIBFUZZER. Else main() draws the inputs:
+   With clang's libFuzzer: clang -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DLIBFUZZER, this file and
+   the library's tokenizer.c, networks.c and kernels.c; then CONTAINER=FILE ./a.out. Else main() draws the inputs:
    fuzzer CONTAINER SECONDS [SEED]. The checksum is made right again, so that what is behind it is reached. */
 
 #include "../../compress/inference/native/model_file.c"
