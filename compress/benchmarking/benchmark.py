@@ -38,10 +38,12 @@ from compress.benchmarking.result_fields import (
     keep_predictions,
     quality_fields,
     speed_fields,
+    token_lengths,
 )
 from compress.benchmarking.results.files import Results, host_id, write_results
 from compress.benchmarking.results.schema import PREDICTIONS_KEPT, REFERENCE_RUNTIME, SCHEMA, Fields, Measurement
 from compress.benchmarking.rounds import take_turns, workloads_of
+from compress.benchmarking.slices import slices_by_column, slices_by_length
 from compress.benchmarking.worker import WorkerRun, groups_of, started
 from compress.benchmarking.worker_main import write_rows
 from compress.data import (
@@ -115,7 +117,7 @@ def run_benchmark(request: Benchmark) -> Results:
         CompressError: for anything about the request that the user can put right.
     """
     output = BenchmarkOutput.for_request(request)
-    source = open_rows(request.data, role="test", **request.columns)
+    source = open_rows(request.data, role="test", **request.columns, values=request.slice_columns)
     given = parts_of(request.train)
     learns = bool(request.baselines or request.competitors)
     train, texts = labelled_rows(given, request.columns) if learns else ([], given)
@@ -212,6 +214,7 @@ def benchmark(
         steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
         first = candidates[0].model
         rows = _read_rows(data, output.data_name, "test", first)
+        rows = replace(rows, slices=slices_by_column(rows.examples, settings.slice_columns, rows.name))
         opened = [candidate.model for candidate in candidates]
         check_unseen(opened, rows.examples, "test", TRAINING_ROLES, option="data")
         fitted = _read_fitted(train, rows, settings.overlap, opened)
@@ -299,6 +302,9 @@ def _measure(
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, compute.device, progress)
+    sentences = teacher.task.clusters(rows.examples)
+    lengths = token_lengths(reference, runs) if settings.slice_lengths else ()
+    slices = {**rows.slices, **slices_by_length(lengths, settings.slice_lengths)}
     quality = quality_fields(
         logits,
         rows.gold,
@@ -306,7 +312,8 @@ def _measure(
         metric=metric,
         task=teacher.task,
         labels=teacher.labels,
-        sentences=teacher.task.clusters(rows.examples),
+        sentences=sentences,
+        slices={name: held if sentences is None else held[sentences] for name, held in slices.items()},
     )
     for run, own in zip(runs, workloads, strict=True):
         described = describe_run(run, runs)

@@ -99,7 +99,7 @@ def replay(request: Replay) -> ReplayOutcome:
     """
     output = BenchmarkOutput.for_request(request)
     lock = read_lock(Path(request.lock))
-    rows = load_rows(request.data, role="test", **request.columns)
+    rows = load_rows(request.data, role="test", **request.columns, values=lock.settings.slice_columns)
     given = parts_of(request.train)
     if given:
         open_text(*given, role=None, beside=request.data, **request.columns)  # refuses what cannot be read at all

@@ -4,7 +4,8 @@ N rows, C classes. What each field means is said in :mod:`compress.benchmarking.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,16 @@ NO_DIFFERENCE = Difference(0.0, 0.0, 0.0, None)  # of the teacher to itself
 
 @dataclass(frozen=True)
 class Rows:
-    """Labelled rows: what they are called, their fingerprint and their gold labels ``[N]``; for tagging one a word."""
+    """Labelled rows: what they are called, their fingerprint and their gold labels ``[N]``; for tagging one a word.
+
+    ``slices`` says which rows are of each slice, by its name.
+    """
 
     name: str
     sha256: str
     examples: list[Example]
     gold: np.ndarray
+    slices: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def keep_predictions(
@@ -343,6 +348,7 @@ def quality_fields(
     task: Task,
     labels: Sequence[str],
     sentences: np.ndarray | None = None,
+    slices: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, Fields]:
     """Return the quality fields that follow from logits and gold labels, of every model by its title.
 
@@ -354,6 +360,7 @@ def quality_fields(
         metric: what to measure.
         labels: names of the classes in order.
         sentences: where a task answers words, the sentence of each, ``[N]``.
+        slices: which answers are of each slice of the rows, bool ``[N]`` by its name.
 
     Raises:
         CompressError: a model's output is not a number.
@@ -373,6 +380,11 @@ def quality_fields(
             "classes": _class_fields(model, teacher, gold, labels, sentences) if task.has_classes else [],
             **_flip_fields(model, teacher, gold, task, sentences),
         }
+        if slices:
+            found[title]["slices"] = [
+                {"slice": name, **_part_fields(model, teacher, gold, held, metric, len(labels), sentences)}
+                for name, held in slices.items()
+            ]
     return found
 
 
@@ -440,36 +452,48 @@ def _metric_fields(
 
 def _class_fields(
     model: ModelPredictions, teacher: ModelPredictions, gold: Array, labels: Sequence[str], sentences: Array | None
-) -> list[dict[str, Any]]:
-    """Compare recall class by class: recall is the accuracy on the rows of a class, and so is its paired interval.
-
-    A class without rows has no recall, and one row, or words of one sentence, no interval: null.
-    """
+) -> list[Fields]:
+    """Compare recall class by class: recall is the accuracy on the rows of a class, and so are its intervals."""
     found = []
     for index, label in enumerate(labels):
-        held = gold == index
-        mine, reference, rows = model.predicted[held], teacher.predicted[held], int(held.sum())
-        recall, before = (float((one == index).mean()) if rows else None for one in (mine, reference))
-        paired = None
-        own = None if sentences is None else sentences[held]
-        if (rows if own is None else len(np.unique(own))) > 1:
-            paired = NO_DIFFERENCE
-            if model is not teacher:
-                paired = paired_difference(
-                    mine, reference, gold[held], metric=ACCURACY, classes=len(labels), sentences=own
-                )
-        found.append(
-            {
-                "label": label,
-                "rows": rows,
-                "recall": recall,
-                "teacher_recall": before,
-                "difference_points": None if recall is None or before is None else 100 * (recall - before),
-                "low": paired and paired.low,
-                "high": paired and paired.high,
-            }
-        )
+        part = _part_fields(model, teacher, gold, gold == index, ACCURACY, len(labels), sentences)
+        found.append({"label": label, **{name.replace("metric", "recall"): value for name, value in part.items()}})
     return found
+
+
+def _part_fields(
+    model: ModelPredictions,
+    teacher: ModelPredictions,
+    gold: Array,
+    held: Array,
+    metric: Metric,
+    classes: int,
+    sentences: Array | None,
+) -> Fields:
+    """Compare on the answers that a part of the rows ``held [N]`` has.
+
+    A part without rows has no metric, and one row, or words of one sentence, no interval: null.
+    """
+    mine, reference, gold = model.predicted[held], teacher.predicted[held], gold[held]
+    own = None if sentences is None else sentences[held]
+    about: dict[str, Any] = {"metric": metric, "classes": classes}
+    value, before = (score(one, gold, **about) if len(gold) else None for one in (mine, reference))
+    bounds: tuple[float | None, float | None] = (None, None)
+    paired = None
+    if len(gold if own is None else np.unique(own)) > 1:
+        bounds, paired = interval(mine, gold, **about, sentences=own), NO_DIFFERENCE
+        if model is not teacher:
+            paired = paired_difference(mine, reference, gold, **about, sentences=own)
+    return {
+        "rows": len(gold),
+        "metric": value,
+        "metric_low": bounds[0],
+        "metric_high": bounds[1],
+        "teacher_metric": before,
+        "difference_points": None if value is None or before is None else 100 * (value - before),
+        "low": paired and paired.low,
+        "high": paired and paired.high,
+    }
 
 
 def _flip_fields(

@@ -22,88 +22,29 @@ from compress.benchmarking.results.formatting import (
     megabytes,
     milliseconds,
     plural,
-    points,
     times,
 )
 from compress.benchmarking.results.schema import Measurement
-from compress.benchmarking.results.verdict import Verdict
-from compress.errors import ExitCode, refuse
+from compress.errors import refuse
 from compress.evaluation.metrics import paired_difference
 from compress.gating.budgets import GateBudget, Tolerance, is_meant, select
+from compress.gating.judgement import (
+    BROKEN,
+    EXIT_CODES,
+    HOLDS,
+    UNDECIDED,
+    Figures,
+    Judgement,
+    Limit,
+    as_loss,
+    lost,
+    shown_interval,
+)
+from compress.gating.parts import judge_parts
 from compress.gating.reference import read_against, read_reference
 from compress.inference.speedup_intervals import Interval, divided
+from compress.requests.measuring import OF_PARTS
 from compress.tasks import metrics_by_name
-
-HOLDS, BROKEN, UNDECIDED = "holds", "broken", "undecided"
-OUTCOMES = {verdict.WITHIN: HOLDS, verdict.WORSE: BROKEN, verdict.UNDECIDED: UNDECIDED}
-EXIT_CODES = {HOLDS: ExitCode.DONE, BROKEN: ExitCode.BROKEN, UNDECIDED: ExitCode.UNDECIDED}
-VERBS = {HOLDS: "holds", BROKEN: "is broken", UNDECIDED: "cannot be decided"}
-
-Figures = tuple[float, float, float]  # a value and its 95% interval
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """One limit on one line: ``outcome`` is ``holds``, ``broken`` or ``undecided``, and ``sentence`` says why.
-
-    ``value`` has the 95% interval ``low`` to ``high`` in the unit of ``limit``; an exact value, such as a size, is its
-    own interval. ``count`` is how many ``of`` (examples, rounds, ...) it rests on.
-    """
-
-    gate: str
-    subject: str
-    outcome: str
-    sentence: str
-    limit: float
-    value: float | None
-    low: float | None
-    high: float | None
-    count: int
-    of: str
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A limit of a gate on one subject; its methods judge it. ``what`` is the limit in words."""
-
-    gate: str
-    value: float
-    subject: str
-
-    def judged(
-        self,
-        what: str,
-        figures: Figures,
-        found: Verdict,
-        form: Callable[[float], str],
-        count: int,
-        of: str = "examples",
-    ) -> Judgement:
-        """Judge by a verdict on ``figures``, a value and its 95% interval, from ``count`` ``of`` something."""
-        outcome = OUTCOMES[found.outcome]
-        why = f"; {found.more}" if found.more else ""
-        over = f"{'over' if of == 'rounds' else 'on'} {count:,} {of}"
-        interval = shown_interval(form, *figures[1:])
-        return self.because(what, outcome, f"{form(figures[0])} {over} ({interval}){why}", *figures, count, of)
-
-    def unknown(self, what: str, line: Measurement, missing: str) -> Judgement:
-        """Leave undecided what a line lacks the figures for; it is never passed in silence."""
-        count, of = line.counted
-        return self.because(what, UNDECIDED, f"the {line.kind} has no {missing}", count=count, of=of)
-
-    def because(
-        self,
-        what: str,
-        outcome: str,
-        why: str,
-        value: float | None = None,
-        low: float | None = None,
-        high: float | None = None,
-        count: int = 0,
-        of: str = "examples",
-    ) -> Judgement:
-        sentence = f"{self.subject}: {what} {VERBS[outcome]}: {why}."
-        return Judgement(self.gate, self.subject, outcome, sentence, self.value, value, low, high, count, of)
 
 
 @dataclass(frozen=True)
@@ -169,29 +110,13 @@ def subjects(lines: Sequence[Measurement]) -> list[str]:
     return named
 
 
-def shown_interval(form: Callable[[float], str], low: float, high: float) -> str:
-    """Return ``95% interval 0.10 lost to 0.90 lost``, each bound in its form."""
-    return f"95% interval {form(low)} to {form(high)}"
-
-
-def lost(drop: float) -> str:
-    """Return a loss in points with its direction: ``0.50 lost``, ``0.20 won``."""
-    return f"{points(drop).lstrip('+−')} {'lost' if drop >= 0 else 'won'}"
-
-
 # Relative to the teacher in torch: of that line itself there is nothing to judge.
-RELATIVE = ("max_accuracy_drop", "min_speedup", "min_model_speedup")
+RELATIVE = ("max_accuracy_drop", "max_drop_any_class", "max_drop_any_slice", "min_speedup", "min_model_speedup")
 # The same for every batch size, thread count and length of a model in a runtime.
-OF_THE_MODEL = ("max_accuracy_drop", "min_metric", "max_calibration_error", "max_size")
+OF_THE_MODEL = ("max_accuracy_drop", "min_metric", *OF_PARTS, "max_calibration_error", "max_size")
 MORE_EXAMPLES = "more examples would narrow it"
 MORE_SEEDS = "more training seeds would narrow it, and more examples"
 ONE_MODEL = attrgetter("data_sha256", "host_id", "model", "runtime", "device", "model_sha256")
-
-
-def as_loss(difference: Figures) -> Figures:
-    """Return a difference and its interval as a loss, which is positive where something was lost."""
-    value, low, high = difference
-    return -value, -high, -low
 
 
 def judge(limit: Limit, line: Measurement) -> Judgement:
@@ -494,12 +419,11 @@ def check(
     )
 
 
-def _judge_each(name: str, limit: float, chosen: Sequence[Measurement]) -> list[Judgement]:
+def _judge_each(name: str, limit: Any, chosen: Sequence[Measurement]) -> list[Judgement]:
     named = list(zip(chosen, subjects(chosen), strict=True))
     if name in OF_THE_MODEL:
         named = [same[0] for same in grouped(named, lambda one: ONE_MODEL(one[0])).values()]
-    return [
-        judge(Limit(name, limit, subject), line)
-        for line, subject in named
-        if not (name in RELATIVE and line.is_reference)
-    ]
+    named = [(line, subject) for line, subject in named if not (name in RELATIVE and line.is_reference)]
+    if name in OF_PARTS:
+        return [one for line, subject in named for one in judge_parts(name, limit, line, subject)]
+    return [judge(Limit(name, limit, subject), line) for line, subject in named]

@@ -14,7 +14,8 @@ from compress.errors import CompressError, PartlyMade
 from compress.escaping import markdown_text, one_line, terminal_text, visible
 from compress.files import read_json_table, read_text, write_atomically
 from compress.gating.budgets import BudgetFile, GateBudget, read_budgets
-from compress.gating.check import BROKEN, HOLDS, UNDECIDED, Change, GateVerdict, check
+from compress.gating.check import Change, GateVerdict, check
+from compress.gating.judgement import BROKEN, HOLDS, UNDECIDED
 from compress.gating.reference import store_reference
 from compress.models.output_dir import check_file, keep_apart, output_path, refuse_other_outputs, unwritable
 from compress.requests import local_inputs

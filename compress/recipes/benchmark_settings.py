@@ -140,6 +140,18 @@ class BenchmarkSettings(Checked):
         help="Begin no further round after this time, such as 90s or 10m, if three are done; a number is seconds.",
     )
     rounds: int = option(default=100, ge=3, le=10_000, help="Most rounds.")
+    slice_columns: Names = option(
+        default=(),
+        metavar="NAME",
+        flag="--slice-column",
+        help="Judge the rows of each value of this column of --data by themselves too; may be repeated.",
+    )
+    slice_lengths: Sizes = option(
+        default=(),
+        metavar="N",
+        flag="--slice-length",
+        help="Judge rows of up to so many tokens, and longer ones, by themselves too; several as above.",
+    )
     together: int = option(
         default=0,
         ge=0,

@@ -395,6 +395,7 @@ class Flips:
     lost: ReportTable
     won: ReportTable
     classes: ReportTable
+    slices: ReportTable
     calibration: str
 
 
@@ -414,23 +415,29 @@ def flips_of(lines: Sequence[Measurement], texts: Mapping[str, Sequence[str]]) -
             _flip_table(f"Rows that {line.model} {what}", flips, line.labels, texts.get(line.data_sha256, ()))
             for what, flips in (("lost", line.flips_lost), ("won", line.flips_won))
         )
-        classes = [
-            [
-                Cell(one["label"]),
-                integer(one["rows"]),
-                share(one["recall"]),
-                share(one["teacher_recall"]),
-                number(one["difference_points"], points, (one["low"], one["high"])),
-            ]
-            for one in line.classes
-        ]
-        classes.sort(key=lambda row: (row[-1].value is None, row[-1].value or 0.0))
-        headings = ["Class", "Rows", "Recall", "Of the teacher", "Points"]
-        by_class = ReportTable(f"{line.model} by class", headings, classes)
+        by_class = _parts_table(line, "class", "label", "recall", share)
+        by_slice = _parts_table(line, "slice", "slice", "metric", partial(metric_cell, metric=line.metric_name))
         counts = (line.flips_lost_rows or 0, line.flips_won_rows or 0)
         error = str(CELLS["calibration_error"](line))
-        found.append(Flips(line.model, line.runtime, line.kind, *counts, lost, won, by_class, error))
+        found.append(Flips(line.model, line.runtime, line.kind, *counts, lost, won, by_class, by_slice, error))
     return found
+
+
+def _parts_table(line: Measurement, part: str, name: str, figure: str, cell: Callable[[Any], Cell]) -> ReportTable:
+    """Return what classes or slices lost to the teacher, the greatest loss first."""
+    rows = [
+        [
+            Cell(one[name]),
+            integer(one["rows"]),
+            cell(one[figure]),
+            cell(one[f"teacher_{figure}"]),
+            number(one["difference_points"], points, (one["low"], one["high"])),
+        ]
+        for one in (line.classes if part == "class" else line.slices)
+    ]
+    rows.sort(key=lambda row: (row[-1].value is None, row[-1].value or 0.0))
+    headings = [part.capitalize(), "Rows", figure.capitalize(), "Of the teacher", "Points"]
+    return ReportTable(f"{line.model} by {part}", headings, rows)
 
 
 def _flip_table(

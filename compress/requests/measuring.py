@@ -181,9 +181,15 @@ def size_in_bytes(text: str | int) -> int:
 
 _ABOVE_ZERO, _LARGEST = math.ulp(0.0), math.nextafter(math.inf, 0)
 # The lowest and highest value a limit may have, and what it is.
+_POINTS = (0, 100, "a number of percentage points from 0 to 100, such as 1.0")
+_FRACTION = (-1, 1, "a metric as a fraction, such as 0.88 for 88%")
 LIMITS: dict[str, tuple[float, float, str]] = {
-    "max_accuracy_drop": (0, 100, "a number of percentage points from 0 to 100, such as 1.0"),
-    "min_metric": (-1, 1, "a metric as a fraction, such as 0.88 for 88%"),
+    "max_accuracy_drop": _POINTS,
+    "min_metric": _FRACTION,
+    "max_drop_any_class": _POINTS,
+    "min_recall": (0, 1, "a fraction from 0 to 1, such as 0.98"),
+    "max_drop_any_slice": _POINTS,
+    "min_metric_any_slice": _FRACTION,
     "max_calibration_error": (0, 1, "a fraction from 0 to 1, such as 0.05"),
     "min_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
     "min_model_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
@@ -191,15 +197,28 @@ LIMITS: dict[str, tuple[float, float, str]] = {
     "max_size": (1, _LARGEST, "a size"),
     "max_memory": (1, _LARGEST, "a size"),
 }
+# On every class or slice, or on those that a table names.
+OF_PARTS = ("max_drop_any_class", "min_recall", "max_drop_any_slice", "min_metric_any_slice")
 OVER_SEEDS = ("max_accuracy_drop",)
 
 
-def parse_limit(name: str, value: Any) -> float:
-    """Return a limit as a number, sizes in bytes.
+def parse_limit(name: str, value: Any) -> Any:
+    """Return a limit as a number, sizes in bytes; of :data:`OF_PARTS` perhaps a table of those on some parts.
+
+    ``EMAIL=0.98`` is such a table too.
 
     Raises:
         ValueError: it is none that the limit may have.
     """
+    if name in OF_PARTS and isinstance(value, str) and "=" in value:
+        part, _, number = value.rpartition("=")
+        value = {part: number}
+    if isinstance(value, Mapping):
+        return {part: _parse_number(name, number) for part, number in value.items()}
+    return _parse_number(name, value)
+
+
+def _parse_number(name: str, value: Any) -> float:
     low, high, allowed = LIMITS[name]
     if allowed == "a size":
         return size_in_bytes(value)
@@ -212,7 +231,7 @@ def parse_limit(name: str, value: Any) -> float:
     return limit
 
 
-def _limit(value: Any, about: pydantic.ValidationInfo) -> float | None:
+def _limit(value: Any, about: pydantic.ValidationInfo) -> Any:
     try:
         return None if value is None else parse_limit(about.field_name or "", value)
     except ValueError as error:
@@ -221,6 +240,7 @@ def _limit(value: Any, about: pydantic.ValidationInfo) -> float | None:
 
 Limit = Annotated[float | None, Holds("limit"), pydantic.AfterValidator(_limit)]
 Size = Annotated[str | int | None, Holds("limit"), pydantic.AfterValidator(_limit)]
+OfParts = Annotated[float | dict[str, float] | None, Holds("limit"), pydantic.AfterValidator(_limit)]
 
 
 @validated
@@ -236,6 +256,18 @@ class BudgetLimits:
     max_accuracy_drop: Limit = option(default=None, metavar="POINTS", help="Points of the metric a model may lose.")
     over_seeds: bool = option(default=False, help="Judge --max-accuracy-drop by the mean over training seeds.")
     min_metric: Limit = option(default=None, metavar="SHARE", help="The metric itself, at least; 0.88 is 88%.")
+    max_drop_any_class: OfParts = option(
+        default=None, metavar="POINTS", help="Points of recall that any class may lose; or of one: NAME=POINTS."
+    )
+    min_recall: OfParts = option(
+        default=None, metavar="SHARE", help="Recall of every class, at least; or of one: NAME=SHARE."
+    )
+    max_drop_any_slice: OfParts = option(
+        default=None, metavar="POINTS", help="Points of the metric that any slice may lose; or one: NAME=POINTS."
+    )
+    min_metric_any_slice: OfParts = option(
+        default=None, metavar="SHARE", help="The metric of every slice, at least; or of one: NAME=SHARE."
+    )
     max_calibration_error: Limit = option(default=None, metavar="SHARE", help="Expected calibration error, at most.")
     min_speedup: Limit = option(
         default=None, metavar="X", help="Times as fast as the teacher in torch from text to label, at least."
@@ -245,8 +277,8 @@ class BudgetLimits:
     max_size: Size = option(default=None, metavar="SIZE", help="Weights on disk, at most: bytes, or such as 30MB.")
     max_memory: Size = option(default=None, metavar="SIZE", help="Memory of the model above its libraries', at most.")
 
-    def limits(self) -> dict[str, float]:
-        """Return the limits that are given, sizes in bytes."""
+    def limits(self) -> dict[str, Any]:
+        """Return the limits that are given, sizes in bytes; of classes and slices perhaps a table by their names."""
         return {name: value for name in LIMITS if (value := getattr(self, name)) is not None}
 
 

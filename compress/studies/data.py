@@ -57,7 +57,7 @@ def open_study_rows(recipe: StudyRecipe, stages: Stages, root: Path | None) -> S
     sources: dict[str, Sequence[Example] | TextSource] = {
         "train": train,
         "validation": validation,
-        "test": read_examples(_joined(data.test, root, "test")),
+        "test": read_examples(_joined(data.test, root, "test", recipe.benchmark.slice_columns)),
     }
     if data.unlabeled:
         sources["unlabeled"] = _joined(data.unlabeled, root, "unlabeled")
@@ -71,12 +71,14 @@ def _several(sets: DataSet | tuple[DataSet, ...]) -> tuple[DataSet, ...]:
     return sets if isinstance(sets, tuple) else (sets,)
 
 
-def _joined(sets: DataSet | tuple[DataSet, ...], root: Path | None, role: str) -> TextSource:
-    return join_sources([open_set(part, root, role) for part in _several(sets)])
+def _joined(
+    sets: DataSet | tuple[DataSet, ...], root: Path | None, role: str, values: Sequence[str] = ()
+) -> TextSource:
+    return join_sources([open_set(part, root, role, values) for part in _several(sets)])
 
 
-def open_set(part: DataSet, root: Path | None, role: str) -> TextSource:
-    """Open the rows of a set that a study names for a role."""
+def open_set(part: DataSet, root: Path | None, role: str, values: Sequence[str] = ()) -> TextSource:
+    """Open the rows of a set that a study names for a role, with the cells of these further columns as ``values``."""
     source: TextSource = open_source(
         find_set(root, part.set, part.split or role),
         role=role,
@@ -84,6 +86,7 @@ def open_set(part: DataSet, root: Path | None, role: str) -> TextSource:
         text_column=part.text_column or None,
         text_pair_column=part.text_pair_column or None,
         label_column=part.label_column or None,
+        values=values,
     )
     if part.beyond:
         source = source.without(frozenset(map(row_key, source.sample(part.beyond))))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import compress
 from compress import tasks
 from compress.benchmarking import benchmark as benchmark_module
 from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
@@ -89,6 +90,36 @@ def test_models_may_be_measured_in_groups(tmp_path: Path) -> None:
     assert len({line.created for line in lines}) == 1 and all(x.predictions for x in lines if x.model == "c")
     assert all(line.speedups.low <= line.speedups.value <= line.speedups.high for line in lines)
     assert read_lock(lock_path(output)).settings.together == 2
+
+
+def test_slices_by_column_and_by_length(tmp_path: Path) -> None:
+    columns = [("bright" in row.text and "day" or "night", row.text, row.label) for row in ROWS]
+    data = tmp_path / "test.csv"
+    data.write_text("time,text,label\n" + "".join(",".join(map(str, row)) + "\n" for row in columns), "utf-8")
+    asked: dict[str, Any] = {"rounds": 3, "batch_sizes": (1,), "padded_teacher": False, "baselines": False}
+    given = {"slice_columns": ("time",), "slice_lengths": (40, 8)}
+    model = onnx_directory("bert")
+    lines = compress.benchmark(torch_directory("bert"), [model], data, tmp_path / "r.jsonl", **asked, **given)
+    found = {one["slice"]: one for one in lines[-1].slices}
+    assert [*found] == ["time=day", "time=night", "1 to 8 tokens", "9 to 40 tokens", "more than 40 tokens"]
+    rows = {name: one["rows"] for name, one in found.items()}
+    assert rows["time=day"] == sum(time == "day" for time, *_ in columns) > 1
+    assert rows["time=day"] + rows["time=night"] == 40 and rows["more than 40 tokens"] == 1
+    right = np.array(lines[-1].predictions) == np.array(lines[0].gold)
+    day = np.array([time == "day" for time, *_ in columns])
+    assert found["time=day"]["metric"] == pytest.approx(right[day].mean())
+    assert found["more than 40 tokens"]["metric_low"] is None and found["time=night"]["low"] is not None
+    assert read_lock(tmp_path / "r.lock.json").settings.slice_columns == ("time",)
+    roots = (model.path.parent, torch_directory("bert").path.parent)
+    again = compress.replay(tmp_path / "r.lock.json", data=data, output=tmp_path / "again.jsonl", roots=roots)
+    assert again.lines[-1].slices == lines[-1].slices
+
+
+def test_columns_that_make_no_slices_are_refused(tmp_path: Path) -> None:
+    rows = [replace(row, values=(str(number),)) for number, row in enumerate(examples(102))]
+    for given, message in ((rows, "has 102 values there, and at most 100"), (examples(9), "without this column")):
+        with pytest.raises(CompressError, match=f"--slice-column time: .*{message}"):
+            benchmark(torch_directory("bert"), [], given, replace(QUICK, slice_columns=("time",)))
 
 
 def test_a_group_has_the_teacher_and_all_runtimes_of_its_models(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from compress.benchmarking.result_fields import keep_predictions, quality_fields
 from compress.benchmarking.results.schema import FIELDS, Measurement
@@ -49,6 +50,7 @@ def test_every_field_of_the_schema_is_there_and_of_its_type(found: dict[str, dic
     names = {field.name for field in FIELDS.values() if field.group == "Quality"} - {
         "predictions",
         "gold",
+        "slices",
         "batch_dependent_share",
     }
     for one in found.values():
@@ -118,6 +120,8 @@ def test_recall_is_compared_class_by_class(found: dict[str, dict[str, Any]]) -> 
         MODEL.argmax(1)[held], TEACHER.argmax(1)[held], np.ones(4, int), metric=ACCURACY, classes=2
     )
     assert (positive["low"], positive["high"]) == (expected.low, expected.high)
+    wilson = binomtest(1, 4).proportion_ci(method="wilson")
+    assert (positive["recall_low"], positive["recall_high"]) == pytest.approx((wilson.low, wilson.high))
 
 
 def test_classes_with_one_row_or_none_have_nulls() -> None:
@@ -133,6 +137,8 @@ def test_classes_with_one_row_or_none_have_nulls() -> None:
         "label": "class 2",
         "rows": 0,
         "recall": None,
+        "recall_low": None,
+        "recall_high": None,
         "teacher_recall": None,
         "difference_points": None,
         "low": None,

@@ -41,8 +41,15 @@ def test_a_judgement_names_who_what_and_how_sure(results: Results) -> None:
     assert (judgement.count, judgement.of) == (1234, "examples")
 
 
+OWN = {"difference_points": -0.5, "low": -0.9, "high": -0.1, "rows": 2000}
+CLASS = {"label": "bad", "recall": 0.89, "recall_low": 0.88, "recall_high": 0.9, "teacher_recall": 0.895, **OWN}
+SLICE = {"slice": "l=en", "metric": 0.89, "metric_low": 0.88, "metric_high": 0.9, "teacher_metric": 0.895, **OWN}
 LIMITS = {
     "max_accuracy_drop": (1.0, "1 point", "0.50 lost", "0.10 lost to 0.90 lost", "2,000 examples"),
+    "max_drop_any_class": (1.0, "1 point of recall in 'bad'", "0.50 lost", "0.10 lost to 0.90 lost", "2,000 examples"),
+    "min_recall": (0.87, "87.00% in 'bad'", "89.00%", "88.00% to 90.00%", "2,000 examples"),
+    "max_drop_any_slice": (1.0, "1 point of accuracy in 'l=en'", "0.50 lost", "0.10 lost to 0.90 lost", "2,000 exam"),
+    "min_metric_any_slice": (0.87, "87.00% in 'l=en'", "89.00%", "88.00% to 90.00%", "2,000 examples"),
     "min_metric": (0.87, "87.00%", "89.50%", "88.00% to 91.50%", "2,000 examples"),
     "max_calibration_error": (0.06, "0.06", "0.030", "0.020 to 0.050", "2,000 examples"),
     "min_speedup": (5, "×5.00", "×5.50", "×5.20 to ×5.80", "3 rounds"),
@@ -56,7 +63,7 @@ LIMITS = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_every_limit_states_value_interval_and_n(results: Results, name: str) -> None:
     limit, *said = LIMITS[name]
-    verdict = check([results(student())], **{name: limit})
+    verdict = check([results(student(classes=[CLASS], slices=[SLICE]))], **{name: limit})
     assert verdict.exit_code == 0 and [j.gate for j in verdict.judgements] == [name]
     assert all(part in verdict.sentences[0] for part in ("student in onnxruntime", *said)), verdict.sentences[0]
 

@@ -48,12 +48,15 @@ CLASSES = [
         "high": None,
     },
 ]
+SLICE = {"slice": "language=<en>", "rows": 2, "metric": 0.5, "metric_low": 0.1, "metric_high": 0.9}
+SLICE |= {"teacher_metric": 0.6, "difference_points": -10.0, "low": -30.0, "high": 10.0}
 STUDENT = line(
     "student",
     data_sha256=SHA256,
     flips_lost_rows=12,
     flips_won_rows=1,
     classes=CLASSES,
+    slices=[{**SLICE, "slice": "language=de", "difference_points": -3.0}, SLICE],
     flips_lost=[{"row": 1, "gold": 1, "predicted": 0, "change": -97.5}] * 12,
     flips_won=[{"row": 0, "gold": 0, "predicted": 1, "change": 51.0}],
 )
@@ -83,6 +86,10 @@ def test_a_model_once_and_the_worst_rows_first() -> None:
         ("+10.00", "+1.00 to +19.00"),
         ("–", ""),
     ]
+    assert [[cell.text for cell in row] for row in found.slices.rows] == [
+        ["language=<en>", "2", "50.00%", "60.00%", "−10.00"],
+        ["language=de", "2", "50.00%", "60.00%", "−3.00"],
+    ]
 
 
 def test_a_faster_competitor_does_not_stand_for_the_model() -> None:
@@ -107,7 +114,7 @@ def test_scores_of_a_regression_are_shown_as_they_are() -> None:
 def test_no_text_without_the_texts(tmp_path: Path) -> None:
     html, markdown, machine = made(tmp_path)
     assert "bright" not in html + markdown + machine and "12 rows lost, 1 won" in html
-    assert "positive: −100.00 points" in markdown
+    assert "positive: −100.00 points" in markdown and "language=&lt;en&gt;" in html
 
 
 def test_texts_are_escaped_and_on_the_page_only(tmp_path: Path) -> None:

@@ -52,9 +52,12 @@ class Keys:
 
 
 _RECALLS = ("recall", "teacher_recall", "difference_points", "low", "high")  # null where there are too few rows
+_RECALL_BOUNDS = dict.fromkeys(("recall_low", "recall_high"), Number | None)  # which files of earlier versions lack
 ClassRecall = Annotated[
-    dict[str, Any], Keys({"label": str, "rows": Count, **dict.fromkeys(_RECALLS, Number | None)}, {})
+    dict[str, Any], Keys({"label": str, "rows": Count, **dict.fromkeys(_RECALLS, Number | None)}, _RECALL_BOUNDS)
 ]
+_IN_SLICES = ("metric", "metric_low", "metric_high", "teacher_metric", "difference_points", "low", "high")
+Slice = Annotated[dict[str, Any], Keys({"slice": str, "rows": Count, **dict.fromkeys(_IN_SLICES, Number | None)}, {})]
 Flip = Annotated[
     dict[str, Any], Keys({"row": Count, "gold": Answer, "predicted": Answer, "change": Number}, {"word": Count})
 ]
@@ -264,8 +267,15 @@ class Measurement(WithIntervals):
         Amount | None, "expected calibration error, 15 bins of equal count; null without probabilities", BOUNDS
     ]
     classes: Annotated[
-        list[ClassRecall], "one object a class: label, rows, recall, teacher_recall, difference_points, low, high"
+        list[ClassRecall],
+        "one object a class: label, rows, recall, recall_low, recall_high, teacher_recall, difference_points, low, "
+        "high",
     ]
+    slices: Annotated[
+        list[Slice],
+        "one object for each slice that was asked for: slice, rows, metric, metric_low, metric_high, teacher_metric, "
+        "difference_points, low, high",
+    ] = field(default_factory=list)
     flips_lost: Annotated[
         list[Flip], "rows only the teacher has right, worst first: row (and word), gold, predicted, change"
     ]
