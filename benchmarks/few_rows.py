@@ -107,7 +107,7 @@ def correct(model: Model, test: Sequence[Example]) -> np.ndarray:
 
 def judged(right: np.ndarray, by_passes: np.ndarray) -> dict[str, object]:
     """Return the accuracy with its interval, and the difference to the same model by passes alone, in points."""
-    metric, gold = find_task("classification").metric("accuracy", 2), np.ones_like(right)
+    metric, gold = find_task("classification").metric("accuracy"), np.ones_like(right)
     low, high = interval(right, gold, metric=metric, classes=2)
     difference = paired_difference(right, by_passes, gold, metric=metric, classes=2)
     return {"accuracy": float(right.mean()), "low": low, "high": high, "to_passes": asdict(difference)}

@@ -59,7 +59,7 @@ POOL_START = 88_064  # the pool's part of the validation rows is drawn from so m
 SPAN_WORDS = 4  # shorter phrases of validation sentences are common ones, and stay in train
 SPEED_ROWS, TEACHER_ROWS = 500, 16
 TASK = find_task("classification")
-METRIC = TASK.metric("accuracy", 2)
+METRIC = TASK.metric("accuracy")
 KEYS = ("study", "way", "learns_from", "seed")
 
 

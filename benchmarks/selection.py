@@ -201,7 +201,7 @@ def taught(
 
 def judged(right: Sequence[np.ndarray], random: Sequence[np.ndarray]) -> dict[str, object]:
     """Return accuracies, and the difference to random choice in points: the interval is over seeds and rows."""
-    metric = find_task("classification").metric("accuracy", 2)
+    metric = find_task("classification").metric("accuracy")
     ours, theirs = np.stack(right), np.stack(random)
     sample = SeedSample(ours, theirs, np.ones_like(ours[0]), metric, 2)
     low, high = difference_interval([sample])

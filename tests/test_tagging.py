@@ -302,7 +302,7 @@ def test_differences_of_words_have_no_mcnemar() -> None:
 
 def test_the_metrics_of_tagging_are_those_of_classes() -> None:
     assert find_task("tagging").metric().name == "accuracy"
-    assert find_task("tagging").metric("macro-f1", 3).name == "macro-f1"
+    assert find_task("tagging").metric("macro-f1", ("a", "b", "c")).name == "macro-f1"
     with pytest.raises(CompressError, match="does not fit tagging"):
         find_task("tagging").metric("pearson")
 

@@ -218,7 +218,7 @@ def benchmark(
         opened = [candidate.model for candidate in candidates]
         check_unseen(opened, rows.examples, "test", TRAINING_ROLES, option="data")
         fitted = _read_fitted(train, rows, settings.overlap, opened)
-        metric = first.task.metric(settings.metric or None, len(first.labels))
+        metric = first.task.metric(settings.metric or None, first.labels)
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)

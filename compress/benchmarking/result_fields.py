@@ -17,6 +17,7 @@ from compress.benchmarking.rounds import speedup_of
 from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.data import Example
 from compress.errors import CompressError, refuse
+from compress.evaluation.entities import class_figures
 from compress.evaluation.metrics import (
     ACCURACY,
     Array,
@@ -377,7 +378,7 @@ def quality_fields(
         model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
         found[title] = {
             **_metric_fields(model, teacher, gold, metric, len(labels), sentences),
-            "classes": _class_fields(model, teacher, gold, labels, sentences) if task.has_classes else [],
+            "classes": _class_fields(model, teacher, gold, metric, labels, sentences) if task.has_classes else [],
             **_flip_fields(model, teacher, gold, task, sentences),
         }
         if slices:
@@ -425,12 +426,12 @@ def _metric_fields(
     sentences: Array | None,
 ) -> Fields:
     mine, reference = model.predicted, teacher.predicted
-    value = score(mine, gold, metric=metric, classes=classes)
-    reached = score(reference, gold, metric=metric, classes=classes)
-    bounds = interval(mine, gold, metric=metric, classes=classes, sentences=sentences)
+    compared: dict[str, Any] = {"metric": metric, "classes": classes, "sentences": sentences}
+    value, reached = score(mine, gold, **compared), score(reference, gold, **compared)
+    bounds = interval(mine, gold, **compared)
     difference = NO_DIFFERENCE
     if model is not teacher:
-        difference = paired_difference(mine, reference, gold, metric=metric, classes=classes, sentences=sentences)
+        difference = paired_difference(mine, reference, gold, **compared)
     error = None
     if model.probabilities is not None:  # the calibration of the probability of the predicted class
         confidence, correct = model.probabilities.max(axis=1), mine == gold
@@ -451,13 +452,37 @@ def _metric_fields(
 
 
 def _class_fields(
-    model: ModelPredictions, teacher: ModelPredictions, gold: Array, labels: Sequence[str], sentences: Array | None
+    model: ModelPredictions,
+    teacher: ModelPredictions,
+    gold: Array,
+    metric: Metric,
+    labels: Sequence[str],
+    sentences: Array | None,
 ) -> list[Fields]:
-    """Compare recall class by class: recall is the accuracy on the rows of a class, and so are its intervals."""
+    """Compare recall class by class: recall is the accuracy on the rows of a class, and so are its intervals.
+
+    Where the metric counts entities, these are the rows, and each is found or not; classes have precision and F1 too.
+    """
+    names, of, figures = labels, gold, [Fields()] * len(labels)
+    if metric.units and sentences is not None:
+        figures = class_figures(metric.units.counts(model.predicted, gold, sentences))
+        starts, _, of = metric.units.read(gold, sentences)
+        right, before = (metric.units.found(one.predicted, gold, sentences) for one in (model, teacher))
+        teacher, same = ModelPredictions(before, None), model is teacher
+        model = teacher if same else ModelPredictions(right, None)
+        names, gold, sentences = metric.units.classes, np.ones_like(before), sentences[starts]
+    lost, won = (
+        np.bincount(of[one], minlength=len(names)).tolist()
+        for one in (
+            (teacher.predicted == gold) & (model.predicted != gold),
+            (teacher.predicted != gold) & (model.predicted == gold),
+        )
+    )
     found = []
-    for index, label in enumerate(labels):
-        part = _part_fields(model, teacher, gold, gold == index, ACCURACY, len(labels), sentences)
-        found.append({"label": label, **{name.replace("metric", "recall"): value for name, value in part.items()}})
+    for index, label in enumerate(names):
+        part = _part_fields(model, teacher, gold, of == index, ACCURACY, len(names), sentences)
+        part = {name.replace("metric", "recall"): value for name, value in part.items()}
+        found.append({"label": label, **part, "lost": lost[index], "won": won[index], **figures[index]})
     return found
 
 
@@ -476,14 +501,14 @@ def _part_fields(
     """
     mine, reference, gold = model.predicted[held], teacher.predicted[held], gold[held]
     own = None if sentences is None else sentences[held]
-    about: dict[str, Any] = {"metric": metric, "classes": classes}
+    about: dict[str, Any] = {"metric": metric, "classes": classes, "sentences": own}
     value, before = (score(one, gold, **about) if len(gold) else None for one in (mine, reference))
     bounds: tuple[float | None, float | None] = (None, None)
     paired = None
     if len(gold if own is None else np.unique(own)) > 1:
-        bounds, paired = interval(mine, gold, **about, sentences=own), NO_DIFFERENCE
+        bounds, paired = interval(mine, gold, **about), NO_DIFFERENCE
         if model is not teacher:
-            paired = paired_difference(mine, reference, gold, **about, sentences=own)
+            paired = paired_difference(mine, reference, gold, **about)
     return {
         "rows": len(gold),
         "metric": value,

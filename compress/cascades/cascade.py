@@ -188,7 +188,7 @@ def cascade(request: Cascade) -> CascadeDir:
     last, read = members[-1], {role: request.read(role) for role in ("validation", "test")}
     twice = len({member.sha256 for member in members}) < len(members)
     refuse((twice, "one model is given twice; give each model once, from fast to accurate"))
-    metric = last.task.metric(request.metric, len(last.labels))
+    metric = last.task.metric(request.metric, last.labels)
     checked = check_roles({role: own for role, own in read.items() if own}, request.overlap)
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
     check_unseen(members, rows["validation"])

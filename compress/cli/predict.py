@@ -53,10 +53,10 @@ def command(
     """Classify texts, one JSON line each; - reads them from standard input, one a line.
 
     A line holds the label and its probability, or the score of a regression. Of a model that was calibrated with
-    --accept-at it also says whether the prediction is accepted. A tagger of words reads a text as words
-    with spaces between them, and a line holds the words, their tags and probabilities. A text that is longer than the
-    model reads is answered by a part of it, and its line says so: "truncated": true. There is a line for every row, in
-    order: an empty text is a text.
+    --accept-at it also says whether the prediction is accepted. Of a tagger of words it holds the
+    words, their tags and probabilities; of one of entities a list of these, each with its label, text, place in
+    characters and probability. A text that is longer than the model reads is answered by a part of it, and its line
+    says so: "truncated": true. There is a line for every row, in order: an empty text is a text.
     """
     set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
     broken = next((one for one in texts if one != one.encode(errors="ignore").decode()), None)

@@ -54,7 +54,8 @@ class Example:
 
     A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
     labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read, and
-    ``values`` are its cells in further columns that were asked for.
+    ``values`` are its cells in further columns that were asked for. ``given`` is the text whose words were found
+    (:mod:`compress.data.words`), where it was not given as words.
     """
 
     text: str
@@ -64,6 +65,7 @@ class Example:
     origin: RowOrigin | None = field(default=None, compare=False, repr=False)
     number: int = field(default=0, compare=False, repr=False)
     values: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    given: str = field(default="", compare=False, repr=False)
 
     @property
     def where(self) -> str:

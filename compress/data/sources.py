@@ -4,7 +4,7 @@ import glob
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
@@ -62,6 +62,7 @@ class TextSource(Protocol):
 
     name: str
     identity: frozenset[Any]
+    of_words: bool = False  # whether rows are words already
 
     def __iter__(self) -> Iterator[Example]: ...
 
@@ -113,7 +114,7 @@ class Subset(TextSource):
         self.spread = spread
         self.excluded = excluded
         self.name = f"{source.name} ({spread[0]:,} of {spread[1]:,} rows)" if spread else source.name
-        self.identity = source.identity
+        self.identity, self.of_words = source.identity, source.of_words
 
     def __iter__(self) -> Iterator[Example]:
         examples, spread = iter(self.source), self.spread
@@ -132,7 +133,8 @@ class FileSource(TextSource):
 
     Several files are read ``in_turn``, a row from each, so that the start of a stream holds all of
     them; or one after the other, which keeps one of them open. Rows without text are counted, and skipped unless
-    ``keep_empty``; ``describe()`` says how many were met. ``renamed`` gives a row the classes of its labels.
+    ``keep_empty``; ``describe()`` says how many were met. ``renamed`` gives a row the classes of its labels, and
+    ``read`` changes rows that are no words already.
     """
 
     def __init__(
@@ -152,7 +154,8 @@ class FileSource(TextSource):
         self.identity = frozenset(place for table in tables for place in table.identity)
         self._values = tuple(values)
         self._labelled = labelled
-        self._tagged = tagged
+        self._tagged = self.of_words = tagged
+        self.read: Callable[[Example], Example] | None = None
         self.renamed: Renaming | None = None
         self._tables = tables
         self._in_turn = in_turn
@@ -214,6 +217,7 @@ class FileSource(TextSource):
                         raise CompressError(
                             f"{row.where} has {len(tags)} tags for {len(row.words)} words: correct that row."
                         )
+                    row = self.read(row) if self.read and not self._tagged else row
                     yield renamed(row, classes) if renamed else row
             except StructureError as error:
                 raise _structure_error(table, number, at, cells[at], columns, error) from None
@@ -252,7 +256,7 @@ class ExampleSource(TextSource):
     def __init__(self, examples: Sequence[Example], name: str, *, labelled: bool = False) -> None:
         self.examples = examples
         self.name = name
-        self.labelled = labelled
+        self.labelled, self.of_words = labelled, True
         self.identity = frozenset({content_sha256(examples)})
 
     def __iter__(self) -> Iterator[Example]:
@@ -269,6 +273,7 @@ class JoinedSource(TextSource):
         self.sources = sources
         self.name = " + ".join(source.name for source in sources)
         self.identity = frozenset().union(*(source.identity for source in sources))
+        self.of_words = all(source.of_words for source in sources)
 
     def __iter__(self) -> Iterator[Example]:
         return _in_turn([iter(source) for source in self.sources])
@@ -496,6 +501,7 @@ def open_text(
     beside: object = None,
     rows: int | None = None,
     keep_empty: bool = False,
+    read: Callable[[Example], Example] | None = None,
     **columns: Any,
 ) -> TextSource:
     """Open texts, or pairs of texts, as one stream, and say how they are read.
@@ -507,6 +513,7 @@ def open_text(
             unless it is a table of tabs.
         rows: the most rows, spread evenly.
         keep_empty: whether rows without text count.
+        read: makes rows of plain text what a model reads (:meth:`compress.tasks.Task.row`).
         columns: as for :func:`open_rows`.
     """
     left_out = {"label_map", "label_column" if beside is not None else ""}
@@ -523,7 +530,7 @@ def open_text(
             source = open_source(item, role="unlabeled", labelled=False, **({} if apart else names))
             if apart and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
                 source = open_source(item, role="unlabeled", labelled=False, **{**names, "format": None})
-            source.keep_empty = keep_empty
+            source.keep_empty, source.read = keep_empty, read
             sources.append(source)
         if role:
             logger.info("%s: %s", role, sources[-1].describe())

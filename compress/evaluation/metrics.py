@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from compress.arrays import np
 from compress.data.tokenization import NO_ANSWER
@@ -27,16 +27,33 @@ BATCH_VALUES = 4_000_000  # some 32 MB
 FEW_CLASSES = 10
 BINS = 15  # of the calibration error
 
-Statistic = Callable[[Array, Array, int], Array]
+
+class CountedUnits(Protocol):
+    """What a metric counts where that is not single answers, such as entities, and their classes."""
+
+    classes: tuple[str, ...]
+
+    def counts(self, predicted: Array, gold: Array, sentences: Array) -> Array:
+        """Return the counts ``[S, ...]`` of every sentence, whose sums the metric is a function of."""
+
+    def read(self, tags: Array, sentences: Array) -> tuple[Array, Array, Array]:
+        """Return the first word, the last word and the class of each unit."""
+
+    def found(self, predicted: Array, gold: Array, sentences: Array) -> Array:
+        """Tell which units of gold were predicted."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric by the name a user types: a function of predictions ``[..., N]``, gold ``[..., N]`` and C."""
+    """A metric by the name a user types: a function of predictions ``[..., N]``, gold ``[..., N]`` and C.
+
+    With ``units`` it is a function of the sums of their counts, ``[..., 3, K]``.
+    """
 
     name: str
     of_classes: bool
-    statistic: Statistic
+    statistic: Callable[..., Array]
+    units: CountedUnits | None = None
 
 
 @dataclass(frozen=True)
@@ -147,10 +164,20 @@ def confidence(logits: Array) -> Array:
 # Intervals and paired comparison
 
 
-def score(predicted: ArrayLike, gold: ArrayLike, *, metric: Metric, classes: int) -> float:
-    """Return a metric of predictions ``[N]`` and gold ``[N]``."""
+def score(
+    predicted: ArrayLike, gold: ArrayLike, *, metric: Metric, classes: int, sentences: Array | None = None
+) -> float:
+    """Return a metric of predictions ``[N]`` and gold ``[N]``; ``sentences`` as for :func:`interval`."""
     first, second = _rows(predicted, gold)
+    if metric.units:
+        return float(metric.statistic(_unit_counts(metric.units, (first,), second, sentences).sum(axis=0)[0]))
     return float(metric.statistic(first, second, classes))
+
+
+def _unit_counts(units: CountedUnits, models: Sequence[Array], gold: Array, sentences: Array | None) -> Array:
+    """Return the counts of every sentence for each model, ``[S, M, ...]``."""
+    assert sentences is not None, "the metric counts parts of sentences"
+    return np.stack([units.counts(predicted, gold, sentences) for predicted in models], axis=1)
 
 
 def agreement(first: ArrayLike, second: ArrayLike) -> float:
@@ -175,6 +202,9 @@ def interval(
     With ``sentences`` ``[N]``, the sentence of every row, rows are words and whole sentences are drawn again.
     """
     first, second = _rows(predicted, gold)
+    if metric.units:
+        counts = _unit_counts(metric.units, (first,), second, sentences)
+        return percentiles(metric.statistic(resampled_sums(counts, seed=seed)[:, 0]))
     if metric.name != "accuracy":
         return bootstrap((first, second), lambda p, g: metric.statistic(p, g, classes), sentences=sentences, seed=seed)
     if sentences is None:
@@ -206,6 +236,12 @@ def paired_difference(
     model, gold_rows = _rows(predicted, gold)
     other, _ = _rows(reference, gold)
     p = None
+    if metric.units:
+        counts = _unit_counts(metric.units, (model, other), gold_rows, sentences)
+        one, before = metric.statistic(counts.sum(axis=0))
+        drawn = metric.statistic(resampled_sums(counts, seed=seed))
+        low, high = percentiles(drawn[:, 0] - drawn[:, 1])
+        return Difference(100 * float(one - before), 100 * low, 100 * high, p)
     if metric.of_classes:
         won, lost = discordant(model, other, gold_rows)
         p = mcnemar_p(won, lost) if sentences is None else None
@@ -320,8 +356,20 @@ def sentence_mean_interval(values: Array, sentences: Array, *, seed: int = 0) ->
     """Return what :func:`sentence_bootstrap` gives for the mean of one column, from the sums of its sentences."""
     inverse, sizes = _of_sentences(sentences)
     sums = np.bincount(inverse, weights=np.asarray(values, dtype=float))
-    means = [sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1) for drawn in _draws(len(sizes), seed)]
-    return percentiles(np.concatenate(means))
+    drawn = resampled_sums(np.stack([sums, sizes], axis=1), seed=seed)
+    return percentiles(drawn[:, 0] / drawn[:, 1])
+
+
+def resampled_sums(counts: Array, *, seed: int = 0) -> Array:
+    """Return the sums of the counts ``[S, ...]`` of sentences over resamples of them, ``[RESAMPLES, ...]``."""
+    rows = len(counts)
+    refuse((rows < 2, "words of one sentence have no interval; give two labelled sentences or more"))
+    flat, found = counts.reshape(rows, -1).astype(float), []
+    for drawn in _draws(rows, seed):
+        places = drawn + rows * np.arange(len(drawn))[:, None]
+        times = np.bincount(places.ravel(), minlength=places.size).reshape(drawn.shape)
+        found.append(times @ flat)
+    return np.concatenate(found).reshape(-1, *counts.shape[1:])
 
 
 def sentence_weights(sentences: Array, generator: np.random.Generator) -> Iterator[NDArray[np.float64]]:

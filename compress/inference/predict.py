@@ -30,6 +30,7 @@ from compress.progress import logger
 
 if TYPE_CHECKING:
     from compress.data import TextSource
+    from compress.tasks import Task
 
 _ONE = (str, tuple, Example)
 CHECKED_ROWS = 64  # of a label check
@@ -96,7 +97,7 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
     def described(texts: Any, probabilities: bool) -> Any:
         if probabilities:
             _check_probabilities(model)
-        examples = _examples(texts)
+        examples = _examples(texts, task)
         with counting() as truncation:
             logits = _logits(model, examples)
         accepted_from = None if thresholds is None else np.array(thresholds)
@@ -120,13 +121,13 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         except ArithmeticError:
             raise CompressError(NOT_FINITE) from None
         except (TypeError, UnicodeEncodeError):  # another kind of texts, or none
-            check_one_kind(rows := _examples(texts))
+            check_one_kind(rows := _examples(texts, task))
         found = predict([*map(_text, rows)], accept, probabilities)
         return found[0] if isinstance(texts, _ONE) else found
 
     def joined(texts: Any, probabilities: bool) -> Any:
         """Leave to all members what the first, which is native, is not sure of."""
-        given: Any = texts if isinstance(texts, (*_ONE, list)) else _examples(texts)
+        given: Any = texts if isinstance(texts, (*_ONE, list)) else _examples(texts, task)
         found = native(given, probabilities)
         is_one = isinstance(given, _ONE)
         rows, many = ([found], [given]) if is_one else (found, given)
@@ -141,7 +142,7 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:
     _check_probabilities(model)
-    return softmax(_logits(model, _examples(texts))).astype(np.float32, copy=False)
+    return softmax(_logits(model, _examples(texts, model.task))).astype(np.float32, copy=False)
 
 
 def _check_probabilities(model: Model) -> None:
@@ -177,7 +178,7 @@ def predict(
     Raises:
         CompressError: as :meth:`Model.predict`; or neither texts nor data are there, or both.
     """
-    rows = None if texts is None else map(_text, [texts] if isinstance(texts, _ONE) else texts)
+    rows = None if texts is None else [texts] if isinstance(texts, _ONE) else texts
     found = predictions(
         model,
         None if rows is None else batched(rows, CHUNK_ROWS),
@@ -213,8 +214,9 @@ def predictions(
     )
     source = None if data is None else open_text(data, role="data", keep_empty=True, **chosen)
     opened = load(model, compute=Compute(device, threads))
-    rows = chunks if source is None else batched(source.texts(), CHUNK_ROWS)
-    return _answers(opened, rows or (), source, probabilities)
+    if source is not None:
+        chunks = batched(iter(source) if source.of_words else source.texts(), CHUNK_ROWS)
+    return _answers(opened, chunks or (), source, probabilities)
 
 
 def _answers(
@@ -225,7 +227,8 @@ def _answers(
     for texts in chunks:
         found = model.predict(texts, probabilities=probabilities)
         truncation.add_counts(model.max_length, len(texts), sum("truncated" in one for one in found))
-        for text, prediction in zip(texts, found, strict=True):
+        for given, prediction in zip(texts, found, strict=True):
+            text = given if isinstance(given, str) else _text(given)
             if type(text) is tuple:
                 prediction["text"], prediction["text_pair"] = text
             else:
@@ -237,13 +240,13 @@ def _answers(
         logger.info("read: %s", source.describe())  # with the rows that were skipped, which is known by now
 
 
-def _examples(texts: Any) -> list[Example]:
+def _examples(texts: Any, task: Task) -> list[Example]:
     rows = [texts] if isinstance(texts, _ONE) else list(texts) if isinstance(texts, Iterator) else texts
     if isinstance(rows, list) and not any(isinstance(row, Mapping) for row in rows[:1]):
-        return [*map(_example, rows)]
+        return [row if isinstance(row, Example) else task.row(_example(row)) for row in rows]
     from compress.data import open_text
 
-    return [*open_text(rows, role=None, keep_empty=True)]
+    return [*open_text(rows, role=None, keep_empty=True, read=task.row)]
 
 
 def _text(given: Any) -> str | tuple[str, str]:

@@ -134,7 +134,7 @@ def label(request: Label) -> LabelDir:
         )
     )
     model, progress = Model.open(request.teacher), request.progress
-    unlabeled = cast(TextSource, request.open_text(rows=request.rows))
+    unlabeled = cast(TextSource, request.open_text(rows=request.rows, read=model.task.row))
     uri = str(request.output) if is_uri(str(request.output)) else ""
     local = replace(request, output=work_place(uri)) if uri else request
     with local.begin({"teacher": model}, unlabeled=unlabeled, device=request.device, threads=request.threads) as stage:

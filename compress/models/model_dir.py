@@ -401,13 +401,15 @@ class Model:
         """Return the prediction of a text, or one for each of many, in order.
 
         A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words",
-        "tags", "probabilities"}``, one tag a word, null for a word that was cut off. A classifier that was calibrated
-        with a share to be right adds ``"accepted"``: whether the probability reaches the threshold. Of a text that was
-        cut, because the model does not read all of it, it has ``"truncated": True``.
+        "tags", "probabilities"}``, one tag a word, null for a word that was cut off, and where tags are of entities
+        ``{"entities"}``, each with ``"start"``, ``"end"``, ``"label"``, ``"text"`` and ``"probability"``. A classifier
+        that was calibrated with a share to be right adds ``"accepted"``: whether the probability reaches the threshold.
+        Of a text that was cut, because the model does not read all of it, it has ``"truncated": True``.
 
         Args:
             texts: a text, a pair of texts as a tuple, or an example; or many of one kind: a list, an array, or a table
-                such as a ``datasets.Dataset`` or a data frame. For a tagger a text is words with spaces between.
+                such as a ``datasets.Dataset`` or a data frame. A tagger splits a text into words; those of an
+                example have spaces between.
             probabilities: add ``"probabilities"``, those of all labels of a classifier.
 
         Raises:

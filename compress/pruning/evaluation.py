@@ -114,7 +114,7 @@ def split_rows(
         sets["unlabeled"].without(frozenset(map(row_key, train))) if labels else None,
         EvaluationRows(
             validation if data.validation else sample,
-            model.task.metric(data.metric, len(model.labels)),
+            model.task.metric(data.metric, model.labels),
             len(model.labels),
             maximum_length(model.tokenizer, model.config),
             model.task,
@@ -163,7 +163,7 @@ class MaskedEvaluation:
             )
 
     def value(self, masks: Masks | None = None) -> float:
-        return score(self.predicted(masks), self._labels, metric=self.rows.metric, classes=self.rows.classes)
+        return score(self.predicted(masks), self._labels, **self._compared)
 
     def interval(self) -> tuple[float, float]:
         """Return the 95% interval of the metric without masks."""

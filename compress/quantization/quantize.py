@@ -149,7 +149,7 @@ def quantize(request: Quantize) -> Model:
     source, data = Model.open(request.model), request.labelled
     candidates, refused = candidates_for(source, request, data)
     packs = candidates[0].packs
-    metric = source.task.metric(data.metric, len(source.labels))
+    metric = source.task.metric(data.metric, source.labels)
     rows = list(data.validation)
     gold = source.task.column(source.task.gold(rows, source.labels, "validation"))
     roles = {role: found for role, found in (("train", data.train), ("validation", rows)) if found}
@@ -436,7 +436,9 @@ class Judge:
         ``advance`` counts the rows that either has read.
         """
         reference = self.logits("fp32", rows, advance)
-        fp32, compared = self.task.predictions(reference), {"metric": metric, "classes": reference.shape[1]}
+        fp32 = self.task.predictions(reference)
+        sentences = self.task.clusters(rows)
+        compared: Any = {"metric": metric, "classes": reference.shape[1], "sentences": sentences}
         check_label_meaning(fp32, gold, self.labels, "validation")
         expected = score(fp32, gold, **compared)
         try:

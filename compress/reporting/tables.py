@@ -432,12 +432,17 @@ def _parts_table(line: Measurement, part: str, name: str, figure: str, cell: Cal
             cell(one[figure]),
             cell(one[f"teacher_{figure}"]),
             number(one["difference_points"], points, (one["low"], one["high"])),
+            integer(one.get("lost")),
+            integer(one.get("won")),
+            share(one.get("precision")),
+            share(one.get("f1"), interval=(one.get("f1_low"), one.get("f1_high"))),
         ]
         for one in (line.classes if part == "class" else line.slices)
     ]
-    rows.sort(key=lambda row: (row[-1].value is None, row[-1].value or 0.0))
-    headings = [part.capitalize(), "Rows", figure.capitalize(), "Of the teacher", "Points"]
-    return ReportTable(f"{line.model} by {part}", headings, rows)
+    rows.sort(key=lambda row: (row[4].value is None, row[4].value or 0.0))
+    of_entities = ["Lost", "Won", "Precision", "F1"]
+    headings = [part.capitalize(), "Rows", figure.capitalize(), "Of the teacher", "Points", *of_entities]
+    return ReportTable(f"{line.model} by {part}", headings, rows).without_empty(of_entities)
 
 
 def _flip_table(

@@ -435,16 +435,14 @@ class TextColumns(PlainColumns):
             return given  # of a study or a search, which has read them
         return load_rows(given, role=role, **self.columns) if is_given(given) else []
 
-    def open_text(
-        self, field: str = "unlabeled", *, rows: int | None = None, keep_empty: bool = False
-    ) -> TextSource | None:
+    def open_text(self, field: str = "unlabeled", *, rows: int | None = None, **options: Any) -> TextSource | None:
         """Open a field for its text alone, cut to ``rows`` spread evenly; None without it. See :func:`open_text`."""
         given = getattr(self, field)
         if not is_given(given):
             return None
         beside = next((one for role in ("train", "validation") if is_given(one := getattr(self, role, None))), None)
         parts = given if isinstance(given, FileList) else (given,)
-        return open_text(*parts, role=field, rows=rows, keep_empty=keep_empty, beside=beside, **self.columns)
+        return open_text(*parts, role=field, rows=rows, beside=beside, **options, **self.columns)
 
 
 @validated

@@ -164,7 +164,7 @@ def check_data(model: Model, request: Search) -> SearchRows:
     )
     if test := request.read("test"):
         given["test"] = test
-    metric = task.metric(labelled.metric, len(model.labels))
+    metric = task.metric(labelled.metric, model.labels)
     checked = check_roles(given, labelled.overlap)
     logger.info("rows: %s", checked.describe())
     sets: dict[str, Any] = {"test": [], **checked.sets}

@@ -108,6 +108,10 @@ class Task(str, ABC):
 
     # Texts and their answers
 
+    def row(self, text: Example) -> Example:
+        """Return plain text as a row that models of the task read."""
+        return text
+
     def answer_counts(self, rows: Sequence[Example]) -> list[int] | None:
         """Return how many answers each row has; None where each has one."""
         return word_counts(rows) if self.by_word else None
@@ -146,21 +150,22 @@ class Task(str, ABC):
         """Return what a teacher predicts of each row, in the form of :meth:`gold`."""
         return cast(list[Any], self.predictions(np.stack(logits)).tolist())
 
-    def constant_score(self, labels: Array, classes: int, metric: str | None) -> float:
+    def constant_score(self, gold: Array, labels: Sequence[str], metric: str | None) -> float:
         """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.
 
         It is minus infinity where all labels are of one class, so that this is right.
         """
-        labels = labels[labels != NO_LABEL]
-        if len(np.unique(labels)) == 1:
+        gold = gold[gold != NO_LABEL]
+        if len(np.unique(gold)) == 1:
             return -np.inf
-        constant = (np.full_like(labels, label) for label in (np.bincount(labels).argmax(), classes - 1))
-        return max(score(one, labels, metric=self.metric(metric, classes), classes=classes) for one in constant)
+        constant = (np.full_like(gold, label) for label in (np.bincount(gold).argmax(), len(labels) - 1))
+        found, one_text = self.metric(metric, labels), np.zeros(len(gold))
+        return max(score(one, gold, metric=found, classes=len(labels), sentences=one_text) for one in constant)
 
     # Judging
 
-    def metric(self, name: str | None = None, classes: int | None = None) -> Metric:
-        """Return a metric by name, or the default.
+    def metric(self, name: str | None = None, labels: Sequence[str] = ()) -> Metric:
+        """Return a metric by name, or the default; with the labels of a model it can be computed.
 
         Raises:
             CompressError: it is unknown, of another task, or ``f1`` with more than two labels.
@@ -172,15 +177,21 @@ class Task(str, ABC):
                 f"metric {name!r} does not fit {self}; choose one of {', '.join(known)} with --metric."
                 f"{did_you_mean(key, known)}"
             )
-        if key == "f1" and classes is not None and classes != 2:
-            raise CompressError(f"metric 'f1' needs two labels, not {classes}; use --metric macro-f1")
+        if key == "f1" and labels and len(labels) != 2:
+            raise CompressError(f"metric 'f1' needs two labels, not {len(labels)}; use --metric macro-f1")
         return known[key]
 
-    def evaluate(self, logits: ArrayLike, gold: ArrayLike, metric: str | None = None) -> float:
+    def evaluate(
+        self,
+        logits: ArrayLike,
+        gold: ArrayLike,
+        labels: Sequence[str],
+        metric: str | None = None,
+        clusters: Array | None = None,
+    ) -> float:
         """Return a metric as a fraction (0.89, not 89) of logits ``[N, C]`` and gold labels or scores ``[N]``."""
-        values = np.asarray(logits)
-        classes = values.shape[-1]
-        return score(self.predictions(values), gold, metric=self.metric(metric, classes), classes=classes)
+        compared: Any = {"metric": self.metric(metric, labels), "classes": len(labels), "sentences": clusters}
+        return score(self.predictions(logits), gold, **compared)
 
     def predictions(self, logits: ArrayLike) -> Array:
         """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64."""

@@ -73,7 +73,7 @@ class Regression(Task):
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         return (logits.float().squeeze(-1) - labels) ** 2
 
-    def constant_score(self, labels: Array, classes: int, metric: str | None) -> float:
+    def constant_score(self, gold: Array, labels: Sequence[str], metric: str | None) -> float:
         """Return minus infinity: one score for all rows ranks nothing."""
         return -np.inf
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from compress.arrays import np
 from compress.data.examples import Example, LabelIndex, row_name
 from compress.data.tokenization import NO_ANSWER, TokenRows, by_sentence, word_counts
+from compress.data.words import split_words
 from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Array, probabilities
 from compress.tasks._base import NO_LABEL, Task
@@ -61,6 +62,12 @@ class Tagging(Task):
                 )
             found.append([index.of(row, tag, number, name) for tag in row.tags])
         return found
+
+    def row(self, text: Example) -> Example:
+        """Find the words of a text; of a pair, which no tagger reads, nothing."""
+        if text.text_pair is not None:
+            return text
+        return replace(text, text=" ".join(split_words(text.text)), given=text.text)
 
     def taught(self, rows: Sequence[Any], tokens: TokenRows, cut: Sequence[bool]) -> tuple[Any, TokenRows, Any]:
         """Leave out words that were cut off or that the teacher did not answer, and rows without any other."""

@@ -57,10 +57,11 @@ def distill(request: Distill) -> Model:
         CompressError: for anything about the request that the user can put right.
     """
     # Open.
-    labelled, unlabeled, progress = request.labelled, request.open_text(), request.progress
+    labelled, progress = request.labelled, request.progress
     labels, variants = open_labels(request.labels), open_labels(request.variants)
     opened = cast("list[LabelDir]", [*labels, *variants])
     model = open_teacher(request.teacher, opened)
+    unlabeled = request.open_text(read=model.task.row)
     recipe: StudentRecipe = load_recipe("students", request.student)
     if request.max_length:
         recipe = replace(recipe, training=replace(recipe.training, max_length=request.max_length))
@@ -76,7 +77,7 @@ def distill(request: Distill) -> Model:
     for directory in foreign:
         logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     validation, metric = labelled.validation, labelled.metric
-    model.task.metric(metric, len(model.labels))  # refuses an unknown one
+    model.task.metric(metric, model.labels)  # refuses an unknown one
     pool: Any = unlabeled or LabelledPool(tuple(label_dirs))  # of no rows where all phases read gold ones
     roles = {"train": labelled.train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, labelled.overlap)

@@ -33,7 +33,7 @@ def finetune(request: Finetune) -> Model:
     roles = {role: list(rows) for role, rows in checked.sets.items()}
     task = of_rows([*roles["train"], *roles["validation"]])
     names = task.new_labels(roles["train"], roles["validation"])
-    metric = task.metric(data.metric, len(names)).name
+    metric = task.metric(data.metric, names).name
     training = request.training or (recipe.training if recipe else TRAINING)
     training = replace(training, max_length=request.max_length or training.max_length)
     compute = replace(request.compute, device=resolve_device(request.device))

@@ -46,7 +46,7 @@ from compress.models.output_dir import work_title
 from compress.models.training_log import read_training
 from compress.progress import Progress, logger, silent
 from compress.recipes import Choice, Training, needs_of
-from compress.tasks import NO_LABEL, Task
+from compress.tasks import NO_LABEL, Task, labels_of
 from compress.training.teacher_signal import LIVE, ActivationRecorder, TeacherSignal, needs_of_student
 from compress.training.training_data import (
     Collator,
@@ -161,15 +161,15 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _score(prediction: Any, *, task: Task, metric: str | None) -> dict[str, float]:
+def _score(prediction: Any, *, task: Task, labels: Sequence[str], metric: str | None) -> dict[str, float]:
     """Return the metric. Logits that are not numbers still have a largest one: they score minus infinity."""
-    logits, labels = prediction.predictions, prediction.label_ids
+    logits, gold, sentences = prediction.predictions, prediction.label_ids, None
     if not np.isfinite(logits).all():
         return {"score": -math.inf}
     if task.by_word:
-        words = labels != NO_LABEL
-        logits, labels = logits[words], labels[words]
-    return {"score": task.evaluate(logits, labels, metric)}
+        words = gold != NO_LABEL
+        logits, gold, sentences = logits[words], gold[words], words.nonzero()[0]
+    return {"score": task.evaluate(logits, gold, labels, metric, sentences)}
 
 
 class WeightedLoss(NamedTuple):
@@ -304,7 +304,7 @@ class DistillationTrainer(Trainer):
         collate: Collator,
         selection: Selection | None = None,
     ) -> None:
-        training = run.training
+        training, labels = run.training, labels_of(model.config.to_dict())
         evaluations = evaluations_for(steps, training, len(selection.rows) if selection else 0)
         interval = math.ceil(steps / evaluations)  # the last step is evaluated too
         arguments = TrainingArguments(
@@ -336,6 +336,7 @@ class DistillationTrainer(Trainer):
         arguments._n_gpu = min(arguments.n_gpu, 1)
         self.objective: Objective = objective
         self.folder, self.task = run.folder, run.task
+        evaluate = partial(_score, task=run.task, labels=labels, metric=selection.metric if selection else None)
         # Before the optimiser, which trains their modules too.
         self.losses = attach_losses(objective.losses, objective.teacher, model)
         super().__init__(
@@ -344,7 +345,7 @@ class DistillationTrainer(Trainer):
             train_dataset=rows,
             eval_dataset=selection.rows if selection else None,
             data_collator=collate,
-            compute_metrics=partial(_score, task=run.task, metric=selection.metric) if selection else None,
+            compute_metrics=evaluate if selection else None,
             callbacks=[EarlyStoppingCallback(training.patience)] if selection and training.patience else [],
             optimizer_cls_and_kwargs=(RowAdamW, self.get_optimizer_cls_and_kwargs(arguments)[1]),
         )
@@ -532,8 +533,8 @@ def train(
         )
     )
     if selection and best is not None:
-        labels = np.hstack(selection.rows["labels"][:])  # type: ignore[call-overload]
-        least = run.task.constant_score(labels, len(model.config.id2label or ()), selection.metric)
+        gold = np.hstack(selection.rows["labels"][:])  # type: ignore[call-overload]
+        least = run.task.constant_score(gold, labels_of(model.config.to_dict()), selection.metric)
         if best <= least:
             logger.warning(
                 "%s: the best validation score, %.4f, is no better than that of one class for all rows, %.4f; lower "

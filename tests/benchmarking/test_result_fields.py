@@ -143,6 +143,8 @@ def test_classes_with_one_row_or_none_have_nulls() -> None:
         "difference_points": None,
         "low": None,
         "high": None,
+        "lost": 0,
+        "won": 0,
     }
 
 

@@ -95,8 +95,10 @@ def test_constant_predictions_have_no_correlation() -> None:
 
 def test_evaluate_takes_logits() -> None:
     logits = np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0], [0.0, 1.0]])
-    assert find_task("classification").evaluate(logits, [0, 1, 1, 1]) == 0.75
-    assert find_task("regression").evaluate(np.array([[1.0], [2.0], [3.0]]), [2.0, 4.0, 6.0]) == pytest.approx(1.0)
+    assert find_task("classification").evaluate(logits, [0, 1, 1, 1], ("a", "b")) == 0.75
+    assert find_task("regression").evaluate(
+        np.array([[1.0], [2.0], [3.0]]), [2.0, 4.0, 6.0], ("score",)
+    ) == pytest.approx(1.0)
 
 
 def test_unknown_and_unfit_metrics_are_the_users_mistake() -> None:
@@ -105,7 +107,7 @@ def test_unknown_and_unfit_metrics_are_the_users_mistake() -> None:
     with pytest.raises(CompressError, match="does not fit regression"):
         find_task("regression").metric("accuracy")
     with pytest.raises(CompressError, match="macro-f1"):
-        find_task("classification").metric("f1", 3)
+        find_task("classification").metric("f1", ("a", "b", "c"))
 
 
 def test_wilson_interval_closed_form() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from compress.data import Example
-from tests.support.tagging import sentences
+from tests.support.tagging import entities, sentences
 from tests.support.tiny import BAD, GOOD, PLAIN
 from tests.support.training_data import labelled_file
 
@@ -34,6 +34,7 @@ def scores(count: int, seed: int) -> list[Example]:
 SAMPLES: Mapping[str, Callable[[int, int], list[Example]]] = {
     "classification": classes,
     "regression": scores,
+    "entities": lambda count, seed: entities(count, seed=seed),
     "tagging": lambda count, seed: sentences(count, seed=seed),
 }
 

@@ -32,9 +32,22 @@ def sentences(count: int = 60, *, seed: int = 0) -> list[Example]:
     return found
 
 
+def entities(count: int = 60, *, seed: int = 0) -> list[Example]:
+    """Return the same sentences, where words of praise, or of blame, that follow each other are an entity, in BIO."""
+    found = []
+    for row in sentences(count, seed=seed):
+        before = ("PLAIN", *(row.tags or ()))
+        tags = [
+            "O" if tag == "PLAIN" else f"{'I' if tag == last else 'B'}-{tag}"
+            for last, tag in zip(before, row.tags or (), strict=False)
+        ]
+        found.append(Example(row.text, tags=tuple(tags)))
+    return found
+
+
 def tagger(family: str = "bert", *, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """Return a random tagger whose logits differ visibly from token to token; ``changes`` are of its config."""
-    config = classifier(family, labels=TAGS, **changes).config
+    config = classifier(family, **{"labels": TAGS, **changes}).config
     config.problem_type = None
     torch.manual_seed(seed)
     model: PreTrainedModel = AutoModelForTokenClassification.from_config(config)
@@ -55,8 +68,8 @@ def bilstm_tagger(**options: Any) -> BiLSTMForTokenClassification:
     return model
 
 
-def cnn_tagger(**options: Any) -> CNNForSequenceClassification:
-    return cnn(CNNForTokenClassification, labels=TAGS, problem_type=None, **options)
+def cnn_tagger(labels: tuple[str, ...] = TAGS, **options: Any) -> CNNForSequenceClassification:
+    return cnn(CNNForTokenClassification, labels=labels, problem_type=None, **options)
 
 
 def conllu(examples: list[Example]) -> str:

@@ -610,8 +610,8 @@ def test_a_student_that_is_no_better_than_one_class_is_named(
     ],
 )
 def test_what_one_class_for_all_rows_scores(task: str, labels: list[float], metric: str | None, least: float) -> None:
-    classes = 2 if metric == "f1" else 3
-    found = find_task(task).constant_score(np.array(labels), classes, metric)
+    names = ("a", "b") if metric == "f1" else ("a", "b", "c")
+    found = find_task(task).constant_score(np.array(labels), names, metric)
     assert found == pytest.approx(least)
 
 
@@ -620,9 +620,10 @@ def test_weights_that_give_no_numbers_are_not_selected() -> None:
 
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
     prediction = SimpleNamespace(predictions=logits, label_ids=labels)
-    assert _score(prediction, task=find_task("classification"), metric="accuracy") == {"score": 1.0}
+    judged: Any = {"task": find_task("classification"), "labels": ("a", "b"), "metric": "accuracy"}
+    assert _score(prediction, **judged) == {"score": 1.0}
     logits[1, 0] = np.nan
-    assert _score(prediction, task=find_task("classification"), metric="accuracy") == {"score": -math.inf}
+    assert _score(prediction, **judged) == {"score": -math.inf}
 
 
 def test_a_training_resumed_in_epoch_four_reads_the_same_batches(

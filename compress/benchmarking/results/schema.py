@@ -54,7 +54,15 @@ class Keys:
 _RECALLS = ("recall", "teacher_recall", "difference_points", "low", "high")  # null where there are too few rows
 _RECALL_BOUNDS = dict.fromkeys(("recall_low", "recall_high"), Number | None)  # which files of earlier versions lack
 ClassRecall = Annotated[
-    dict[str, Any], Keys({"label": str, "rows": Count, **dict.fromkeys(_RECALLS, Number | None)}, _RECALL_BOUNDS)
+    dict[str, Any],
+    Keys(
+        {"label": str, "rows": Count, **dict.fromkeys(_RECALLS, Number | None)},
+        {
+            **_RECALL_BOUNDS,
+            **dict.fromkeys(("lost", "won"), Count),
+            **dict.fromkeys(("precision", "f1", "f1_low", "f1_high"), Amount),
+        },
+    ),
 ]
 _IN_SLICES = ("metric", "metric_low", "metric_high", "teacher_metric", "difference_points", "low", "high")
 Slice = Annotated[dict[str, Any], Keys({"slice": str, "rows": Count, **dict.fromkeys(_IN_SLICES, Number | None)}, {})]
@@ -251,7 +259,9 @@ class Measurement(WithIntervals):
     model_memory_bytes: Annotated[Count, "of it, above what the libraries held before the model was loaded"]
     peak_gpu_memory_bytes: Annotated[Count | None, "as torch counts it"]
     # Quality
-    metric_name: Annotated[str | None, "accuracy, f1, macro-f1, matthews, pearson, spearman; null with random weights"]
+    metric_name: Annotated[
+        str | None, "accuracy, f1, macro-f1, matthews, pearson, spearman, entity-f1, ...; null with random weights"
+    ]
     metric: Annotated[Number | None, "as a fraction", BOUNDS]
     metric_rows: Annotated[Count, "rows it was computed on; words of a tagger, whose intervals draw whole sentences"]
     metric_kept_percent: Annotated[Number | None, "of the teacher's metric"]
@@ -269,7 +279,7 @@ class Measurement(WithIntervals):
     classes: Annotated[
         list[ClassRecall],
         "one object a class: label, rows, recall, recall_low, recall_high, teacher_recall, difference_points, low, "
-        "high",
+        "high, lost, won; where its rows are entities, precision, f1, f1_low, f1_high too",
     ]
     slices: Annotated[
         list[Slice],

@@ -1,0 +1,128 @@
+"""Entities in tags of words, and the metrics that count them. W words, S sentences, E entities, C tags, K classes.
+
+Schemes are IOB1, IOB2 (BIO), BIOES and BILOU. Tags that break the rules of a scheme are read as the script
+``conlleval`` of CoNLL-2000 reads them, and so the package ``seqeval`` in its default mode: an inside tag after another
+class, or after none, begins an entity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from compress.arrays import np
+from compress.evaluation.metrics import Array, Metric, percentiles, resampled_sums
+
+OUTSIDE = "O"
+_TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
+_BARE = frozenset("BIESLUO")  # tags of a single class without a name
+_UNNAMED = "_"
+_BEGINS, _INSIDE, _ENDS, _SINGLE, _OUT = range(5)
+_PARTS = {"B": _BEGINS, "I": _INSIDE, "E": _ENDS, "L": _ENDS, "S": _SINGLE, "U": _SINGLE}
+
+
+def is_scheme(tags: Iterable[str]) -> bool:
+    """Tell whether tags mark the beginning, inside and end of entities, and what is outside."""
+    inner = {*tags} - {OUTSIDE}
+    return bool(inner) and ({"B"} <= inner <= _BARE or all(map(_TAG.fullmatch, inner)))
+
+
+class Entities:
+    """The entities that tags stand for; ``classes`` are theirs, in the order of the first tag of each."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        pairs = [self._parts(label) for label in labels]
+        self.classes = tuple(dict.fromkeys(name for part, name in pairs if part != _OUT))
+        # The last of both is for a word without an answer, -1, which is outside.
+        self._part = np.array([*(part for part, _ in pairs), _OUT])
+        self._class = np.array([*(-1 if part == _OUT else self.classes.index(name) for part, name in pairs), -1])
+
+    @staticmethod
+    def _parts(label: str) -> tuple[int, str]:
+        found = _TAG.fullmatch(label)
+        return (_PARTS[found[1]], found[2]) if found else (_PARTS.get(label, _OUT), _UNNAMED)
+
+    def read(self, tags: Array, sentences: Array) -> tuple[Array, Array, Array]:
+        """Return the first word, the last word and the class of each entity ``[E]``; of tags ``[W]``."""
+        part, kind = self._part[tags], self._class[tags]
+        first = np.append(True, sentences[1:] != sentences[:-1])
+        before = np.where(first, _OUT, np.roll(part, 1))
+        changes = first | (kind != np.roll(kind, 1))
+        goes_on = np.isin(part, (_INSIDE, _ENDS)) & ~changes & np.isin(before, (_BEGINS, _INSIDE))
+        starts = (part != _OUT) & ~goes_on
+        ends = (part != _OUT) & ~np.append(goes_on[1:], False)
+        return np.flatnonzero(starts), np.flatnonzero(ends), kind[starts]
+
+    def found(self, predicted: Array, gold: Array, sentences: Array) -> Array:
+        """Tell which gold entities were predicted with the same words and class, bool ``[E]``."""
+        starts, ends, kinds = self.read(gold, sentences)
+        last, kind = np.full((2, len(gold)), -1)
+        at, to, of = self.read(predicted, sentences)
+        last[at], kind[at] = to, of
+        return np.asarray((last[starts] == ends) & (kind[starts] == kinds))
+
+    def counts(self, predicted: Array, gold: Array, sentences: Array) -> Array:
+        """Return how many entities of each class were found, predicted and in gold, in each sentence: ``[S, 3, K]``."""
+        _, row = np.unique(sentences, return_inverse=True)
+        starts, _, kinds = self.read(gold, sentences)
+        others, _, of_others = self.read(predicted, sentences)
+        hits = self.found(predicted, gold, sentences)
+        size = (row.max() + 1, len(self.classes))
+        events = ((starts[hits], kinds[hits]), (others, of_others), (starts, kinds))
+        counted = [
+            np.bincount(row[first] * size[1] + kind, minlength=size[0] * size[1]).reshape(size)
+            for first, kind in events
+        ]
+        return np.stack(counted, axis=1)
+
+
+# Of sums ``[..., 3, K]`` of counts. What divides by nothing is 0, as in conlleval.
+
+
+def _precision_by_class(sums: Array) -> Array:
+    return np.asarray(sums[..., 0, :] / np.maximum(sums[..., 1, :], 1))
+
+
+def _f1_by_class(sums: Array) -> Array:
+    return np.asarray(2 * sums[..., 0, :] / np.maximum(sums[..., 1, :] + sums[..., 2, :], 1))
+
+
+def class_figures(counts: Array) -> list[dict[str, float]]:
+    """Return precision, F1 and its 95% interval of each class; of counts ``[S, 3, K]``, whose sentences are drawn."""
+    sums = counts.sum(axis=0)
+    bounds = [percentiles(drawn) for drawn in _f1_by_class(resampled_sums(counts)).T]
+    return [
+        {"precision": precision, "f1": f1, "f1_low": low, "f1_high": high}
+        for precision, f1, (low, high) in zip(
+            _precision_by_class(sums).tolist(), _f1_by_class(sums).tolist(), bounds, strict=True
+        )
+    ]
+
+
+def _all(sums: Array) -> Array:
+    return np.asarray(sums.sum(axis=-1, keepdims=True))
+
+
+def _precision(sums: Array) -> Array:
+    return np.asarray(_precision_by_class(_all(sums))[..., 0])
+
+
+def _recall(sums: Array) -> Array:
+    return _precision(sums[..., [0, 2, 1], :])
+
+
+def _f1(sums: Array) -> Array:
+    return np.asarray(_f1_by_class(_all(sums))[..., 0])
+
+
+def _macro_f1(sums: Array) -> Array:
+    occur = (sums[..., 1, :] + sums[..., 2, :] > 0).sum(axis=-1)
+    return np.asarray(_f1_by_class(sums).sum(axis=-1) / np.maximum(occur, 1))
+
+
+ENTITY_METRICS = (
+    Metric("entity-f1", True, _f1),
+    Metric("entity-precision", True, _precision),
+    Metric("entity-recall", True, _recall),
+    Metric("entity-macro-f1", True, _macro_f1),
+)

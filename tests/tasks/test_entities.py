@@ -1,0 +1,274 @@
+"""Entities: schemes of tags, metrics as conlleval and seqeval count, and spans in predictions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compress.benchmarking.result_fields import quality_fields
+from compress.cli import execute
+from compress.data import Example
+from compress.data.words import places, split_words
+from compress.errors import CompressError
+from compress.evaluation.entities import Entities, is_scheme
+from compress.evaluation.metrics import bootstrap, interval, paired_difference, score
+from compress.models.model_dir import Model
+from compress.requests.compression import export
+from compress.tasks import find_task, of_config, of_rows
+from tests.support.tagging import cnn_tagger, entities, tagger
+from tests.support.tiny import write
+
+TASK = find_task("entities")
+BIO = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+
+
+def columns(rows: Sequence[Sequence[str]], labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of tags ``[W]`` and their sentences."""
+    tags = [labels.index(tag) for row in rows for tag in row]
+    return np.array(tags), np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+
+
+def values(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+    labels = sorted({tag for row in (*gold, *predicted) for tag in row} | {"O"})
+    (mine, sentences), (right, _) = columns(predicted, labels), columns(gold, labels)
+    return {
+        metric.name.removeprefix("entity-"): score(
+            mine, right, metric=TASK.metric(metric.name, labels), classes=len(labels), sentences=sentences
+        )
+        for metric in TASK.metrics
+    }
+
+
+def conlleval(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return class, first and last word of entities by the rules of ``conlleval.pl``, a word at a time."""
+    found, start, before, of = list[tuple[str, int, int]](), 0, "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        part, _, kind = tag.partition("-")
+        ends = before in "ES" or (before in "BI" and part in "BSO") or (before != "O" and of != kind)
+        begins = part in "BS" or (part in "EI" and before in "ESO") or (part != "O" and of != kind)
+        if before != "O" and ends:
+            found.append((of, start, place - 1))
+        start = place if begins else start
+        before, of = part, kind
+    return found
+
+
+@pytest.mark.parametrize(
+    ("tags", "known"),
+    [
+        (("O", "B-LOC", "I-LOC"), True),
+        (("O", "I-LOC"), True),
+        (("B-LOC", "I-LOC", "E-LOC", "S-LOC", "O"), True),
+        (("O", "B-PER-first", "L-PER-first", "U-LOC"), True),
+        (("B", "I", "O"), True),
+        (("O",), False),
+        (("O", "LOC"), False),
+        (("NOUN", "VERB"), False),
+        (("B", "NOUN"), False),
+        (("I", "S", "E"), False),  # parts of speech of one letter
+        ((), False),
+    ],
+)
+def test_a_scheme_is_known_by_its_tags(tags: tuple[str, ...], known: bool) -> None:
+    assert is_scheme(tags) is known
+    labels = tags if known else (*tags, "X", "Y")
+    config = {"architectures": ["BertForTokenClassification"], "id2label": dict(enumerate(labels))}
+    assert str(of_config(config)) == ("entities" if known else "tagging")
+
+
+def test_rows_of_a_scheme_are_entities_and_parts_of_speech_are_not() -> None:
+    assert of_rows([Example("a b", tags=("O", "B-X"))]) is TASK
+    assert of_rows([Example("a b", tags=("DET", "NOUN"))]) == "tagging"
+    assert TASK.metric().name == "entity-f1" and TASK.metric("accuracy", BIO).name == "accuracy"
+    with pytest.raises(CompressError, match="does not fit entities; choose one of entity-f1, entity-precision"):
+        TASK.metric("macro-f1")
+
+
+def test_the_published_cases_of_seqeval() -> None:
+    # README of seqeval: F1 0.5 by micro and macro average, accuracy 0.8.
+    gold = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    predicted = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    assert values(gold, predicted) == {"f1": 0.5, "precision": 0.5, "recall": 0.5, "macro-f1": 0.5, "accuracy": 0.8}
+    # Of its tests and issues: nothing found, nothing to find, and a class that is only predicted.
+    assert values([["B-PER"]], [["O"]])["f1"] == 0.0
+    assert values([["O"]], [["B-PER"]]) == {"f1": 0, "precision": 0, "recall": 0, "macro-f1": 0, "accuracy": 0}
+    both = values([["B-A", "O", "B-B"]], [["B-A", "B-C", "B-B"]])
+    assert both["precision"] == pytest.approx(2 / 3) and both["macro-f1"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("I-A I-A O I-A", [("A", 0, 1), ("A", 3, 3)]),  # IOB1
+        ("I-A B-A I-A", [("A", 0, 0), ("A", 1, 2)]),  # IOB1: B only between two of a class
+        ("B-A I-B I-B", [("A", 0, 0), ("B", 1, 2)]),  # inside of another class
+        ("O E-A E-A", [("A", 1, 1), ("A", 2, 2)]),
+        ("B-A E-A S-A I-A", [("A", 0, 1), ("A", 2, 2), ("A", 3, 3)]),
+        ("B-A S-A", [("A", 0, 0), ("A", 1, 1)]),
+    ],
+)
+def test_tags_that_break_a_scheme(tags: str, found: list[tuple[str, int, int]]) -> None:
+    row = tags.split()
+    labels = sorted({*row, "O"})
+    read = Entities(labels)
+    starts, ends, kinds = read.read(*columns([row], labels))
+    assert [(read.classes[kind], *where) for kind, *where in zip(kinds, starts, ends, strict=True)] == found
+    assert conlleval(row) == found
+
+
+def test_last_and_unit_tags_are_end_and_single_tags() -> None:
+    rows = ["B-A I-A L-A U-B O".split(), "U-A O".split()]
+    labels = sorted({tag for row in rows for tag in row})
+    starts, ends, kinds = Entities(labels).read(*columns(rows, labels))
+    assert [*zip(starts, ends, kinds, strict=True)] == [(0, 2, 0), (3, 3, 1), (5, 5, 0)]
+
+
+@pytest.mark.parametrize("parts", ["BIO", "IO", "BIESO"])
+def test_entities_are_those_of_conlleval(parts: str) -> None:
+    draw = np.random.default_rng(len(parts))
+    labels = ["O", *(f"{part}-{kind}" for part, kind in itertools.product(parts.replace("O", ""), ("A", "B", "C-D")))]
+    sizes = draw.integers(1, 12, 300)
+    gold, predicted = ([[*draw.choice(labels, size)] for size in sizes] for _ in range(2))
+    predicted = [row if draw.random() < 0.5 else other for row, other in zip(gold, predicted, strict=True)]
+    sets = [{(n, *one) for n, row in enumerate(rows) for one in conlleval(row)} for rows in (gold, predicted)]
+    hits = len(sets[0] & sets[1])
+    by_hand = {"precision": hits / len(sets[1]), "recall": hits / len(sets[0])}
+    by_hand["f1"] = 2 * hits / (len(sets[0]) + len(sets[1]))
+    found = values(gold, predicted)
+    assert {name: found[name] for name in by_hand} == pytest.approx(by_hand)
+    of_class = [[{one for one in some if one[1] == kind} for some in sets] for kind in ("A", "B", "C-D")]
+    macro = np.mean([2 * len(a & b) / (len(a) + len(b)) for a, b in of_class])
+    assert found["macro-f1"] == pytest.approx(macro)
+
+
+def test_intervals_draw_whole_sentences() -> None:
+    draw = np.random.default_rng(1)
+    sizes = draw.integers(1, 9, 60)
+    sentences = np.repeat(np.arange(60), sizes)
+    gold, model, other = (draw.integers(0, 5, sizes.sum()) for _ in range(3))
+    model, other = (np.where(draw.random(len(gold)) < share, gold, one) for share, one in ((0.8, model), (0.6, other)))
+    metric, units = TASK.metric("entity-f1", BIO), Entities(BIO)
+    compared: dict[str, Any] = {"metric": metric, "classes": 5, "sentences": sentences, "seed": 3}
+
+    def f1(drawn: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        hits, predicted, known = counts[drawn].sum(axis=(1, 3)).T
+        return 2 * hits / (predicted + known)
+
+    mine, theirs = (units.counts(one, gold, sentences) for one in (model, other))
+    rows = (np.arange(60),)
+    assert interval(model, gold, **compared) == pytest.approx(bootstrap(rows, lambda x: f1(x, mine), seed=3))
+    found = paired_difference(model, other, gold, **compared)
+    low, high = bootstrap(rows, lambda x: 100 * (f1(x, mine) - f1(x, theirs)), seed=3)
+    assert (found.low, found.high, found.mcnemar_p) == (pytest.approx(low), pytest.approx(high), None)
+    assert found.low < found.points < found.high
+    with pytest.raises(AssertionError, match="parts of sentences"):
+        score(model, gold, metric=metric, classes=5)
+    with pytest.raises(CompressError, match="two labelled sentences"):
+        interval(model, gold, **{**compared, "sentences": np.zeros(len(gold))})
+
+
+def test_the_classes_of_a_result_are_those_of_entities() -> None:
+    rows = [["B-LOC", "I-LOC", "O"], ["B-PER", "O", "B-LOC"], ["B-LOC", "O", "O"]]
+    gold, sentences = columns(rows, BIO)
+    model, _ = columns([["B-LOC", "O", "O"], ["B-PER", "O", "B-LOC"], ["B-LOC", "O", "B-PER"]], BIO)
+    teacher, _ = columns([["B-LOC", "I-LOC", "O"], ["B-PER", "O", "B-LOC"], ["O", "O", "O"]], BIO)
+    quality = quality_fields(
+        {name: 9.0 * np.eye(5)[tags] for name, tags in (("t", teacher), ("m", model))},
+        gold,
+        baseline="t",
+        metric=TASK.metric(None, BIO),
+        task=TASK,
+        labels=BIO,
+        sentences=sentences,
+    )["m"]
+    assert quality["metric"] == pytest.approx(2 * 3 / (5 + 4)) and quality["metric_name"] == "entity-f1"
+    location, person = quality["classes"]
+    assert location["label"] == "LOC" and location["rows"] == 3 and person["rows"] == 1
+    assert (location["lost"], location["won"], person["lost"], person["won"]) == (1, 1, 0, 0)
+    assert location["recall"] == location["teacher_recall"] == pytest.approx(2 / 3)
+    assert location["precision"] == pytest.approx(2 / 3) and person["precision"] == 0.5
+    assert person["f1"] == pytest.approx(2 / 3) and person["f1_low"] <= person["f1"] <= person["f1_high"]
+    assert person["low"] is None  # of one sentence
+
+
+# Plain text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I live in Paris.", "I|live|in|Paris|."),
+        ("John's (red) car,", "John|'s|(|red|)|car|,"),
+        ("“Wait...” he said!?", "“|Wait|...|”|he|said|!|?"),
+        ("the U.S. and e.g.\tit 's 5:30 :)", "the|U.S.|and|e.g.|it|'s|5:30|:|)"),
+        ("see http://t.co/a?b=1.", "see|http://t.co/a?b=1|."),
+        ("50\u00a0000 caf\u00e9s\u2028\U0001f600!", "50|000|caf\u00e9s|\U0001f600|!"),
+        (" \n ", ""),
+        ("." * 100_000 + "a.", "." * 100_000 + "a|."),
+    ],
+)
+def test_words_of_plain_text(text: str, words: str) -> None:
+    found = split_words(text)
+    assert found == [*filter(None, words.split("|"))]
+    assert [text[start:end] for start, end in places(found, text)] == found
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    """A tagger whose tag of a word follows from the word: GOOD words begin an entity or go on."""
+    network: Any = tagger(labels=("B-GOOD", "I-GOOD", "O"))
+    return Model.open(write(tmp_path / "model", network))
+
+
+def test_spans_are_places_in_the_text_as_it_was_given(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "A\u00a0good, \U0001f600 GOOD film's  end."
+    assert execute(["predict", "--model", str(model.path), "-q", text]) == 0
+    (line,) = (json.loads(one) for one in capsys.readouterr().out.splitlines())
+    assert line["text"] == text and line["entities"]
+    words = ("A", "good", ",", "\U0001f600", "GOOD", "film", "'s", "end", ".")
+    for one in line["entities"]:
+        assert text[one["start"] : one["end"]] == one["text"] and one["label"] == "GOOD"
+        assert 0 < one["probability"] <= 1 and one["text"].split()[0] in words
+    spaced = model.predict(" ".join(words))
+    assert [one["text"].split() for one in spaced["entities"]] == [split_words(one["text"]) for one in line["entities"]]
+    # Words that were given as such are not split: their text is that of all with a space between.
+    given = model.predict(Example("film's end."))
+    assert all("film's end."[one["start"] : one["end"]] == one["text"] for one in given["entities"])
+    assert all(one["start"] in (0, 7) for one in given["entities"])
+
+
+def test_the_probability_of_a_span_is_the_product_of_its_words() -> None:
+    logits = np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [np.nan] * 3, [0.6, 0.2, 0.2]]))
+    rows = [Example("a b c"), Example("d e", given="d, e")]
+    first, second = TASK.described(rows, logits, ("B-X", "I-X", "O"))
+    assert first == {"entities": [{"start": 0, "end": 3, "label": "X", "text": "a b", "probability": 0.4}]}
+    assert second == {"entities": [{"start": 3, "end": 4, "label": "X", "text": "e", "probability": 0.6}]}
+
+
+def test_words_of_files_are_not_split(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.conll").write_text("Mr.\tO\ngood\tB-GOOD\n\n", encoding="utf-8")
+    (tmp_path / "a.txt").write_text("Mr. good\n", encoding="utf-8")
+    texts = []
+    for name in ("a.conll", "a.txt"):
+        assert execute(["predict", "--model", str(model.path), "-q", "--data", str(tmp_path / name)]) == 0
+        line = json.loads(capsys.readouterr().out)
+        texts.append([line["text"], *(one["text"] for one in line["entities"])])
+    assert texts[0][0] == texts[1][0] == "Mr. good"
+    assert "Mr" not in texts[0][1:]
+
+
+def test_torch_onnx_and_the_native_library_find_the_same(tmp_path: Path) -> None:
+    torch_model = Model.open(write(tmp_path / "cnn", cnn_tagger(labels=("B-GOOD", "I-GOOD", "O"))))
+    exported = export(torch_model, tmp_path / "onnx")
+    texts = ["a good, GOOD film.", "", "bad!", *(row.text for row in entities(5))]
+    found = [[one["entities"] for one in model.predict(texts)] for model in (torch_model, exported)]
+    for mine, other in zip(*found, strict=True):
+        assert [one | {"probability": 0} for one in mine] == [one | {"probability": 0} for one in other]
+        assert [one["probability"] for one in mine] == pytest.approx([one["probability"] for one in other], abs=2e-3)
+    assert any(found[0]) and found[0][1] == []
