@@ -37,7 +37,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FORMS: dict[str, Any] = {
-    "cnn": lambda: tiny.cnn(),
+    "cnn": lambda: tiny.cnn(filters=70),  # more than a vector of any width, and a remainder
     "ngram": lambda: tiny.ngram(),
     "ngram-siamese": lambda: tiny.ngram(pairs="siamese"),
     "tagger": lambda: tiny.cnn(CNNForTokenClassification),
