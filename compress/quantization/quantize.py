@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from compress import plugins
 from compress.data import Example, LabelledData, check_roles
-from compress.data.tokenization import encode, maximum_length, pad
+from compress.data.tokenization import encode, maximum_length, pad, token_counts
 from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Metric, agreement, score
 from compress.exporting.export import write_onnx
@@ -52,6 +52,7 @@ from compress.models.manifest import ONNX_NAME
 from compress.models.model_dir import Model, check_unseen
 from compress.models.output_dir import WORK_FOLDER
 from compress.models.saving import describe_architecture, save_tokenizer
+from compress.plugins import Plugin
 from compress.progress import Advance
 from compress.quantization.fake_layers import FakeLayers, quantized_modules
 from compress.quantization.hessian_sensitivity import (
@@ -263,10 +264,15 @@ def default_method(source: Model) -> str:
 def needs_training_rows(
     source: Model, method: str | None, keep_fp32: int = 0, options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Tell whether a quantization reads training rows: for sensitivities, or for ranges that are not known."""
+    """Tell whether a quantization reads training rows: for sensitivities, or for what it has to know and does not."""
     plugin = plugins.find("quantizers", method or default_method(source))
-    known = "ranges" in (options or {}) or source.config.get(ACTIVATION_RANGES)
-    return keep_fp32 > 0 or ("ranges" in plugin.parameters and not known)
+    known = {*(options or {}), *(["ranges"] if source.config.get(ACTIVATION_RANGES) else [])}
+    return keep_fp32 > 0 or not known.issuperset(_measured(plugin))
+
+
+def _measured(plugin: Plugin) -> set[str]:
+    """Return the options of a quantizer that are measured on training rows where nobody gives them."""
+    return {*plugin.parameters} & {"ranges", "counts"}
 
 
 def layers_in_fp32(source: Model, train: Sequence[Example], count: int) -> dict[str, Any]:
@@ -331,6 +337,9 @@ def make(
         notes["ranges"] = "learned in training" if learned else "observed on training rows"
         if not learned:
             prepared.setdefault("per_channel", True)  # the model was not trained for one scale a matrix
+    if "counts" in candidate.plugin.parameters and "counts" not in prepared:
+        counted = token_counts(source.tokenizer, train)
+        prepared["counts"] = [counted[token] for token in range(len(source.tokenizer))]
     if LAYERS_IN_FP32 in notes:
         prepared["keep_fp32"] = notes[LAYERS_IN_FP32]
     target.mkdir(parents=True, exist_ok=True)
@@ -344,8 +353,7 @@ def make(
 def _misfit(source: Model, candidate: Quantizing, keep_fp32: int, train: Sequence[Example]) -> str:
     """Return why a method cannot quantize a model with these options and rows; empty where it can."""
     plugin, path, name = candidate.plugin, source.path, candidate.plugin.name
-    # Ranges come from training or from calibration.
-    options = {**({"ranges": {}} if "ranges" in plugin.parameters else {}), **candidate.options}
+    options = {**{option: {} for option in _measured(plugin)}, **candidate.options}
     if faults := plugin.check(options):
         return "; ".join(faults)
     reads = needs_training_rows(source, name, keep_fp32, candidate.options)
@@ -369,12 +377,16 @@ def _misfit(source: Model, candidate: Quantizing, keep_fp32: int, train: Sequenc
         ),
         (
             reads and source.is_onnx,
-            f"{path} is an ONNX model, on which neither sensitivities nor ranges are measured; give the torch "
-            "directory that it was exported from",
+            f"{path} is an ONNX model, for which nothing is measured on training rows; give the torch directory that "
+            "it was exported from",
         ),
         (
             keep_fp32 and not train,
             "which layers are sensitive is measured on training rows; give labelled ones with --train FILE",
+        ),
+        (
+            reads and not train and "counts" in plugin.parameters,
+            f"{name} counts tokens of text like that which the model will read; give it with --train FILE",
         ),
         (
             reads and not train,

@@ -152,7 +152,9 @@ class Quantize(Written[Model], LabelColumns, Checks, Placing):
         "Repeated, or separated by commas.",
     )
     train: Rows = option(
-        default=None, metavar="FILE", help="Labelled rows to measure sensitivities, or ranges of activations, on."
+        default=None,
+        metavar="FILE",
+        help="Labelled rows to measure sensitivities or ranges of activations on, or to count tokens in.",
     )
     validation: Rows = option(
         default=None, metavar="FILE", help="Labelled rows to check int8 on; without them it is unchecked."

@@ -40,6 +40,7 @@ FORMS: dict[str, Any] = {
     "cnn": lambda: tiny.cnn(filters=70),  # more than a vector of any width, and a remainder
     "ngram": lambda: tiny.ngram(),
     "ngram-siamese": lambda: tiny.ngram(pairs="siamese"),
+    "ngram-codes": lambda: tiny.ngram(buckets=300),
     "tagger": lambda: tiny.cnn(CNNForTokenClassification),
     "cnn-deep-siamese": lambda: tiny.cnn(pairs="siamese", second_filters=20, pooling="max-mean"),
 }
@@ -47,7 +48,8 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_bytes_lead_outside_a_container(driver: Path, form: str, tmp_path: Path) -> None:
-    made = quantize(tiny.write(tmp_path / "torch", FORMS[form]()), tmp_path / "int8")
+    given = {"method": "onnx-product", "train": tiny.examples()} if form.endswith("codes") else {}
+    made = quantize(tiny.write(tmp_path / "torch", FORMS[form]()), tmp_path / "int8", **given)
     container = made.path / NATIVE_NAME
     done = subprocess.run([driver, container, str(SECONDS)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

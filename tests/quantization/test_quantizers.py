@@ -26,6 +26,7 @@ from compress.models.integer_rounding import grid_of
 from compress.models.model_dir import Model
 from compress.models.networks.small_graph import SCALED_TABLE, ZERO_OR_ONE
 from compress.quantization.quantize import Judge, default_method, needs_training_rows, observed_ranges
+from compress.quantization.quantizers import onnx_product
 from compress.requests.compression import export, quantize
 from compress.training.modifiers import fake_quantization, groupwise_quantization
 from tests.support.cpu import exact_runtime, saturates
@@ -34,8 +35,10 @@ from tests.support.tiny import (
     LABELS,
     SMALL,
     classifier,
+    cnn,
     examples,
     load,
+    ngram,
     onnx_directory,
     pruned,
     tokenizer,
@@ -389,3 +392,52 @@ def test_a_tagger_is_packed_or_keeps_layers_in_fp32(tmp_path: Path) -> None:
     assert 0 < (found - exact).abs().max() < 0.1 * exact.abs().max()
     made = quantize(source, tmp_path / "int8", keep_fp32=1, train=sentences())
     assert len(made.manifest.notes["layers in fp32"]) == 1
+
+
+def small_table(directory: Path) -> np.ndarray:
+    graph = onnx.load(str(directory / "model.onnx")).graph
+    return next(onnx.numpy_helper.to_array(one) for one in graph.initializer if one.name.startswith(SCALED_TABLE))
+
+
+def test_a_table_of_few_rows_loses_nothing_by_codes(tmp_path: Path) -> None:
+    exported = export(write(tmp_path / "torch", cnn()), tmp_path / "fp32")
+    source = Model.open(tmp_path / "torch")
+    plain = quantize(exported, tmp_path / "int8")
+    coded = quantize(source, tmp_path / "codes", method="onnx-product", train=train_rows())
+    assert [entry["role"] for entry in coded.manifest.data] == ["train"]
+    np.testing.assert_array_equal(small_table(coded.path), small_table(plain.path))
+
+
+def test_a_table_of_codes_is_a_fraction_of_its_size(tmp_path: Path) -> None:
+    source = Model.open(write(tmp_path / "torch", ngram(buckets=2000)))
+    plain = quantize(source, tmp_path / "int8")
+    coded = quantize(source, tmp_path / "codes", method="onnx-product", train=train_rows())
+    before, after = (small_table(one.path).astype(float) for one in (plain, coded))
+    assert after.shape == before.shape and not np.array_equal(after, before)
+    assert np.square(after - before).mean() < 0.8 * before.var()
+    size, other = ((one.path / "model.native").stat().st_size for one in (coded, plain))
+    books = 256 * before.shape[1]
+    assert other - size == pytest.approx(before.size * 7 / 8 - books, abs=256)
+    assert "largest logit difference from the graph" in coded.manifest.notes["native"]
+
+
+def test_centres_are_nearer_to_what_counts_more() -> None:
+    values = np.random.default_rng(0).normal(scale=40, size=(4000, 8)).astype(np.float32)
+    weights = np.ones(len(values))
+    weights[:500] = 50
+    found = onnx_product.centres(values, weights)
+    errors = np.square(found - values).sum(axis=1)
+    assert len(np.unique(found, axis=0)) <= 256 and errors[:500].mean() < 0.8 * errors[500:].mean()
+    np.testing.assert_array_equal(onnx_product.centres(np.zeros((300, 8), np.float32), np.ones(300)), 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("cnn", {}, "onnx-product counts tokens of text like that which the model will read; give it with --train"),
+        ("bert", {"train": train_rows()}, "only the tables of .*cnn.* have codes; use --method onnx-dynamic"),
+    ],
+)
+def test_what_has_no_codes_is_refused(kind: str, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(CompressError, match=said):
+        quantize(torch_directory(kind), tmp_path / "int8", method="onnx-product", **options)

@@ -47,7 +47,7 @@ static int are_ends(const uint32_t *ends, size_t count, size_t size) {
 
 static const char *fault_of_numbers(const numbers *n) {
     if (n->network != NGRAM && n->network != CNN) return "its network is unknown";
-    if (n->is_int8 > 1 || n->truncates_left > 1 || n->is_tagger > 1 || n->is_siamese > 1)
+    if (n->is_int8 > 1 || n->truncates_left > 1 || n->is_tagger > 1 || n->is_siamese > 1 || n->has_codes > 1)
         return "a switch is neither 0 nor 1";
     for (size_t i = 0; i < sizeof n->unused / sizeof *n->unused; i++)
         if (n->unused[i]) return "it is of a later version";
@@ -62,6 +62,8 @@ static const char *fault_of_numbers(const numbers *n) {
         return "special tokens leave no room for text";
     if (!n->table_rows || n->table_rows > 1u << 28 || !n->table_columns || n->table_columns > 1u << 16)
         return "the size of its table is out of range";
+    if (n->has_codes && (!n->is_int8 || decoded_rows(n) < MOST_WIDTH))
+        return "its table has codes, and is not of int8 or has too many columns";
     if (!n->features || n->features > MOST_FEATURES || !n->dense || n->dense > MOST_DENSE)
         return "the size of its dense layer is out of range";
     if (n->is_tagger && (n->is_siamese || n->network != CNN || n->pooling != MAXIMUM)) 
@@ -116,7 +118,8 @@ static const char *fault_of_sizes(const compress_model *m) {
         {CHARACTER_PAGES, 2ull * PAGES},
         {SPECIAL_IDS, 4 * specials},
         {REMAP, 4ull * n->tokenizer_size},
-        {TABLE, (uint64_t)n->table_rows * n->table_columns * (n->is_int8 ? 1 : 4)},
+        {TABLE, (uint64_t)n->table_rows * row_bytes(n)},
+        {CODEBOOKS, n->has_codes ? (uint64_t)code_count(n) * CODES * CODE_COLUMNS : 0},
         {DENSE_WEIGHT, (pairs ? 4ull * ((n->features + 1) / 2) : 4ull * n->features) * n->dense},
         {DENSE_SCALE, pairs ? 4ull * n->dense : 0},
         {DENSE_BIAS, 4ull * n->dense},

@@ -18,6 +18,8 @@ enum { FORMAT_VERSION = 1, HEADER_BYTES = 64, ALIGNMENT = 64 };
 enum { CODE_POINTS = 0x110000, PAGE_BITS = 7, PAGES = CODE_POINTS >> PAGE_BITS };
 enum { MOST_WORD_CHARACTERS = 1000, MOST_GRAM = 8, MOST_WIDTHS = 8, MOST_WIDTH = 16, MOST_DENSE = 2048 };
 enum { MOST_FEATURES = 4096, MOST_ADDED = 4096 };
+enum { CODES = 256, CODE_COLUMNS = 8 }; /* product quantization: Jegou et al. 2011, doi:10.1109/TPAMI.2010.57 */
+enum { DECODED_BYTES = 32768 };         /* of the rows that are decoded at a time */
 
 /* The numbers, in this order. */
 typedef struct {
@@ -47,7 +49,8 @@ typedef struct {
     uint32_t around[3];       /* siamese: special tokens before, between and after the texts */
     uint32_t second_filters;  /* cnn: of a second layer; 0 for none */
     uint32_t second_width;    /* cnn: places of the first layer that a window of the second one has */
-    uint32_t unused[18];
+    uint32_t has_codes;       /* int8: each byte of the table stands for CODE_COLUMNS columns */
+    uint32_t unused[17];
 } numbers;
 
 enum { NUMBERS = 64 };
@@ -69,7 +72,7 @@ enum section {
     ADDED_IDS,         /* u32 [n] */
     SPECIAL_IDS,       /* u32 [sum of special] */
     REMAP,             /* u32 [tokenizer_size]: row of each token */
-    TABLE,             /* i8 or f32 [R, columns] */
+    TABLE,             /* i8 or f32 [R, columns], or, where it has codes, u8 [R, ceil(columns / CODE_COLUMNS)] */
     DENSE_WEIGHT,      /* f32 [S, D], or i16 [ceil(S / 2), D, 2] where DENSE_SCALE is there */
     DENSE_SCALE,       /* f32 [D], or nothing */
     DENSE_BIAS,        /* f32 [D] */
@@ -79,6 +82,7 @@ enum section {
                           i16 [ceil(P / 2), second_filters, 2] */
     SECOND_SCALE,      /* f32 [second_filters], of an int8 model */
     SECOND_BIAS,       /* f32 [second_filters] */
+    CODEBOOKS,         /* i8 [ceil(columns / CODE_COLUMNS), CODES, CODE_COLUMNS], or nothing */
     SECTIONS
 };
 
@@ -116,6 +120,13 @@ struct compress_model {
 /* compress_ids of one text. Where `starts` is there, of a tagger, it gets for every id the number of the word that begins
    there, counted from 1, or 0. */
 size_t text_ids(const compress_model *model, compress_text text, int32_t *ids, int32_t *starts, int *truncated);
+
+/* The bytes of a row of the table, and what a row of codes becomes. */
+static inline size_t code_count(const numbers *n) { return (n->table_columns + CODE_COLUMNS - 1) / CODE_COLUMNS; }
+static inline size_t row_bytes(const numbers *n) {
+    return n->has_codes ? code_count(n) : (size_t)n->table_columns * (n->is_int8 ? 1 : 4);
+}
+static inline size_t decoded_rows(const numbers *n) { return DECODED_BYTES / (code_count(n) * CODE_COLUMNS); }
 
 /* The values of a section, and how many there are. */
 #define VALUES(model, name, type) ((const type *)(model)->sections[name].bytes)

@@ -21,13 +21,24 @@ static uint32_t id_at(const compress_model *m, const int32_t *ids, size_t at) {
 }
 
 static const int8_t *row_of(const compress_model *m, size_t row) {
-    return VALUES(m, TABLE, int8_t) + row * m->n.table_columns * (m->n.is_int8 ? 1 : 4);
+    return VALUES(m, TABLE, int8_t) + row * row_bytes(&m->n);
 }
 
 static void fetch(const compress_model *m, const int8_t *row) {
-    const size_t bytes = m->n.table_columns * (m->n.is_int8 ? 1 : 4);
-    for (size_t at = 0; at < bytes; at += CACHE_LINE) PREFETCH(row + at);
+    for (size_t at = 0; at < row_bytes(&m->n); at += CACHE_LINE) PREFETCH(row + at);
 }
+
+/* Where rows are codes, writes what these stand for, and lets `rows` lead there. */
+static void decode(const compress_model *m, const int8_t **rows, size_t count, int8_t *decoded) {
+    const size_t codes = m->n.has_codes ? code_count(&m->n) : 0;
+    const int8_t *book = VALUES(m, CODEBOOKS, int8_t);
+    for (size_t g = 0; g < codes; g++, book += CODES * CODE_COLUMNS) /* each book is read once, by all rows */
+        for (size_t r = 0; r < count; r++)
+            memcpy(decoded + (r * codes + g) * CODE_COLUMNS, book + CODE_COLUMNS * (uint8_t)rows[r][g], CODE_COLUMNS);
+    for (size_t r = 0; codes && r < count; r++) rows[r] = decoded + r * codes * CODE_COLUMNS;
+}
+
+static size_t least(size_t one, size_t other) { return one < other ? one : other; }
 
 /* The rows of all n-grams that begin at tokens `begin` to `end`. */
 static size_t ngram_rows(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end,
@@ -50,13 +61,15 @@ static size_t ngram_rows(const compress_model *m, const int32_t *ids, size_t cou
 
 static void ngram_state(const compress_model *m, const int32_t *ids, size_t count, float *state) {
     const numbers *n = &m->n;
-    const size_t step = ROWS_AT_ONCE / n->longest;
+    const size_t step = (n->has_codes ? least(ROWS_AT_ONCE, decoded_rows(n)) : ROWS_AT_ONCE) / n->longest;
     const int8_t *rows[ROWS_AT_ONCE];
+    int8_t decoded[DECODED_BYTES];
     int32_t sums[MOST_FEATURES];
     memset(n->is_int8 ? (void *)sums : (void *)state, 0, 4 * n->table_columns);
     for (size_t begin = 0; begin < count; begin += step) {
         const size_t end = begin + step < count ? begin + step : count;
         const size_t found = ngram_rows(m, ids, count, begin, end, rows);
+        decode(m, rows, found, decoded);
         if (n->is_int8)
             m->kernels->add_int8(rows, found, n->table_columns, sums);
         else
@@ -86,10 +99,13 @@ static void first_layer(const compress_model *m, const int32_t *ids, size_t coun
     const numbers *n = &m->n;
     const uint32_t widest = n->widths[n->width_count - 1];
     const ptrdiff_t reach = (widest - 1) / 2;
+    const size_t most = n->has_codes ? least(WINDOWS_AT_ONCE, decoded_rows(n) + 1 - widest) : WINDOWS_AT_ONCE;
     const int8_t *rows[WINDOWS_AT_ONCE + MOST_WIDTH];
-    for (; begin < end; begin += WINDOWS_AT_ONCE) {
-        const size_t windows = end - begin < WINDOWS_AT_ONCE ? end - begin : WINDOWS_AT_ONCE;
+    int8_t decoded[DECODED_BYTES];
+    for (size_t windows; begin < end; begin += windows) {
+        windows = least(end - begin, most);
         token_rows(m, ids, count, (ptrdiff_t)begin - reach, (ptrdiff_t)(begin + windows + widest) - reach - 1, rows);
+        decode(m, rows, windows + widest - 1, decoded);
         size_t column = 0;
         for (uint32_t i = 0; i < n->width_count; i++) {
             const uint32_t width = n->widths[i];
@@ -105,8 +121,6 @@ static void first_layer(const compress_model *m, const int32_t *ids, size_t coun
         }
     }
 }
-
-static size_t least(size_t one, size_t other) { return one < other ? one : other; }
 
 /* sums[v][d] = the sum over s of x[v * stride + s] * weights[s][d], for `count` vectors. */
 static void products_float(const compress_model *m, const float *x, size_t vectors, size_t stride, size_t count,

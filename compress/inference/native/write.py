@@ -37,13 +37,15 @@ NUMBERS = {
     **{"unknown_id": 1, "word_characters": 1, "special": 5, "table_rows": 1, "table_columns": 1, "features": 1},
     **{"dense": 1, "pooling": 1, "longest": 1, "buckets": 1, "factors": 8, "filters": 1, "width_count": 1},
     **{"widths": 8, "is_tagger": 1, "is_siamese": 1, "separator": 1, "around": 3, "second_filters": 1},
-    **{"second_width": 1, "unused": 18},
+    **{"second_width": 1, "has_codes": 1, "unused": 17},
 }
 SECTIONS = (
     *("label_ends", "label_names", "character_pages", "characters", "character_bytes", "trie", "trie_ids"),
     *("added_ends", "added_bytes", "added_ids", "special_ids", "remap", "table", "dense_weight", "dense_scale"),
     *("dense_bias", "classifier_weight", "classifier_bias", "second_weight", "second_scale", "second_bias"),
+    "codebooks",
 )
+CODES, CODE_COLUMNS = 256, 8
 REMOVED, STARTER, WORD, ALONE, SPACE, MARKED = range(6)
 _CODE_POINTS, _PAGE, _SURROGATES = 0x110000, 128, range(0xD800, 0xE000)
 _OVERLAY = 1
@@ -126,12 +128,14 @@ def container(directory: Path) -> bytes:
     dense = np.pad(arrays["dense"], ((0, 0), (0, wide)))
     integers = is_int8 and numbers["pooling"] == POOLING["max"] and not is_siamese and "second_weight" not in arrays
     table = np.ascontiguousarray(arrays["table"])
+    codes, codebooks = table_codes(table) if is_int8 else (None, ())
     sections = {
         **_joined("label", "names", labels),
         **tokenizer_sections(definition),
         "special_ids": np.array(sum(special, []), np.uint32),
         "remap": arrays["remap"].astype(np.uint32),
-        "table": table,
+        "table": table if codes is None else codes,
+        "codebooks": np.array(codebooks, np.int8),
         **_dense_sections(dense, numbers, integers=integers),
         "dense_bias": np.pad(weights["dense.bias"], (0, wide)),
         "classifier_weight": np.pad(classifier.T, ((0, 0), (0, wide))).astype(np.float32),
@@ -153,6 +157,7 @@ def container(directory: Path) -> bytes:
         "features": len(dense),
         "dense": dense.shape[1],
         "width_count": len(numbers.get("widths", ())),
+        "has_codes": codes is not None,
         "is_tagger": of_config(config).by_word,
         "is_siamese": is_siamese,
         "separator": config["separator_token_id"],
@@ -181,6 +186,22 @@ def packed(numbers: Mapping[str, Any], sections: Mapping[str, np.ndarray]) -> by
     sizes = (len(SECTIONS), HEADER_BYTES + len(body))
     header = struct.pack("<8sIIQQ", b"COMPRESS", FORMAT_VERSION, *sizes, checksum(np.frombuffer(body, np.uint64)))
     return header.ljust(HEADER_BYTES, b"\0") + body
+
+
+def table_codes(table: np.ndarray) -> tuple[np.ndarray | None, Sequence[np.ndarray]]:
+    """Return codes ``[R, G]`` uint8 and codebooks ``[G, 256, 8]`` of a table int8 ``[R, columns]``, without loss.
+
+    There are none where eight columns have more than 256 different values, as in most tables of as many rows.
+    """
+    padded = np.pad(table, ((0, 0), (0, -table.shape[1] % CODE_COLUMNS)))
+    words = padded.view(f"<i{CODE_COLUMNS}")
+    codes, codebooks = np.empty(words.shape, np.uint8), list[np.ndarray]()
+    for number, column in enumerate(words.T if len(table) > CODES else ()):
+        values, codes[:, number] = np.unique(column, return_inverse=True)
+        if len(values) > CODES:
+            return None, ()
+        codebooks.append(np.pad(values, (0, CODES - len(values))).view(np.int8).reshape(CODES, CODE_COLUMNS))
+    return (codes, codebooks) if codebooks else (None, ())
 
 
 def checksum(words: np.ndarray) -> int:
