@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from script import provenance, read_options, read_rows, replace_line
 
-from compress.calibration.calibrate import row_losses
 from compress.data import Example, content_sha256, row_key
 from compress.errors import CompressError
 from compress.evaluation.metrics import (
@@ -69,7 +68,7 @@ def measure(
         made = calibrate(model, output, **given)
     gold = np.array(model.task.gold(test, model.labels, "test"))
     logits = [load_runner(one, compute).logits(test).astype(float) for one in (model, made)]
-    losses = [row_losses(one, gold) for one in logits]
+    losses = [model.task.surprise(one, gold) for one in logits]
     change = losses[1] - losses[0]
     confidence, predicted = probabilities(logits[1]).max(axis=1), logits[1].argmax(axis=1)
     found = {

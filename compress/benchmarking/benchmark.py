@@ -267,8 +267,9 @@ def benchmark(
         cut = dict.fromkeys(f"{line.truncated_rows:,} for {line.model}" for line in lines if line.truncated_rows)
         if cut:
             logger.info("of %d test rows, longer than what is read, were cut: %s", len(rows.examples), ", ".join(cut))
-        # Intervals resample whole sentences, which cannot be done with the predictions of single words.
-        if len(rows.examples) <= PREDICTIONS_KEPT and not first.task.by_word:
+        # Intervals resample whole sentences, which cannot be done with the predictions of single words, and of
+        # probabilities predictions say too little.
+        if len(rows.examples) <= PREDICTIONS_KEPT and not first.task.by_word and not metric.of_probabilities:
             predictions = {
                 title: first.task.predictions(values) for title, values in logits.items() if values is not None
             }

@@ -6,7 +6,7 @@ N rows, C classes. What each field means is said in :mod:`compress.benchmarking.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def keep_predictions(
 
     def kept(line: Measurement) -> Measurement:
         own = {"gold": gold.tolist()} if line.is_reference else {}
-        return replace(line, predictions=[round(value, 5) for value in predicted[line.title].tolist()], **own)
+        return replace(line, predictions=[_rounded(value) for value in predicted[line.title].tolist()], **own)
 
     return [kept(line) if id(line) in keeping else line for line in lines]
 
@@ -339,6 +339,10 @@ class ModelPredictions:
     predicted: Array
     probabilities: Array | None
 
+    def judged(self, metric: Metric) -> Array:
+        """Return what a metric reads, see :meth:`compress.tasks.Task.judged`."""
+        return cast(Array, self.probabilities) if metric.of_probabilities else self.predicted
+
 
 def quality_fields(
     logits: Mapping[str, np.ndarray | None],
@@ -377,8 +381,8 @@ def quality_fields(
             continue
         model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
         found[title] = {
-            **_metric_fields(model, teacher, gold, metric, len(labels), sentences),
-            "classes": _class_fields(model, teacher, gold, metric, labels, sentences) if task.has_classes else [],
+            **_metric_fields(model, teacher, gold, metric, task, len(labels), sentences),
+            "classes": _class_fields(model, teacher, gold, metric, task, labels, sentences) if task.has_classes else [],
             **_flip_fields(model, teacher, gold, task, sentences),
         }
         if slices:
@@ -422,10 +426,11 @@ def _metric_fields(
     teacher: ModelPredictions,
     gold: Array,
     metric: Metric,
+    task: Task,
     classes: int,
     sentences: Array | None,
 ) -> Fields:
-    mine, reference = model.predicted, teacher.predicted
+    mine, reference = model.judged(metric), teacher.judged(metric)
     compared: dict[str, Any] = {"metric": metric, "classes": classes, "sentences": sentences}
     value, reached = score(mine, gold, **compared), score(reference, gold, **compared)
     bounds = interval(mine, gold, **compared)
@@ -434,7 +439,7 @@ def _metric_fields(
         difference = paired_difference(mine, reference, gold, **compared)
     error = None
     if model.probabilities is not None:  # the calibration of the probability of the predicted class
-        confidence, correct = model.probabilities.max(axis=1), mine == gold
+        confidence, correct = task.sureness(model.probabilities), model.predicted == gold
         error = (
             calibration_error(confidence, correct),
             *calibration_interval(confidence, correct, sentences=sentences),
@@ -446,7 +451,7 @@ def _metric_fields(
         "metric_kept_percent": 100 * value / reached if reached > 0 else None,
         **interval_fields("difference_points", (difference.points, difference.low, difference.high)),
         "mcnemar_p": difference.mcnemar_p,
-        "agreement": agreement(mine, reference),
+        "agreement": agreement(model.predicted, teacher.predicted),
         **interval_fields("calibration_error", error),
     }
 
@@ -456,6 +461,7 @@ def _class_fields(
     teacher: ModelPredictions,
     gold: Array,
     metric: Metric,
+    task: Task,
     labels: Sequence[str],
     sentences: Array | None,
 ) -> list[Fields]:
@@ -463,26 +469,25 @@ def _class_fields(
 
     Where the metric counts entities, these are the rows, and each is found or not; classes have precision and F1 too.
     """
-    names, of, figures = labels, gold, [Fields()] * len(labels)
+    names, figures = labels, [Fields()] * len(labels)
+    parts = (
+        (task.held(gold, index), *(task.held(one.predicted, index) for one in (model, teacher)))
+        for index in range(len(labels))
+    )
     if metric.units and sentences is not None:
         figures = class_figures(metric.units.counts(model.predicted, gold, sentences))
         starts, _, of = metric.units.read(gold, sentences)
         right, before = (metric.units.found(one.predicted, gold, sentences) for one in (model, teacher))
-        teacher, same = ModelPredictions(before, None), model is teacher
-        model = teacher if same else ModelPredictions(right, None)
-        names, gold, sentences = metric.units.classes, np.ones_like(before), sentences[starts]
-    lost, won = (
-        np.bincount(of[one], minlength=len(names)).tolist()
-        for one in (
-            (teacher.predicted == gold) & (model.predicted != gold),
-            (teacher.predicted != gold) & (model.predicted == gold),
-        )
-    )
+        names, sentences = metric.units.classes, sentences[starts]
+        parts = ((of == index, right, before) for index in range(len(names)))
     found = []
-    for index, label in enumerate(names):
-        part = _part_fields(model, teacher, gold, of == index, ACCURACY, len(names), sentences)
+    for label, more, (held, mine, reference) in zip(names, figures, parts, strict=True):
+        of_teacher = ModelPredictions(reference, None)
+        own = of_teacher if model is teacher else ModelPredictions(mine, None)
+        part = _part_fields(own, of_teacher, np.ones_like(held), held, ACCURACY, 2, sentences)
         part = {name.replace("metric", "recall"): value for name, value in part.items()}
-        found.append({"label": label, **part, "lost": lost[index], "won": won[index], **figures[index]})
+        lost, won = (int((held & one & ~other).sum()) for one, other in ((reference, mine), (mine, reference)))
+        found.append({"label": label, **part, "lost": lost, "won": won, **more})
     return found
 
 
@@ -499,7 +504,7 @@ def _part_fields(
 
     A part without rows has no metric, and one row, or words of one sentence, no interval: null.
     """
-    mine, reference, gold = model.predicted[held], teacher.predicted[held], gold[held]
+    mine, reference, gold = model.judged(metric)[held], teacher.judged(metric)[held], gold[held]
     own = None if sentences is None else sentences[held]
     about: dict[str, Any] = {"metric": metric, "classes": classes, "sentences": own}
     value, before = (score(one, gold, **about) if len(gold) else None for one in (mine, reference))
@@ -519,6 +524,10 @@ def _part_fields(
         "low": paired and paired.low,
         "high": paired and paired.high,
     }
+
+
+def _rounded(answer: Any) -> Any:
+    return round(answer, 5) if isinstance(answer, float) else answer
 
 
 def _flip_fields(
@@ -544,7 +553,7 @@ def _flip_fields(
             {
                 **place(int(row)),
                 "gold": gold[row].item(),
-                "predicted": round(mine[row].item(), 5),
+                "predicted": _rounded(mine[row].item()),
                 "change": change[row].item(),
             }
             for row in first

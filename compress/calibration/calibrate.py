@@ -23,6 +23,10 @@ to four, which begin at different thresholds and share the 5% of error among the
 starts (Angelopoulos et al. 2021, "Learn then Test", arXiv:2110.01052). The bounds take rows to be independent, and
 thresholds to be fixed; they are quantiles of the same confidences, which changes the certainty by a few tenths of a
 percent.
+
+*Decisions.* A label of several a text may be given from where its F1 on validation rows is highest (Lipton et al. 2014,
+"Optimal Thresholding of Classifiers to Maximize F1 Measure", arXiv:1402.1892). Its shift moves that point to a
+probability of 0.5, where every client decides, so that its probability says no more how often it is right.
 """
 
 import itertools
@@ -30,7 +34,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -49,8 +53,6 @@ from compress.evaluation.metrics import (
     calibration_error,
     calibration_interval,
     interval,
-    log_probabilities,
-    probabilities,
     score,
 )
 from compress.exporting.onnx_graph import write_graph
@@ -67,11 +69,14 @@ from compress.progress import logger
 from compress.reporting.calibration_page import calibration_page
 from compress.reporting.pages import write_study
 from compress.requests.compression import Calibrate
+from compress.tasks import Task, default
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
 PAGE = f"{FOLDER}/report.html"
 COMPARED_ROWS = 64  # of what was written with what it should give
+CLASSES = default()
 FEWEST_ROWS = 20
+FEWEST_OF_LABEL = 10  # rows that have it, for a decision of its own
 FOLDS = 10
 TEMPERATURE_DEVIATION = 1.0
 CLASS_DEVIATION = 0.5
@@ -119,24 +124,26 @@ class Calibrated:
     losses: Array
 
 
-def calibrations(logits: Array, gold: Array, keys: Array, *, shifts: bool = True) -> list[Calibrated]:
+def calibrations(
+    logits: Array, gold: Array, keys: Array, *, shifts: bool = True, task: Task = CLASSES
+) -> list[Calibrated]:
     """Return no calibration, temperature scaling and vector scaling, each judged by ten-fold cross-validation.
 
     Args:
         logits: ``[N, C]``.
-        gold: class indices ``[N]``.
+        gold: class indices, or sets of labels, ``[N]``.
         keys: a number of each row ``[N]``; rows of the same key are in the same fold, so that no text is judged by what
             was fitted on its copy.
         shifts: whether the model can have a shift; without, there is no vector scaling.
     """
-    folds, found = keys % FOLDS, [Calibrated("none", UNCHANGED, logits, row_losses(logits, gold))]
+    folds, found = keys % FOLDS, [Calibrated("none", UNCHANGED, logits, task.surprise(logits, gold))]
     for name, fit in {"temperature": fit_temperature, "vector": fit_vector}.items():
         if name == "temperature" or shifts:
             scaled = np.empty_like(logits)
             for fold in np.unique(folds):
                 held_out = folds == fold
-                scaled[held_out] = fit(logits[~held_out], gold[~held_out]).apply(logits[held_out])
-            found.append(Calibrated(name, fit(logits, gold), scaled, row_losses(scaled, gold)))
+                scaled[held_out] = fit(logits[~held_out], gold[~held_out], task).apply(logits[held_out])
+            found.append(Calibrated(name, fit(logits, gold, task), scaled, task.surprise(scaled, gold)))
     return found
 
 
@@ -160,17 +167,12 @@ def loss_change(one: Calibrated, other: Calibrated) -> tuple[float, float, float
     return float(difference.mean()), low, high
 
 
-def row_losses(logits: Array, gold: Array) -> Array:
-    """Return the negative log-likelihood of each gold label, in nats, ``[N]``."""
-    return np.asarray(-log_probabilities(logits)[np.arange(len(gold)), gold])
-
-
-def fit_temperature(logits: Array, gold: Array) -> Scaling:
-    """Return the most likely temperature for logits ``[N, C]`` and gold class indices ``[N]``; 1 without any row."""
+def fit_temperature(logits: Array, gold: Array, task: Task = CLASSES) -> Scaling:
+    """Return the most likely temperature for logits ``[N, C]`` and gold answers ``[N]``; 1 without any row."""
     from scipy.optimize import minimize_scalar
 
     def loss(log_temperature: float) -> float:
-        likelihood = row_losses(logits * np.exp(-log_temperature), gold).sum()
+        likelihood = task.surprise(logits * np.exp(-log_temperature), gold).sum()
         return float(likelihood + (log_temperature / TEMPERATURE_DEVIATION) ** 2 / 2)
 
     if not len(gold):
@@ -180,22 +182,21 @@ def fit_temperature(logits: Array, gold: Array) -> Scaling:
     return Scaling(np.exp([-found.x]))
 
 
-def fit_vector(logits: Array, gold: Array) -> Scaling:
-    """Return the most likely scale and shift of every class for logits ``[N, C]`` and gold class indices ``[N]``."""
+def fit_vector(logits: Array, gold: Array, task: Task = CLASSES) -> Scaling:
+    """Return the most likely scale and shift of every class for logits ``[N, C]`` and gold answers ``[N]``."""
     from scipy.optimize import minimize
 
     classes = logits.shape[1]
-    is_gold = np.eye(classes)[gold]
-    start = np.append(np.log(fit_temperature(logits, gold).scale), np.zeros(2 * classes))
+    is_gold = task.members(gold, classes)
+    start = np.append(np.log(fit_temperature(logits, gold, task).scale), np.zeros(2 * classes))
 
     def loss(values: Array) -> tuple[float, Array]:
         (common,), own, shift = np.split(values, [1, 1 + classes])
         stretched = logits * np.exp(common + own)
-        logs = log_probabilities(stretched + shift)
-        error = np.exp(logs) - is_gold
+        error = cast(Array, task.probabilities(stretched + shift)) - is_gold
         by_scale = (error * stretched).sum(axis=0)
         total = (
-            -(logs * is_gold).sum()
+            task.surprise(stretched + shift, gold).sum()
             + (common / TEMPERATURE_DEVIATION) ** 2 / 2
             + ((own**2).sum() + (shift**2).sum()) / (2 * CLASS_DEVIATION**2)
         )
@@ -205,6 +206,32 @@ def fit_vector(logits: Array, gold: Array) -> Scaling:
     deviations = np.array([TEMPERATURE_DEVIATION, *[CLASS_DEVIATION] * (2 * classes)])
     common, own, shift = np.split(minimize(loss, start, jac=True, method="L-BFGS-B").x, [1, 1 + classes])
     return Scaling(np.exp(common + own), shift)
+
+
+def decided_by_f1(one: Calibrated, gold: Array, keys: Array, task: Task) -> Calibrated:
+    """Return a calibration whose shifts move 0.5 to where the F1 of each label is highest; its logits are out of fold.
+
+    A label of fewer than ``FEWEST_OF_LABEL`` rows keeps its 0.5.
+    """
+    held, folds, moved = task.members(gold, one.logits.shape[1]), keys % FOLDS, one.logits.copy()
+    for fold in np.unique(folds):
+        held_out = folds == fold
+        moved[held_out] -= best_f1_cuts(one.logits[~held_out], held[~held_out])
+    shift = (0.0 if one.scaling.shift is None else one.scaling.shift) - best_f1_cuts(one.logits, held)
+    return Calibrated(one.name, Scaling(one.scaling.scale, shift), moved, one.losses)
+
+
+def best_f1_cuts(logits: Array, held: Array) -> Array:
+    """Return the logit of each label above which its F1 is highest, of logits and gold ``[N, C]``: ``[C]``."""
+    cuts = np.zeros(logits.shape[1])
+    for label in np.flatnonzero(held.sum(axis=0) >= FEWEST_OF_LABEL):
+        order = np.argsort(-logits[:, label], kind="stable")
+        falling, hits = logits[order, label], np.cumsum(held[order, label])
+        f1 = 2 * hits / (np.arange(1, len(order) + 1) + hits[-1])
+        f1[:-1][falling[:-1] == falling[1:]] = 0.0  # equal ones are given together
+        best = int(f1.argmax())
+        cuts[label] = falling[best : best + 2].mean() if best + 1 < len(order) else falling[-1] - 1.0
+    return cuts
 
 
 def last_layer(model: PreTrainedModel) -> nn.Linear:
@@ -344,9 +371,21 @@ def calibrate(request: Calibrate) -> Model:
             as often as asked.
     """
     source, validation = Model.open(request.model), request.read("validation")
+    task, moves = source.task, request.decide_by == "f1"
     acceptance = request.accept_at and {"right": request.accept_at, "by": request.accept_by}
     refuse(
         (bool(source.task.no_calibration), f"{source.path} is made for {source.task}; {source.task.no_calibration}"),
+        *(
+            (
+                asked and way not in known,
+                f"{source.path} is made for {source.task}, which takes no --{option} {way}; use --{option} "
+                f"{' or '.join(known)}",
+            )
+            for asked, option, way, known in (
+                (acceptance, "accept-by", request.accept_by, source.task.accepts_by),
+                (True, "decide-by", request.decide_by, source.task.decides_by),
+            )
+        ),
         (
             source.is_packed,
             f"{source.path} has packed weights, which cannot be scaled; calibrate the model that it was packed from",
@@ -355,7 +394,7 @@ def calibrate(request: Calibrate) -> Model:
     encoded = source.task.gold(validation, source.labels, "validation")
     # A copy with the same label says nothing new; annotators who disagree do.
     different = {(row_key(row), label): row for row, label in zip(reversed(validation), reversed(encoded), strict=True)}
-    rows, gold = [*different.values()][::-1], np.array([label for _, label in different][::-1])
+    rows, gold = [*different.values()][::-1], task.column([label for _, label in different][::-1])
     refuse(
         (
             len(rows) < FEWEST_ROWS,
@@ -369,6 +408,8 @@ def calibrate(request: Calibrate) -> Model:
         check_unseen([source], own)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None
+    no_shift = f"the last layer of {source.path} has no bias to move a decision by; leave out --decide-by f1"
+    refuse((moves and not shifts, no_shift))
 
     with request.begin(
         {"model": source},
@@ -379,10 +420,12 @@ def calibrate(request: Calibrate) -> Model:
     ) as stage:
         with request.progress("Predicting", len(rows)) as advance:
             logits = load_runner(source, request.compute).logits(rows, advance).astype(float)
-        check_label_meaning(logits.argmax(axis=1), gold, source.labels, "validation")
+        check_label_meaning(task.predictions(logits), gold, source.labels, "validation")
         with request.progress("Calibrating", None):
-            found = calibrations(logits, gold, row_keys(rows), shifts=shifts)
+            keys = row_keys(rows)
+            found = calibrations(logits, gold, keys, shifts=shifts, task=task)
             chosen = best_calibration(found)
+            used = decided_by_f1(chosen, gold, keys, task) if moves else chosen
         content: dict[str, Any] = {
             "model": source.name,
             "model_sha256": source.sha256,
@@ -390,8 +433,8 @@ def calibrate(request: Calibrate) -> Model:
             "labels": list(source.labels),
             "method": chosen.name,
             "temperature": chosen.scaling.temperature,
-            "before": _quality(found[0], gold),
-            "after": _quality(chosen, gold),
+            "before": _quality(found[0], gold, task),
+            "after": _quality(chosen, gold, task),
             "methods": [
                 {
                     "name": one.name,
@@ -401,14 +444,17 @@ def calibrate(request: Calibrate) -> Model:
                 }
                 for one in found
             ],
-            "coverage": [asdict(level) for level in levels(*_confidence(chosen, gold)[:2])],
-            "acceptance": acceptance and _accepted(acceptance, chosen, gold, source.labels),
+            "coverage": [asdict(level) for level in levels(*_confidence(used, gold, task)[:2])],
+            "acceptance": acceptance and _accepted(acceptance, used, gold, source.labels, task),
+            "decisions": _decided(chosen, used, gold, source.labels, task) if moves else None,
         }
         notes = {**source.manifest.notes, "calibration": chosen.name, "temperature": chosen.scaling.temperature}
-        notes.pop("acceptance", None)
+        for noted in ("acceptance", "decisions"):
+            notes.pop(noted, None)
+        notes |= {"decisions": content["decisions"]} if moves else {}
         notes |= {"acceptance": content["acceptance"]} if acceptance else {}
         described = {
-            "recipe": {"acceptance": acceptance},
+            "recipe": {"acceptance": acceptance, "decide_by": request.decide_by},
             "data": (*source.manifest.data, *stage.manifest.data),
             "seeds": source.manifest.seeds,
             "metrics": tuple(
@@ -421,16 +467,16 @@ def calibrate(request: Calibrate) -> Model:
         write_study(content, calibration_page, stage.working / FOLDER / CALIBRATION_NAME)
         if network is None:
             copy_client_files(source.path, stage.working)
-            rescale_graph(source.path, stage.working, chosen.scaling)
+            rescale_graph(source.path, stage.working, used.scaling)
             described["notes"] = notes | write_native(stage.working)
             known = source.manifest.architecture or {"model_type": source.config.get("model_type")}
             stage.finish(architecture=known, **described)
         else:
-            rescale_torch(network, chosen.scaling)
+            rescale_torch(network, used.scaling)
             stage.write_model(network, source.tokenizer, **described)
         some = rows[:COMPARED_ROWS]
         written = load_runner(Model.open(stage.working), request.compute).logits(some)
-        expected = chosen.scaling.apply(logits[: len(some)])
+        expected = used.scaling.apply(logits[: len(some)])
         if np.abs(expected - written).max() > TOLERANCE * max(1.0, np.abs(expected).max()):
             raise RuntimeError("the model written to disk does not give the calibrated logits")
     return Model.open(stage.output)
@@ -441,9 +487,9 @@ def calibration_verdict(model: Model) -> Sequence[str]:
     return calibration_page(read_json_table(model.path / FOLDER / CALIBRATION_NAME)).verdict
 
 
-def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:
+def _quality(one: Calibrated, gold: Array, task: Task) -> dict[str, Any]:
     """Return loss, calibration error and accuracy of out-of-fold probabilities, and the bins of their diagram."""
-    confidence, correct, predicted = _confidence(one, gold)
+    confidence, correct, predicted = _confidence(one, gold, task)
     bins = []  # of equally many rows in the order of their confidence, with Wilson's interval of the share right
     order = np.argsort(confidence, kind="stable")
     for own in np.array_split(order, min(BINS, len(order) // 5)):
@@ -464,30 +510,47 @@ def _quality(one: Calibrated, gold: Array) -> dict[str, Any]:
     }
 
 
-def _confidence(one: Calibrated, gold: Array) -> tuple[Array, Array, Array]:
-    """Return the confidence of each prediction ``[N]``, whether it is right, and the predicted class."""
-    predicted = one.logits.argmax(axis=1)
-    return probabilities(one.logits).max(axis=1), predicted == gold, predicted
+def _confidence(one: Calibrated, gold: Array, task: Task) -> tuple[Array, Array, Array]:
+    """Return the confidence of each prediction ``[N]``, whether it is right, and the prediction."""
+    predicted = task.predictions(one.logits)
+    return task.sureness(cast(Array, task.probabilities(one.logits))), predicted == gold, predicted
 
 
-def _accepted(acceptance: Mapping[str, Any], one: Calibrated, gold: Array, labels: Sequence[str]) -> dict[str, Any]:
+def _decided(before: Calibrated, after: Calibrated, gold: Array, labels: Sequence[str], task: Task) -> dict[str, Any]:
+    """Return the probability from which each label is given now, and the metrics by it and by 0.5, out of fold."""
+    moved = (0.0 if before.scaling.shift is None else before.scaling.shift) - cast(Array, after.scaling.shift)
+    compared = {
+        metric.name: [task.score(one.logits, gold, metric) for one in (before, after)]
+        for metric in task.metrics
+        if not metric.of_probabilities
+    }
+    cuts = cast(Array, task.probabilities(moved[None]))[0]
+    return {"by": "f1", "thresholds": dict(zip(labels, np.round(cuts, 4).tolist(), strict=True)), "metrics": compared}
+
+
+def _accepted(
+    acceptance: Mapping[str, Any], one: Calibrated, gold: Array, labels: Sequence[str], task: Task
+) -> dict[str, Any]:
     """Return the thresholds, overall and of each class; those of a class that is never accepted are null.
 
     Raises:
         CompressError: nothing is accepted.
     """
-    confidence, correct, predicted = _confidence(one, gold)
-    right = acceptance["right"]
+    confidence, correct, predicted = _confidence(one, gold, task)
+    right, chances = acceptance["right"], cast(Array, task.probabilities(one.logits))
     overall = accept_from(confidence, correct, right)
-    owns = {label: predicted == number for number, label in enumerate(labels)}
-    classes = {label: accept_from(confidence[own], correct[own], right) for label, own in owns.items()}
+    classes, given = dict[str, Level | None](), 0
+    for number, label in enumerate(labels):
+        own = task.held(predicted, number)
+        given += int(own.sum())
+        classes[label] = accept_from(chances[own, number], task.held(gold, number)[own], right)
     by_class = acceptance["by"] == "class"
     found = any(classes.values()) if by_class else bool(overall)
     percent, least = f"{100 * right:g}%", rows_needed(right)
     best = max(level.at_least for level in levels(confidence, correct))
     refuse(
         (
-            not found and by_class and overall,
+            not found and by_class and (overall or "overall" not in task.accepts_by),
             f"no class of {len(labels):,} has enough validation rows to be certain that {percent} are right: "
             f"{least:,} without an error at the least; leave out --accept-by class, or give more rows",
         ),
@@ -505,7 +568,7 @@ def _accepted(acceptance: Mapping[str, Any], one: Calibrated, gold: Array, label
         "thresholds": {label: level and level.threshold for label, level in classes.items()},
         "overall": overall and asdict(overall),
         "classes": {label: level and asdict(level) for label, level in classes.items()},
-        "accepted_by_class": sum(level.rows for level in classes.values() if level) / len(gold),
+        "accepted_by_class": sum(level.rows for level in classes.values() if level) / max(given, 1),
     }
 
 

@@ -52,8 +52,8 @@ def command(
 ) -> None:
     """Classify texts, one JSON line each; - reads them from standard input, one a line.
 
-    A line holds the label and its probability, or the score of a regression. Of a model that was calibrated with
-    --accept-at it also says whether the prediction is accepted. Of a tagger of words it holds the
+    A line holds the label or labels with probabilities, or the score of a regression. Of a model that was calibrated
+    with --accept-at it also says whether the prediction is accepted. Of a tagger of words it holds the
     words, their tags and probabilities; of one of entities a list of these, each with its label, text, place in
     characters and probability. A text that is longer than the model reads is answered by a part of it, and its line
     says so: "truncated": true. There is a line for every row, in order: an empty text is a text.

@@ -1,14 +1,14 @@
 """Cells and columns of tables: which column is the text, which the label, and what a cell holds.
 
 A cell is text, None, or a list or an object as a record holds it. Structure is no text: only lists of words or segments
-are joined, and a list of one label is that label.
+are joined, and a list of one label is that label. Where some list has several labels or none, all rows have lists.
 """
 
 import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from compress.data.examples import NUMBER, Columns
@@ -97,7 +97,11 @@ class Several(list[Any]):
 
 
 class StructureError(ValueError):
-    """A cell is a list or an object where a text or one label is needed; says what it is."""
+    """A cell is a list or an object where a text or one label is needed; says what it is, and maybe in which column."""
+
+    def __init__(self, said: str, column: str = "") -> None:
+        super().__init__(said)
+        self.column = column
 
 
 def cell(value: Any, names: Sequence[str] = ()) -> Cell:
@@ -154,6 +158,69 @@ def label_of(value: Cell) -> str | None:
     if isinstance(found, (list, Mapping)) and found:
         raise StructureError(f"{_shown(found)}, and a text has one label here")
     return None if isinstance(found, (list, Mapping)) else text_of(cell(found))
+
+
+LabelsOf: TypeAlias = Callable[[Cells], "tuple[str, ...] | None"]  # of a row; None of one that has no label cell
+
+
+def several_labels(names: Sequence[str], sample: Sequence[Cells], columns: Columns, separator: str) -> LabelsOf | None:
+    """Return what reads the labels of rows that have several each, or none; None where every row has one.
+
+    They are columns of 0 and 1 (``columns.each``), text cut at a ``separator``, lists, objects of ones and zeros, or
+    vectors of these: lists as long as each other of zeros and ones, some of them twice.
+    """
+    if columns.label is None:
+        return None
+    places = {name: names.index(name) for name in columns.each or (columns.label,)}
+    at = places[columns.label]
+    if columns.each:
+        return lambda cells: tuple(name for name, place in places.items() if _is_one(cells[place], name))
+    if separator:
+        return lambda cells: None if cells[at] is None else _different(text_of(cells[at]).split(separator))
+    found: list[Any] = [row[at] for row in sample if at < len(row) and row[at] is not None]
+    size = 0
+    if all(isinstance(value, list) and not isinstance(value, Several) and _scalars(value) for value in found):
+        is_several = any(len(value) != 1 for value in found)
+        as_texts = [[part if isinstance(part, str) else str(int(part)) for part in value] for value in found]
+        if len({*map(len, found)}) == 1 and all({*value} <= {"0", "1"} for value in as_texts):
+            size = len(found[0]) if any(len({*value}) < len(value) for value in as_texts) else 0
+    else:
+        is_several = all(map(_is_vector, found)) and any(sum(value.values()) != 1 for value in found)
+    return (lambda cells: _listed(cells[at], size)) if is_several else None
+
+
+def _different(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in map(str.strip, names) if name))
+
+
+def _scalars(value: Sequence[Any]) -> bool:
+    return all(isinstance(part, str | int) or (isinstance(part, float) and part in (0, 1)) for part in value)
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(share in (0, 1) for share in value.values())
+
+
+def _is_one(value: Cell, column: str = "") -> bool:
+    known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+    text = value.strip().casefold() if isinstance(value, str) else ""
+    if text not in known:
+        raise StructureError(f"{value!r:.60}, and the column of one of several labels holds 0 or 1", column)
+    return known[text]
+
+
+def _listed(value: Cell, size: int = 0) -> tuple[str, ...] | None:
+    """Return the labels of a list or of an object of ones and zeros, or of a vector of ``size`` their numbers."""
+    if value is None:
+        return None
+    if isinstance(value, list) and size and len(value) == size:
+        return tuple(str(number) for number, one in enumerate(value) if _is_one(str(one)))
+    if isinstance(value, Mapping) and _is_vector(value):
+        return tuple(name for name, share in value.items() if share)
+    if size or not isinstance(value, list) or not _scalars(value):
+        what = f"a vector of {size} zeros and ones" if size else "a list of labels, which may be empty"
+        raise StructureError(f"{value if isinstance(value, str) else _shown(value)!s:.60}, and other rows have {what}")
+    return _different(part if isinstance(part, str) else str(cell(part)) for part in value)
 
 
 def words_of(value: Cell) -> list[str]:
@@ -345,7 +412,8 @@ def choose_columns(
         source: the file's name for errors.
         given: what the user named; an empty ``text`` means that it is to be guessed.
     """
-    for option, name in (("text", given.text), ("text-pair", given.text_pair), ("label", given.label)):
+    options = (("text", given.text), ("text-pair", given.text_pair), ("label", given.label))
+    for option, name in (*options, *(("label", name) for name in given.each)):
         if name and name not in names:
             kind = "" if named else " (no header: columns are counted from 0)"
             inner = [known for known in names if known.startswith(f"{name}.")]
@@ -375,7 +443,7 @@ def choose_columns(
         label = label or _label_by_content(names, sample, used, named)
         refuse((label is None, f"{unclear} the label that is needed here: name one with --label-column{such_as}."))
     _refuse_twice(names, {label}, source)
-    chosen = [name for name in (text, pair, label) if name is not None]
+    chosen = [name for name in (text, pair, *(given.each or (label,))) if name is not None]
     refuse(
         (
             len(set(chosen)) < len(chosen),
@@ -383,7 +451,7 @@ def choose_columns(
             f"label = {label}): name different ones of {some_of(names)}.",
         )
     )
-    return Columns(text, pair, label)
+    return Columns(text, pair, label, given.each)
 
 
 def _refuse_twice(names: Sequence[str], chosen: Iterable[str | None], source: str) -> None:

@@ -1,4 +1,4 @@
-"""Examples (text, pair, label, tags), their normalisation, keys and content hashes; and the classes of their labels.
+"""Examples (text, pair, label or labels, tags), their normalisation, keys and hashes; and the classes of their labels.
 
 Labels are inferred, and found in a model's order, however they are written.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from compress.errors import CompressError, did_you_mean, refuse, some_of
-from compress.files import printable_name, read_json_table, read_toml
+from compress.files import printable_name, read_json_table, read_text, read_toml
 from compress.progress import logger
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class RowOrigin:
 class Example:
     """One row: a text or a pair of texts, and its label as written in the file (None when unlabelled).
 
+    A row of several labels has these in ``labels``, each once, maybe none, and its ``label`` is None too.
     A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
     labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read, and
     ``values`` are its cells in further columns that were asked for. ``given`` is the text whose words were found
@@ -62,6 +63,7 @@ class Example:
     text_pair: str | None = None
     label: str | None = None
     tags: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
     origin: RowOrigin | None = field(default=None, compare=False, repr=False)
     number: int = field(default=0, compare=False, repr=False)
     values: tuple[str, ...] = field(default=(), compare=False, repr=False)
@@ -71,6 +73,10 @@ class Example:
     def where(self) -> str:
         """The file of the row and its line or number there; empty for a row of no file."""
         return f"{self.origin.name}, {self.origin.unit} {self.number}" if self.origin else ""
+
+    @property
+    def is_labelled(self) -> bool:
+        return any(given is not None for given in (self.label, self.tags, self.labels))
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -85,6 +91,7 @@ class Columns:
     text: str
     text_pair: str | None = None
     label: str | None = None
+    each: tuple[str, ...] = ()  # where every label has a column: these, the first of which is ``label`` too
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -188,6 +195,8 @@ class ContentFingerprint:
 
     def add(self, example: Example) -> None:
         parts = [example.text, example.text_pair, example.label, *(example.tags or ())]
+        if example.labels is not None:
+            parts += ["labels", *sorted(example.labels)]
         row = "\x1e".join("\x00" if part is None else "\x01" + part for part in parts)
         self._total += int.from_bytes(hashlib.sha256(row.encode("utf-8", "surrogatepass")).digest(), "big")
         self.rows += 1
@@ -229,14 +238,15 @@ def class_identity(name: str) -> Decimal | str:
 def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     """Return the class names in order, or None when the labels are scores to regress on.
 
-    Of rows to tag they are the tags. Labels are scores when all are numbers and one has a fraction, or when they are
-    integers with more than 50 different values of fewer than five rows each. Classes have the order of the file's
-    schema; without, integers are sorted as numbers, others as text.
+    Of rows to tag they are the tags; these, and the labels of rows of several, are always names. Labels are scores when
+    all are numbers and one has a fraction, or when they are integers with more than 50 different values of fewer than
+    five rows each. Classes have the order of the file's schema; without, integers are sorted as numbers, others as
+    text.
 
     Raises:
         CompressError: two classes are one number, or one text, written in two ways, such as ``1`` and ``1.0``.
     """
-    tags = Counter(tag for example in examples for tag in example.tags or ())
+    tags = Counter(tag for example in examples for tag in (*(example.tags or ()), *(example.labels or ())))
     counts = tags or Counter(example.label for example in examples if example.label is not None)
     known = {example.origin.classes for example in examples if example.origin is not None}
     if len(known) == 1 and counts.keys() <= set(classes := next(iter(known))):
@@ -353,10 +363,11 @@ Renaming: TypeAlias = Callable[[Example, Sequence[str]], Example]
 
 
 def label_map(given: str | Path | Mapping[str, str]) -> Renaming:
-    """Return the function that gives a row, of the classes of its file's schema, those of its label or tags.
+    """Return the function that gives a row, of the classes of its file's schema, those of its label, labels or tags.
 
     Args:
-        given: a JSON or TOML file with a table of labels and classes, or such a table.
+        given: a JSON or TOML file with a table of labels and classes, or such a table; or a text file with the names of
+            the labels 0, 1, ... a line each.
 
     Raises:
         CompressError: it is none, or empty; also the function, where a label has no class.
@@ -364,6 +375,8 @@ def label_map(given: str | Path | Mapping[str, str]) -> Renaming:
     name = "the label map" if isinstance(given, Mapping) else printable_name(given)
     if isinstance(given, Mapping):
         table: Mapping[str, object] = given
+    elif name.endswith(".txt"):
+        table = {str(number): line.strip() for number, line in enumerate(read_text(Path(given)).splitlines())}
     else:
         table = read_toml(Path(given)) if name.endswith(".toml") else read_json_table(Path(given))
     named = table and all(isinstance(value, str) and value for value in table.values())
@@ -380,7 +393,10 @@ def label_map(given: str | Path | Mapping[str, str]) -> Renaming:
     def renamed(row: Example, classes: Sequence[str]) -> Example:
         if row.label is not None:
             return replace(row, label=class_of(row, row.label, classes))
-        return replace(row, tags=row.tags and tuple(class_of(row, tag, classes) for tag in row.tags))
+        tags, labels = (
+            names and tuple(class_of(row, name, classes) for name in names) for names in (row.tags, row.labels)
+        )
+        return replace(row, tags=tags, labels=labels and tuple(dict.fromkeys(labels)))
 
     return renamed
 

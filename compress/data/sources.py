@@ -5,16 +5,19 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from compress.data.columns import (
     Cells,
+    LabelsOf,
     StructureError,
     are_tagged,
     choose_columns,
     inner_fields,
     label_of,
+    several_labels,
     text_of,
     words_of,
 )
@@ -145,6 +148,7 @@ class FileSource(TextSource):
         name: str,
         labelled: bool,
         tagged: bool = False,
+        several: LabelsOf | None = None,
         values: Sequence[str] = (),
         in_turn: bool = True,
     ) -> None:
@@ -155,6 +159,7 @@ class FileSource(TextSource):
         self._values = tuple(values)
         self._labelled = labelled
         self._tagged = self.of_words = tagged
+        self._several = several
         self.read: Callable[[Example], Example] | None = None
         self.renamed: Renaming | None = None
         self._tables = tables
@@ -201,17 +206,23 @@ class FileSource(TextSource):
                     if plain:
                         yield text if pair is None else (text, pair)
                         continue
-                    label, tags = None, None
-                    if label_at is not None and self._tagged:
+                    label, tags, labels = None, None, None
+                    if label_at is not None and self._several:
+                        at = label_at
+                        labels = self._several(cells)
+                    elif label_at is not None and self._tagged:
                         tags = tuple(words_of(cells[at := label_at]))
                     elif label_at is not None:
                         label = (label_of(cells[at := label_at]) or "").strip()
                     values = tuple((label_of(cells[at := place]) or "").strip() for place in values_at)
-                    row = Example(text, pair, label, tags, origin, number, values)
-                    if label == "":
+                    row = Example(text, pair, label, tags, labels, origin, number, values)
+                    if label_at is not None and not (label or row.tags is not None or labels is not None):
                         raise CompressError(
-                            f"{row.where} has no label in column {columns.label!r}: remove the row or name another "
-                            "column with --label-column."
+                            f"{row.where} has no labels in column {columns.label!r}, and others have: remove the row, "
+                            "or give an empty list where none applies."
+                            if self._several
+                            else f"{row.where} has no label in column {columns.label!r}: remove the row or name "
+                            "another column with --label-column."
                         )
                     if tags is not None and len(tags) != len(row.words):
                         raise CompressError(
@@ -228,7 +239,8 @@ class FileSource(TextSource):
         kind, comma, rest = self.format.partition(",")
         shown = [FORMATS.get(kind, kind) + comma + rest + ("" if named else ", no header")]
         used = {"text": self.columns.text, "pair": self.columns.text_pair}
-        used |= {"label": self.columns.label} if self._labelled else {}
+        if self._labelled:
+            used |= {"labels" if self._several else "label": ", ".join(self.columns.each) or self.columns.label}
         if not self._tables[0].fixed:
             shown += [f"{what} = {'' if named else 'column '}{name}" for what, name in used.items() if name]
         notes = Counter({f"rows without text{'' if self.keep_empty else ', skipped'}": self._empty})
@@ -241,7 +253,7 @@ class FileSource(TextSource):
 def _structure_error(
     table: Table, number: int, at: int, value: Any, columns: Columns, error: StructureError
 ) -> CompressError:
-    name = table.columns[at]
+    name = error.column or table.columns[at]
     option = {columns.text: "text", columns.text_pair: "text-pair"}.get(name, "label")
     parts = [path for path in inner_fields(name, value) if not path.rpartition(".")[2].isdecimal()]
     advice = (
@@ -295,16 +307,29 @@ def _in_turn(streams: Sequence[Iterator[Item]]) -> Iterator[Item]:
     return (cast(Item, item) for items in rounds for item in items if item is not _END)
 
 
+@dataclass(frozen=True)
+class ColumnNames:
+    """How columns are found: their names, or their numbers from 0 in a file without a header.
+
+    Args:
+        label_column: where every label has a column of 0 and 1, their names with a comma between them.
+        label_separator: what stands between the labels of a row, such as ``|``; without, text is one label.
+    """
+
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    label_column: str | None = None
+    label_separator: str | None = None
+
+
 def open_source(
     data: Any,
     *,
     role: str,
     labelled: bool,
-    text_column: str | None = None,
-    text_pair_column: str | None = None,
-    label_column: str | None = None,
     format: str | None = None,
     values: Sequence[str] = (),
+    **columns: str | None,
 ) -> FileSource:
     """Open whatever holds rows, and find its columns.
 
@@ -314,15 +339,17 @@ def open_source(
             pairs or of dicts, a data set of the library ``datasets``, or a frame of pandas, polars or Arrow.
         role: ``train``, ``unlabeled``, ``validation`` or ``test``; picks the split of a source that holds several.
         labelled: whether every row must have a label; without, labels are not read.
-        text_column: a column's name, or its number from 0 in a file without a header; so are the next two.
         format: how the file is written, if it is not to be found out.
         values: further columns, the ``values`` of its rows.
+        columns: those of :class:`ColumnNames`.
 
     Raises:
         CompressError: for anything about the data that the user can put right.
     """
-    given = Columns(text_column or "", text_pair_column, label_column)
-    wanted = [name for name in (text_column, text_pair_column, label_column, *values) if name]
+    names = ColumnNames(**columns)
+    given = Columns(names.text_column or "", names.text_pair_column, names.label_column)
+    parts = tuple(filter(None, map(str.strip, (names.label_column or "").split(","))))
+    wanted = [name for name in (given.text, given.text_pair, given.label, *parts, *values) if name]
     in_turn = True
     if not isinstance(data, str | Path):
         tables = [object_table(data, role=role, labelled=labelled, wanted=wanted)]
@@ -337,17 +364,20 @@ def open_source(
         name = printable_name(f"{Path(without_secrets(str(data))).name} ({len(tables)} files)")
     if odd := [table.name for table in tables if table.columns != tables[0].columns]:
         raise CompressError(f"{odd[0]} and {tables[0].name} have different columns: give files of one kind.")
+    if len(parts) > 1 and given.label not in tables[0].columns:
+        given = replace(given, label=parts[0], each=parts)
     with faults_of(name, "examples"):
-        columns, tagged = _columns(tables[0], given, labelled)
+        chosen, tagged, several = _columns(tables[0], given, labelled, names.label_separator or "")
         for column in values:
             count, known = tables[0].columns.count(column), ", ".join(tables[0].columns[:20])
             found = f"has {'two columns' if count else 'no column'} {column!r}; it has {known}: give the name of one."
             used = f"the column {column!r} holds the text, and no values: name the text with --text-column."
             refuse(
                 (count != 1, f"{tables[0].name} {found}{did_you_mean(column, tables[0].columns)}"),
-                (column in (columns.text, columns.text_pair), f"{tables[0].name}: {used}"),
+                (column in (chosen.text, chosen.text_pair), f"{tables[0].name}: {used}"),
             )
-    return FileSource(tables, columns, name=name, labelled=labelled, tagged=tagged, values=values, in_turn=in_turn)
+    reading: Any = {"tagged": tagged, "several": several, "values": values, "in_turn": in_turn}
+    return FileSource(tables, chosen, name=name, labelled=labelled, **reading)
 
 
 def _open_file(path: Path, place: str, **options: Any) -> Table:
@@ -359,8 +389,8 @@ def _open_file(path: Path, place: str, **options: Any) -> Table:
         return table
 
 
-def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, bool]:
-    """Return what the columns hold, and whether that is words with tags."""
+def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tuple[Columns, bool, LabelsOf | None]:
+    """Return what the columns hold, whether that is words with tags, and what reads several labels a row."""
     if table.fixed and given == Columns(""):
         refuse(
             (
@@ -368,7 +398,7 @@ def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, boo
                 f"{table.name} holds texts without labels, but labels are needed here: give labelled data.",
             )
         )
-        return Columns("text", None, "label" if "label" in table.columns else None), table.tagged
+        return Columns("text", None, "label" if "label" in table.columns else None), table.tagged, None
     wide, many = len(table.columns) > _MOST_COLUMNS, f"has {len(table.columns):,} columns"
     sample = [] if wide else table.sample()
     refuse(
@@ -377,7 +407,8 @@ def _columns(table: Table, given: Columns, labelled: bool) -> tuple[Columns, boo
     )
     names = table.columns
     columns = choose_columns(names, sample, named=table.named, labelled=labelled, source=table.name, given=given)
-    return columns, table.tagged or are_tagged(names, sample, columns, labelled)
+    tagged = table.tagged or are_tagged(names, sample, columns, labelled)
+    return columns, tagged, None if tagged or not labelled else several_labels(names, sample, columns, separator)
 
 
 def read_examples(source: TextSource) -> list[Example]:
@@ -467,7 +498,7 @@ def open_rows(data: Any, *, role: str, label_map: Any = None, **columns: Any) ->
             is open, which is returned.
         role: ``train``, ``validation`` or ``test``.
         label_map: the classes of its labels, as a table or a JSON or TOML file with one.
-        columns: ``text_column``, ``text_pair_column``, ``label_column``, ``format``.
+        columns: ``text_column``, ``text_pair_column``, ``label_column``, ``label_separator``, ``format``.
     """
     if isinstance(data, TextSource):
         return data
@@ -477,7 +508,7 @@ def open_rows(data: Any, *, role: str, label_map: Any = None, **columns: Any) ->
         source = open_source(data, role=role, labelled=True, **columns)
         source.renamed = read_label_map(label_map) if label_map else None
         return source
-    if number := next((number for number, row in enumerate(data, 1) if row.label is None and row.tags is None), 0):
+    if number := next((number for number, row in enumerate(data, 1) if not row.is_labelled), 0):
         raise CompressError(f"Row {number} of {role} has no label, and labels are needed here: give it one.")
     if label_map:
         renamed = read_label_map(label_map)
@@ -516,7 +547,7 @@ def open_text(
         read: makes rows of plain text what a model reads (:meth:`compress.tasks.Task.row`).
         columns: as for :func:`open_rows`.
     """
-    left_out = {"label_map", "label_column" if beside is not None else ""}
+    left_out = {"label_map", "label_separator", "label_column" if beside is not None else ""}
     names = {key: value for key, value in columns.items() if key not in left_out}
     data = tuple(item for one in data for item in (one if _are(Path, one) else [one]))
     sources, plain = list[TextSource](), list(map(_is_plain, data))

@@ -1,5 +1,8 @@
 """What predictions are worth: metrics, probabilities, intervals, paired comparison. N rows, C classes.
 
+A set of labels is one value, a text of C zeros and ones (:func:`as_sets`): what counts rows that are equal takes sets
+as it takes classes. Metrics of sets read ``[N, C]``, whether a row has a label.
+
 Every metric is one NumPy function over the last axis, so that the bootstrap evaluates thousands of resamples
 at once; the tests hold each of them against scikit-learn and SciPy.
 """
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from compress.arrays import np
 from compress.data.tokenization import NO_ANSWER
-from compress.errors import refuse
+from compress.errors import refuse, some_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -47,13 +50,19 @@ class CountedUnits(Protocol):
 class Metric:
     """A metric by the name a user types: a function of predictions ``[..., N]``, gold ``[..., N]`` and C.
 
-    With ``units`` it is a function of the sums of their counts, ``[..., 3, K]``.
+    With ``units`` it is a function of the sums of their counts, ``[..., 3, K]``. Of sets of labels it reads
+    ``[..., N, C]``; with ``of_probabilities`` those of every label, instead of predictions.
     """
 
     name: str
     of_classes: bool
     statistic: Callable[..., Array]
     units: CountedUnits | None = None
+    of_probabilities: bool = False
+
+    @property
+    def is_accuracy(self) -> bool:
+        return self.statistic is _accuracy
 
 
 @dataclass(frozen=True)
@@ -64,6 +73,26 @@ class Difference:
     low: float
     high: float
     mcnemar_p: float | None  # None for regression, where no row is simply right or wrong
+
+
+def as_sets(members: Array) -> Array:
+    """Return rows of labels that are there or not, ``[N, C]`` bool, as one value a row, ``[N]``: ``"0100"``."""
+    digits = np.ascontiguousarray(members, np.uint32) + ord("0")
+    return digits.view(f"<U{digits.shape[1]}")[:, 0]
+
+
+def set_members(sets: Array) -> Array:
+    """Return what :func:`as_sets` was given, of sets ``[N]`` or ``[S, N]``; anything else as it is."""
+    if sets.dtype.kind != "U":
+        return sets
+    return np.asarray(np.ascontiguousarray(sets, "<U").view(np.uint32).reshape(*sets.shape, -1) == ord("1"))
+
+
+def answer_name(answer: Any, labels: Sequence[str]) -> str:
+    """Return a class, or a set of labels, by its names, and a score as it is; a word that was cut off is -1."""
+    if isinstance(answer, str):
+        return some_of([label for label, one in zip(labels, answer, strict=True) if one == "1"]) or "no label"
+    return labels[answer] if isinstance(answer, int) and 0 <= answer < len(labels) else f"{answer:g}"
 
 
 def _accuracy(predicted: Array, gold: Array, classes: int) -> Array:
@@ -92,10 +121,45 @@ def _f1(predicted: Array, gold: Array, classes: int) -> Array:
 
 def _macro_f1(predicted: Array, gold: Array, classes: int) -> Array:
     # A class that occurs in neither column has no F1; like scikit-learn, it is left out of the mean.
-    hits = _counts(np.where(predicted == gold, gold, NO_ANSWER), classes)
-    total = _counts(predicted, classes) + _counts(gold, classes)
+    if gold.dtype == bool:
+        hits, total = (predicted & gold).sum(axis=-2), predicted.sum(axis=-2) + gold.sum(axis=-2)
+    else:
+        hits = _counts(np.where(predicted == gold, gold, NO_ANSWER), classes)
+        total = _counts(predicted, classes) + _counts(gold, classes)
     found = 2 * hits / np.maximum(total, 1)
     return np.asarray(found.sum(axis=-1) / np.maximum((total > 0).sum(axis=-1), 1))
+
+
+def _micro_f1(predicted: Array, gold: Array, classes: int) -> Array:
+    both, (hits, total) = (-2, -1), (predicted & gold, predicted.sum(axis=(-2, -1)) + gold.sum(axis=(-2, -1)))
+    return np.asarray(2 * hits.sum(axis=both) / np.maximum(total, 1))
+
+
+def _sample_f1(predicted: Array, gold: Array, classes: int) -> Array:
+    # A row without a label of which none is predicted is right; scikit-learn counts 0 unless zero_division is 1.
+    hits, total = (predicted & gold).sum(axis=-1), predicted.sum(axis=-1) + gold.sum(axis=-1)
+    return np.asarray(np.where(total > 0, 2 * hits / np.maximum(total, 1), 1.0).mean(axis=-1))
+
+
+def _hamming(predicted: Array, gold: Array, classes: int) -> Array:
+    return np.asarray((predicted == gold).mean(axis=(-2, -1)))
+
+
+def _mean_average_precision(chances: Array, gold: Array, classes: int) -> Array:
+    # The mean over the rows of a label of the precision among the rows that are as likely or likelier; equal ones are
+    # taken together, and labels without a row have none. As scikit-learn's average_precision_score.
+    order = np.argsort(-chances, axis=-2, kind="stable")
+    falling, is_gold = (np.take_along_axis(one, order, axis=-2) for one in (chances, gold))
+    rows = falling.shape[-2]
+    ranks = np.arange(1, rows + 1).reshape(-1, 1)
+    last = np.ones(falling.shape, dtype=bool)  # of equal ones
+    last[..., :-1, :] = np.diff(falling, axis=-2) != 0
+    ends = np.where(last, ranks, rows)
+    ends = np.flip(np.minimum.accumulate(np.flip(ends, axis=-2), axis=-2), axis=-2)
+    hits = np.take_along_axis(np.cumsum(is_gold, axis=-2), ends - 1, axis=-2)
+    count = is_gold.sum(axis=-2)
+    precision = (is_gold * hits / ends).sum(axis=-2) / np.maximum(count, 1)
+    return np.asarray(precision.sum(axis=-1) / np.maximum((count > 0).sum(axis=-1), 1))
 
 
 def _matthews(predicted: Array, gold: Array, classes: int) -> Array:
@@ -126,12 +190,21 @@ def _both(predicted: Array, gold: Array, classes: int) -> Array:
 
 
 ACCURACY = Metric("accuracy", True, _accuracy)
+MACRO_F1 = Metric("macro-f1", True, _macro_f1)
 SPEARMAN = Metric("spearman", False, _spearman)
 CLASS_METRICS = (
     ACCURACY,
     Metric("f1", True, _f1),  # of the last label
-    Metric("macro-f1", True, _macro_f1),
+    MACRO_F1,
     Metric("matthews", True, _matthews),
+)
+SET_METRICS = (
+    Metric("micro-f1", True, _micro_f1),
+    MACRO_F1,
+    Metric("sample-f1", True, _sample_f1),
+    Metric("mean-average-precision", False, _mean_average_precision, of_probabilities=True),
+    Metric("subset-accuracy", True, _accuracy),
+    Metric("hamming", True, _hamming),  # the share of answers, one a row and label, that are right
 )
 SCORE_METRICS = (
     Metric("pearson", False, _pearson),
@@ -167,10 +240,14 @@ def confidence(logits: Array) -> Array:
 def score(
     predicted: ArrayLike, gold: ArrayLike, *, metric: Metric, classes: int, sentences: Array | None = None
 ) -> float:
-    """Return a metric of predictions ``[N]`` and gold ``[N]``; ``sentences`` as for :func:`interval`."""
+    """Return a metric of predictions ``[N]`` and gold ``[N]``, or of probabilities ``[N, C]`` where it is of these.
+
+    ``sentences`` are as for :func:`interval`.
+    """
     first, second = _rows(predicted, gold)
     if metric.units:
         return float(metric.statistic(_unit_counts(metric.units, (first,), second, sentences).sum(axis=0)[0]))
+    first, second = _read(metric, first, second)
     return float(metric.statistic(first, second, classes))
 
 
@@ -205,8 +282,9 @@ def interval(
     if metric.units:
         counts = _unit_counts(metric.units, (first,), second, sentences)
         return percentiles(metric.statistic(resampled_sums(counts, seed=seed)[:, 0]))
-    if metric.name != "accuracy":
-        return bootstrap((first, second), lambda p, g: metric.statistic(p, g, classes), sentences=sentences, seed=seed)
+    if not metric.is_accuracy:
+        read = _read(metric, first, second)
+        return bootstrap(read, lambda p, g: metric.statistic(p, g, classes), sentences=sentences, seed=seed)
     if sentences is None:
         from scipy.stats import binomtest
 
@@ -245,7 +323,7 @@ def paired_difference(
     if metric.of_classes:
         won, lost = discordant(model, other, gold_rows)
         p = mcnemar_p(won, lost) if sentences is None else None
-        if metric.name == "accuracy":
+        if metric.is_accuracy:
             change = (model == gold_rows).astype(float) - (other == gold_rows)
             resampled = (
                 _resampled_difference(won, lost, len(gold_rows), seed)
@@ -258,8 +336,9 @@ def paired_difference(
     def statistic(p: Array, r: Array, g: Array) -> Array:
         return np.asarray(metric.statistic(p, g, classes) - metric.statistic(r, g, classes))
 
-    low, high = bootstrap((model, other, gold_rows), statistic, sentences=sentences, seed=seed)
-    return Difference(100 * float(statistic(model, other, gold_rows)), 100 * low, 100 * high, p)
+    columns = _read(metric, model, other, gold_rows)
+    low, high = bootstrap(columns, statistic, sentences=sentences, seed=seed)
+    return Difference(100 * float(statistic(*columns)), 100 * low, 100 * high, p)
 
 
 def discordant(predicted: Array, reference: Array, gold: Array) -> tuple[int, int]:
@@ -292,7 +371,8 @@ def bootstrap(
         return sentence_bootstrap(samples, statistic, sentences, seed=seed)
     rows = len(samples[0])
     refuse((rows < 2, f"{rows} labelled row has no interval; give at least 2, better some hundreds"))
-    return percentiles(np.concatenate([statistic(*(x[drawn] for x in samples)) for drawn in _draws(rows, seed)]))
+    drawings = _draws(rows, seed, max(sample.size for sample in samples))
+    return percentiles(np.concatenate([statistic(*(x[drawn] for x in samples)) for drawn in drawings]))
 
 
 def _resampled_difference(won: int, lost: int, rows: int, seed: int) -> tuple[float, float]:
@@ -318,9 +398,14 @@ def _at_least_bonett_price(resampled: tuple[float, float], won: int, lost: int, 
 
 def _rows(first: ArrayLike, second: ArrayLike) -> tuple[Array, Array]:
     one, other = np.asarray(first), np.asarray(second)
-    if one.shape != other.shape or one.ndim != 1 or not len(one):
+    if one.shape[:1] != other.shape or not len(other) or one.ndim > (1 if other.dtype.kind != "U" else 2):
         raise ValueError(f"expected two columns [N] of equal length, got {one.shape} and {other.shape}")
     return one, other
+
+
+def _read(metric: Metric, *columns: Array) -> tuple[Array, ...]:
+    """Return columns ``[N]`` as a metric reads them."""
+    return columns if metric.is_accuracy else (*map(set_members, columns),)
 
 
 # Cluster bootstrap: whole sentences are resampled, as the words of one are not independent. Resampling words would
@@ -388,10 +473,10 @@ def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64
     return inverse, sizes
 
 
-def _draws(count: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    """Yield resamples ``[R, S]`` of S rows or sentences, as many at a time as memory allows."""
+def _draws(count: int, seed: int, values: int = 0) -> Iterator[NDArray[np.int64]]:
+    """Yield resamples ``[R, S]`` of S rows or sentences, of so many ``values``, as many at a time as memory allows."""
     generator = np.random.default_rng(seed)
-    for size in batches(count):
+    for size in batches(values or count):
         yield generator.integers(0, count, (size, count))
 
 
@@ -456,15 +541,16 @@ def _drawn(columns: SeedSample, seed: int) -> Array:
 
 def _resampled_rows(columns: SeedSample, generator: np.random.Generator) -> Array:
     """Return the difference of every seed in every resample of rows, ``[RESAMPLES, S]``, as fractions."""
-    if columns.metric.name == "accuracy":
+    if columns.metric.is_accuracy:
         return _resampled_changes(columns, generator)
     seeds, rows = columns.predicted.shape
+    predicted, reference, gold = _read(columns.metric, columns.predicted, columns.reference, columns.gold)
     found = []
-    for count in batches(rows * seeds):
+    for count in batches(predicted.size):
         drawn = generator.integers(0, rows, (count, rows))
         of_seeds, of_reference = (
-            [columns.metric.statistic(answers[drawn], columns.gold[drawn], columns.classes) for answers in side]
-            for side in (columns.predicted, columns.reference)
+            [columns.metric.statistic(answers[drawn], gold[drawn], columns.classes) for answers in side]
+            for side in (predicted, reference)
         )
         found.append(np.subtract(of_seeds, of_reference))
     return np.concatenate(found, axis=1).T

@@ -36,13 +36,9 @@ def check_native(source: Model, form: str) -> None:
         (source.is_native, f"{source.path} is a native model; export the directory it was exported from"),
         (not known, _refusal(source, f"its network is {source.config.get('model_type')!r}")),
         (
-            form != "native" and source.task.by_word,
-            f"{source.path} tags words, and --format {form} is for texts; use --format native, which Python reads",
-        ),
-        (
-            form == "wasm" and not source.task.label_probabilities,
-            f"{source.path} is made for {source.task}, and --format wasm is for classifiers of one label; use --format "
-            "c, whose logits are those of the model",
+            form not in source.task.native_forms,
+            f"{source.path} is made for {source.task}, whose answers --format {form} does not give; use --format "
+            f"{' or '.join(source.task.native_forms)}",
         ),
     )
 

@@ -21,7 +21,6 @@ from compress.data.tokenization import check_one_kind
 from compress.data.truncation import READS_NO_MORE, Truncation, counting
 from compress.errors import CompressError, MissingPackage, refuse, some_of
 from compress.evaluation.metrics import ACCURACY, Array, interval
-from compress.evaluation.metrics import probabilities as softmax
 from compress.inference.compute import Compute
 from compress.inference.native import NOT_FINITE, NativeRunner
 from compress.models.manifest import MANIFEST_NAME
@@ -108,7 +107,7 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         return found[0] if isinstance(texts, _ONE) else found
 
     first, *others = getattr(model.runner, "members", [model.runner])
-    if not isinstance(first, NativeRunner) or task.by_word:
+    if not isinstance(first, NativeRunner) or not task.native_answers:
         return described
     predict = first.core.predict
     accept = (model.runner.thresholds[0],) * len(labels) if others else thresholds
@@ -142,7 +141,7 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:
     _check_probabilities(model)
-    return softmax(_logits(model, _examples(texts, model.task))).astype(np.float32, copy=False)
+    return np.asarray(model.task.probabilities(_logits(model, _examples(texts, model.task))), np.float32)
 
 
 def _check_probabilities(model: Model) -> None:

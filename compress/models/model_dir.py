@@ -400,11 +400,13 @@ class Model:
     def predict(self, texts: Any, *, probabilities: bool = False) -> Prediction | list[Prediction]:
         """Return the prediction of a text, or one for each of many, in order.
 
-        A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of a tagger it is ``{"words",
-        "tags", "probabilities"}``, one tag a word, null for a word that was cut off, and where tags are of entities
+        A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of several labels a text it is
+        ``{"labels", "probabilities"}``, those above 0.5, the likeliest first; of a tagger it is ``{"words", "tags",
+        "probabilities"}``, one tag a word, null for a word that was cut off, and where tags are of entities
         ``{"entities"}``, each with ``"start"``, ``"end"``, ``"label"``, ``"text"`` and ``"probability"``. A classifier
-        that was calibrated with a share to be right adds ``"accepted"``: whether the probability reaches the threshold.
-        Of a text that was cut, because the model does not read all of it, it has ``"truncated": True``.
+        that was calibrated with a share to be right adds ``"accepted"``: whether the probability reaches the threshold,
+        or which labels do. Of a text that was cut, because the model does not read all of it, it has ``"truncated":
+        True``.
 
         Args:
             texts: a text, a pair of texts as a tuple, or an example; or many of one kind: a list, an array, or a table

@@ -143,7 +143,7 @@ class MaskedEvaluation:
         """Return the predictions of the model with these heads and neurons masked."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{mask_key(masks or {})}.json"
-        return np.array(cached_json(path, lambda: self.rows.task.predictions(self.logits(masks)).tolist()))
+        return np.array(cached_json(path, lambda: self.rows.task.judged(self.logits(masks), self.rows.metric).tolist()))
 
     def check(self) -> None:
         """Refuse rows whose labels mean something else than the classes of the model without masks."""

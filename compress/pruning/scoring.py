@@ -123,7 +123,7 @@ def losses_of(batch: Batch, logits: Tensor, labels: Labels = "gold") -> Tensor:
             "the criterion reads labels, and the rows have none; give labels, or labels='own'",
         ),
     )
-    targets = logits.detach().argmax(dim=-1) if batch.labels is None or labels == "own" else batch.labels
+    targets = batch.task.own_labels(logits) if batch.labels is None or labels == "own" else batch.labels
     return batch.task.losses(logits, targets)
 
 
@@ -181,7 +181,8 @@ def value_of(model: PreTrainedModel, batches: Batches, measure: Measure) -> floa
         logits = batch.answers(model(**batch.inputs()).logits)
         losses = losses_of(batch, logits)
         is_loss = measure == "loss" or not batch.task.has_classes
-        total += float(-losses.sum() if is_loss else (logits.argmax(dim=-1) == batch.labels).sum())  # type: ignore[attr-defined]
+        right: Any = batch.task.own_labels(logits) == batch.labels
+        total += float(-losses.sum() if is_loss else right.view(len(losses), -1).all(dim=1).sum())
         answers += len(losses)
     return total / answers
 

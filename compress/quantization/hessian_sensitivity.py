@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
@@ -18,6 +17,7 @@ from compress.errors import refuse
 from compress.models.batch import NO_TARGET
 from compress.models.components import fixed_weights, has_units
 from compress.models.modeling.families import layers_of
+from compress.tasks import of_network
 
 # The paper has 10 parts of a tenth of the training rows each; a part here is one batch.
 PARTS, PART_ROWS = 4, 16
@@ -109,9 +109,10 @@ def _loss(model: PreTrainedModel, part: SensitivityBatch) -> Tensor:
     # The class's own forward: mixed precision, where a trainer wraps it in, has too few digits for second derivatives.
     inputs, answers = part
     logits = type(model).forward(model, **inputs).logits
-    if logits.shape[-1] == 1:
-        return functional.mse_loss(logits[..., 0], answers.to(logits))
-    return functional.cross_entropy(logits.flatten(0, -2), answers.flatten())
+    if logits.dim() > 2:
+        logits, answers = logits.flatten(0, -2), answers.flatten()
+    total, known = of_network(model).hard_loss(logits, answers.to(logits.device))
+    return total / known.sum()
 
 
 def _normalised(vector: Sequence[Tensor]) -> list[Tensor]:
@@ -120,13 +121,11 @@ def _normalised(vector: Sequence[Tensor]) -> list[Tensor]:
 
 
 def answers_of(model: PreTrainedModel, inputs: Mapping[str, Any]) -> Tensor:
-    """Return a model's predictions as targets of a batch: classes, or scores for regression.
+    """Return a model's predictions as targets of a batch: classes, labels, or scores for regression.
 
     Tokens that are padding have no target.
     """
     with torch.no_grad():
         logits: Tensor = model(**inputs).logits
-    if logits.shape[-1] == 1:
-        return logits[..., 0]
-    classes = logits.argmax(dim=-1)
+    classes = of_network(model).own_labels(logits)
     return classes if logits.dim() == 2 else classes.masked_fill(inputs["attention_mask"] == 0, NO_TARGET)

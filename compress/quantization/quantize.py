@@ -36,7 +36,7 @@ from compress import plugins
 from compress.data import Example, LabelledData, check_roles
 from compress.data.tokenization import encode, maximum_length, pad, token_counts
 from compress.errors import CompressError, refuse
-from compress.evaluation.metrics import Metric, agreement, score
+from compress.evaluation.metrics import Metric, agreement, answer_name
 from compress.exporting.export import write_onnx
 from compress.files import faults_of
 from compress.inference.batching import open_runtime, runtime_for
@@ -450,9 +450,8 @@ class Judge:
         reference = self.logits("fp32", rows, advance)
         fp32 = self.task.predictions(reference)
         sentences = self.task.clusters(rows)
-        compared: Any = {"metric": metric, "classes": reference.shape[1], "sentences": sentences}
         check_label_meaning(fp32, gold, self.labels, "validation")
-        expected = score(fp32, gold, **compared)
+        expected = self.task.score(reference, gold, metric, sentences)
         try:
             logits = self.logits("int8", rows, advance)
         except CompressError:  # fp32 read the same rows, so that only the numbers can be at fault
@@ -460,9 +459,9 @@ class Judge:
                 metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",)
             )
         int8 = self.task.predictions(logits)
-        found, same = score(int8, gold, **compared), agreement(int8, fp32)
+        found, same = self.task.score(logits, gold, metric, sentences), agreement(int8, fp32)
         answered = np.isfinite(reference).all(axis=1)  # a word that was cut off has no logits
-        classes = [self.labels[one] if self.task.has_classes else one for one in np.unique(int8[answered])]
+        classes = [answer_name(one, self.labels) for one in np.unique(int8[answered]).tolist()]
         drop, most = round(100 * (expected - found), 6), limits.max_accuracy_drop  # 3 of 300 rows are one point exactly
         faults = (
             (

@@ -29,7 +29,8 @@ OWN_NAMES = frozenset(
 class DataSet:
     """Rows of a study by set and split, such as ``{set = "glue/SST-2", split = "dev"}``; ``rows`` 0 means all.
 
-    ``beyond`` N leaves out the rows that ``rows = N`` takes, for another role.
+    ``beyond`` N leaves out the rows that ``rows = N`` takes, for another role. ``label_map`` is a file in the folder of
+    the set.
     """
 
     set: str
@@ -39,6 +40,12 @@ class DataSet:
     text_column: str = ""
     text_pair_column: str = ""
     label_column: str = ""
+    label_separator: str = ""
+    label_map: str = ""
+
+    def faults(self) -> Iterator[str]:
+        if self.label_map != PurePosixPath(self.label_map).name:
+            yield f"label_map = {self.label_map!r} is no name of a file in the folder of the set"
 
 
 @validated

@@ -37,6 +37,14 @@ def _calibration_verdict(found: Mapping[str, Any]) -> list[str]:
     ]
     if method == "vector":
         sentences.append(f"Vector scaling may change predictions: {_percent(before['accuracy'])} were right before.")
+    if decisions := found.get("decisions"):
+        (micro, by_half), (macro, by_half_macro) = [*decisions["metrics"].items()][:2]
+        sentences.append(
+            f"Each label is given from where its F1 is highest, which was moved to a probability of 0.5: {micro} "
+            f"{by_half[0]:.1%} before and {by_half[1]:.1%} after, {macro} {by_half_macro[0]:.1%} and "
+            f"{by_half_macro[1]:.1%}, on rows that none was found on. Probabilities no longer say how often a label is "
+            "right."
+        )
     if not acceptance:
         return sentences
     percent, certainty = (f"{100 * acceptance[key]:g}%" for key in ("right", "certainty"))
@@ -47,7 +55,7 @@ def _calibration_verdict(found: Mapping[str, Any]) -> list[str]:
             *sentences,
             f"Accepted are predictions of a class of which {asked}, each class on its own: "
             f"{len(thresholds) - thresholds.count(None)} of {len(thresholds)} classes have a threshold, and "
-            f"{acceptance['accepted_by_class']:.1%} of the rows are accepted. Predictions of the others never "
+            f"{acceptance['accepted_by_class']:.1%} of the predictions are accepted. Predictions of the others never "
             "are.",
         ]
     level = acceptance["overall"]

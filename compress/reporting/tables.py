@@ -32,6 +32,7 @@ from compress.benchmarking.results.verdict import judge_drop_of
 from compress.data.examples import Example, finite_number
 from compress.errors import CompressError, refuse
 from compress.escaping import Markdown
+from compress.evaluation.metrics import answer_name
 from compress.inference.speedup_intervals import Interval
 from compress.reporting.pages import EMPTY, PAGE_ONLY, Cell, ReportTable, integer, metric_cell, number, share
 
@@ -448,9 +449,9 @@ def _parts_table(line: Measurement, part: str, name: str, figure: str, cell: Cal
 def _flip_table(
     title: str, flips: Sequence[Mapping[str, Any]], labels: Sequence[str], texts: Sequence[str]
 ) -> ReportTable:
-    def name(value: float) -> Cell:
-        """Return a class by its name, a score as it is; a word that was cut off is predicted to be -1."""
-        return Cell(labels[value] if isinstance(value, int) and 0 <= value < len(labels) else f"{value:g}")
+    def name(value: Any) -> Cell:
+        """Return a class, or a set of labels, by its name, and a score as it is."""
+        return Cell(answer_name(value, labels))
 
     rows, shown = [], []
     for one in flips[:WORST_SHOWN]:

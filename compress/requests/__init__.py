@@ -415,7 +415,7 @@ class PlainColumns:
     @property
     def columns(self) -> dict[str, Any]:
         """The names, as :func:`compress.data.open_rows` takes them."""
-        names = ("text_column", "text_pair_column", "label_column", "label_map", "format")
+        names = ("text_column", "text_pair_column", "label_column", "label_separator", "label_map", "format")
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
 
@@ -425,7 +425,18 @@ class TextColumns(PlainColumns):
 
     _: KW_ONLY
     label_column: str | None = option(
-        default=None, metavar="NAME", decides=False, needs=("data",), help="Column of the label or score."
+        default=None,
+        metavar="NAME",
+        decides=False,
+        needs=("data",),
+        help="Column of the label or score.",
+    )
+    label_separator: str | None = option(
+        default=None,
+        metavar="MARK",
+        decides=False,
+        needs=("data",),
+        help="Mark between several labels.",
     )
 
     def read(self, role: str) -> list[Example]:

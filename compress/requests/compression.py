@@ -211,6 +211,10 @@ class Calibrate(Written[Model], LabelColumns, Placing):
         needs=("accept_at",),
         help="One threshold for all predictions, or one for each class, that holds for this class.",
     )
+    decide_by: Literal["probability", "f1"] = option(
+        default="probability",
+        help="Of several labels a text: give each above 0.5, or move 0.5 to where its F1 is highest.",
+    )
 
     def faults(self) -> Iterator[str]:
         if self.accept_at is not None and not 0 < self.accept_at < 1:

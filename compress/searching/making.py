@@ -83,7 +83,8 @@ class ValidationRows:
     def predicted(self, directory: Path) -> np.ndarray:
         """Return what the directory of a model or a cascade predicts ``[N]``, in the runtime that opens it."""
         model = open_model(directory, verify=False)
-        return model.task.predictions(load_runner(model, Compute("cpu", self.threads)).logits(self.examples))
+        logits = load_runner(model, Compute("cpu", self.threads)).logits(self.examples)
+        return model.task.judged(logits, self.metric)
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
         compared: dict[str, Any] = {"metric": self.metric, "classes": len(self.teacher.labels)}

@@ -19,6 +19,7 @@ from compress.data import (
     read_examples,
     row_key,
 )
+from compress.data.examples import label_map
 from compress.data.formats.text_files import SPLITS
 from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.progress import logger
@@ -79,15 +80,19 @@ def _joined(
 
 def open_set(part: DataSet, root: Path | None, role: str, values: Sequence[str] = ()) -> TextSource:
     """Open the rows of a set that a study names for a role, with the cells of these further columns as ``values``."""
-    source: TextSource = open_source(
+    opened = open_source(
         find_set(root, part.set, part.split or role),
         role=role,
         labelled=role != "unlabeled",
         text_column=part.text_column or None,
         text_pair_column=part.text_pair_column or None,
         label_column=part.label_column or None,
+        label_separator=part.label_separator or None,
         values=values,
     )
+    if part.label_map and root is not None:
+        opened.renamed = label_map(root / part.set / part.label_map)
+    source: TextSource = opened
     if part.beyond:
         source = source.without(frozenset(map(row_key, source.sample(part.beyond))))
     if part.rows:

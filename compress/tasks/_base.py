@@ -11,7 +11,7 @@ from compress.arrays import np
 from compress.data.examples import Example, infer_labels
 from compress.data.tokenization import TokenRows, by_sentence, word_counts
 from compress.errors import CompressError, did_you_mean
-from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, probabilities, score
+from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, log_probabilities, probabilities, score
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -34,11 +34,15 @@ class Task(str, ABC):
         has_classes: answers are classes, else scores.
         no_label: label of a row without one, in training.
         label_probabilities: a prediction can list the probabilities of all labels.
+        native_answers: the native library makes its predictions of logits, and not this class.
+        native_forms: those of ``compress export --format`` without a graph that it can take.
         metrics: the first is the default.
         baselines: those of this package that can answer it; others name tasks in ``TASKS``.
         unfit_losses: what a loss reads (its ``NEEDS``) that this task cannot give, and why, as a sentence without
             subject about ``{loss}`` and ``{model}``.
         no_calibration, no_cascade, no_search: why these stages refuse its models; empty where they take them.
+        accepts_by: what calibration can find thresholds of acceptance for.
+        decides_by: from where on calibration can let an answer be given.
     """
 
     fallback: ClassVar[bool] = False
@@ -47,14 +51,18 @@ class Task(str, ABC):
     pipeline: ClassVar[str] = "text-classification"
     by_word: ClassVar[bool] = False
     has_classes: ClassVar[bool] = True
-    no_label: ClassVar[float] = NO_LABEL
+    no_label: ClassVar[float | tuple[float, ...]] = NO_LABEL
     label_probabilities: ClassVar[bool] = False
+    native_answers: ClassVar[bool] = True
+    native_forms: ClassVar[tuple[str, ...]] = ("native", "c")
     metrics: ClassVar[tuple[Metric, ...]] = CLASS_METRICS
     baselines: ClassVar[tuple[str, ...]] = ()
     unfit_losses: ClassVar[Mapping[str, str]] = {}
     no_calibration: ClassVar[str] = "only classifiers have probabilities to calibrate"
     no_cascade: ClassVar[str] = "only classifiers have a confidence"
     no_search: ClassVar[str] = ""
+    accepts_by: ClassVar[tuple[str, ...]] = ("overall", "class")
+    decides_by: ClassVar[tuple[str, ...]] = ("probability",)
 
     # Models and rows
 
@@ -146,6 +154,20 @@ class Task(str, ABC):
 
         return cross_entropy(logits.float(), labels, reduction="none")
 
+    def divergence(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+        """Return how far probabilities are from a teacher's, both softened, of logits ``[N, C]``: ``[]``.
+
+        It is ``T**2 KL(p_teacher || p_student)`` with ``p = softmax(z / T)``, the mean over N.
+        """
+        from torch.nn.functional import kl_div, log_softmax
+
+        ours, theirs = (log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher))
+        return temperature**2 * kl_div(ours, theirs, reduction="batchmean", log_target=True)
+
+    def own_labels(self, logits: Tensor) -> Tensor:
+        """Return what logits predict, as labels of the training, ``[N]`` or ``[N, C]``."""
+        return logits.detach().argmax(dim=-1)
+
     def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
         """Return what a teacher predicts of each row, in the form of :meth:`gold`."""
         return cast(list[Any], self.predictions(np.stack(logits)).tolist())
@@ -190,8 +212,15 @@ class Task(str, ABC):
         clusters: Array | None = None,
     ) -> float:
         """Return a metric as a fraction (0.89, not 89) of logits ``[N, C]`` and gold labels or scores ``[N]``."""
-        compared: Any = {"metric": self.metric(metric, labels), "classes": len(labels), "sentences": clusters}
-        return score(self.predictions(logits), gold, **compared)
+        return self.score(np.asarray(logits), np.asarray(gold), self.metric(metric, labels), clusters)
+
+    def score(self, logits: Array, gold: Array, metric: Metric, clusters: Array | None = None) -> float:
+        """Return a metric of logits ``[N, C]`` and gold ``[N]``."""
+        return score(self.judged(logits, metric), gold, metric=metric, classes=logits.shape[-1], sentences=clusters)
+
+    def judged(self, logits: Array, metric: Metric) -> Array:
+        """Return what a metric reads of logits ``[N, C]``: predictions ``[N]``, or probabilities ``[N, C]``."""
+        return cast(Array, self.probabilities(logits)) if metric.of_probabilities else self.predictions(logits)
 
     def predictions(self, logits: ArrayLike) -> Array:
         """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64."""
@@ -200,6 +229,24 @@ class Task(str, ABC):
     def probabilities(self, logits: Array) -> Array | None:
         """Return the probabilities of the classes ``[N, C]``, float64; None where there are none."""
         return probabilities(logits)
+
+    def sureness(self, chances: Array) -> Array:
+        """Return the probability that each prediction is right, of probabilities ``[N, C]``: ``[N]``."""
+        return np.asarray(chances.max(axis=1))
+
+    def members(self, gold: Array, classes: int) -> Array:
+        """Return whether each answer ``[N]`` is, or has, each class, ``[N, C]`` bool."""
+        return np.eye(classes, dtype=bool)[gold]
+
+    def surprise(self, logits: Array, gold: Array) -> Array:
+        """Return the negative log-likelihood of each gold answer, in nats, ``[N]``; its gradient by the logits is that
+        of :meth:`probabilities` minus :meth:`members`.
+        """
+        return np.asarray(-log_probabilities(logits)[np.arange(len(gold)), gold])
+
+    def held(self, answers: Array, index: int) -> Array:
+        """Tell which answers ``[N]`` are, or have, the class ``index``, ``[N]``."""
+        return np.asarray(answers == index)
 
     def flips(
         self, predicted: Array, reference: Array, gold: Array, chances: Array | None, reference_chances: Array | None

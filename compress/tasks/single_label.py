@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compress.arrays import np
 from compress.data.examples import Example, LabelIndex, check_classes
-from compress.errors import refuse
 from compress.evaluation.metrics import Array, probabilities
 from compress.tasks._base import Task
 
@@ -16,17 +15,9 @@ class SingleLabel(Task):
     fallback = True
     problem_type = "single_label_classification"
     label_probabilities = True
+    native_forms = ("native", "c", "wasm")
     baselines = ("majority", "static-embedding", "tfidf")
     no_calibration = no_cascade = ""
-
-    def check_config(self, config: Mapping[str, Any], source: object) -> None:
-        refuse(
-            (
-                config.get("problem_type") == "multi_label_classification",
-                f"{source} gives a text several labels (problem_type = multi_label_classification), which is not "
-                "supported; use a model that gives each text one label, such as one model for each label",
-            )
-        )
 
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
         labels = super().new_labels(train, validation)

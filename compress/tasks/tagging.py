@@ -28,6 +28,8 @@ class Tagging(Task):
     auto_class = f"AutoModel{ENDING}"
     pipeline = "token-classification"
     by_word = True
+    native_answers = False
+    native_forms = ("native",)
     baselines = ("word-majority",)
     unfit_losses = {
         "mixed": "reads texts in two vocabularies (the loss {loss}), whose words do not begin at the same subword "

@@ -533,7 +533,7 @@ def train(
         )
     )
     if selection and best is not None:
-        gold = np.hstack(selection.rows["labels"][:])  # type: ignore[call-overload]
+        gold = run.task.column(selection.rows["labels"][:])  # type: ignore[call-overload]
         least = run.task.constant_score(gold, labels_of(model.config.to_dict()), selection.metric)
         if best <= least:
             logger.warning(

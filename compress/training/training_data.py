@@ -348,7 +348,11 @@ def collator(padding_id: int) -> Collator:
         if "words" in batch:  # labels and logits have one row a word
             batch["words"] = batch["words"].bool()
             goals = {key: list(itertools.chain.from_iterable(values)) for key, values in goals.items()}
-        batch["labels"] = torch.tensor(goals["labels"])  # classes int64, scores float32
+        labels = goals["labels"]
+        if isinstance(labels[0], list):  # of several labels; a row without gold ones does not know how many there are
+            longest = max(map(len, labels))
+            labels = [row if len(row) == longest else [math.nan] * longest for row in labels]
+        batch["labels"] = torch.tensor(labels)  # classes int64, scores and several labels float32
         batch["rows"] = torch.tensor([row["row"] for row in rows])
         if "mixed_ids" in rows[0]:
             mixed = pad([{"input_ids": row["mixed_ids"]} for row in rows], padding_id)

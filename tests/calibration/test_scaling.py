@@ -17,9 +17,9 @@ from compress.calibration.calibrate import (
     fit_temperature,
     fit_vector,
     loss_change,
-    row_losses,
 )
 from compress.evaluation.metrics import probabilities
+from compress.tasks import Task, default
 
 ROWS = 8000
 
@@ -86,7 +86,7 @@ def test_vector_scaling_descends_along_its_gradient(monkeypatch: pytest.MonkeyPa
 def test_a_row_is_judged_by_what_was_fitted_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
     fitted: list[int] = []
 
-    def remember(logits: np.ndarray, gold: np.ndarray) -> Scaling:
+    def remember(logits: np.ndarray, gold: np.ndarray, task: Task) -> Scaling:
         fitted.append(len(gold))
         return Scaling(np.array([float(len(gold))]))
 
@@ -137,7 +137,7 @@ def test_losses_are_the_cross_entropy() -> None:
 
     logits, gold = random_logits(4, 100), np.random.default_rng(0).integers(0, 4, 100)
     expected = torch.nn.functional.cross_entropy(torch.tensor(logits), torch.tensor(gold), reduction="none")
-    assert row_losses(logits, gold) == pytest.approx(expected.numpy())
+    assert default().surprise(logits, gold) == pytest.approx(expected.numpy())
 
 
 def test_extreme_logits_stay_finite() -> None:

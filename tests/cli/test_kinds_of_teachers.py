@@ -78,8 +78,8 @@ def with_labels(*labels: str, named: bool = True) -> Callable[[Path], None]:
     return store
 
 
-def several_labels(path: Path) -> None:
-    edit(path / "config.json", problem_type="multi_label_classification")
+def one_label_or_none(path: Path) -> None:
+    edit(path / "config.json", problem_type="multi_label_classification", id2label={"0": "toxic"})
 
 
 def gaps_in_labels(path: Path) -> None:
@@ -134,7 +134,7 @@ WORKS = {
 }
 # Kind -> how it is made, and what is said of it.
 REFUSED = {
-    "several labels a text": (several_labels, "gives a text several labels"),
+    "one label or none": (one_label_or_none, "has one label that a text has or not"),
     "labels with gaps": (gaps_in_labels, "numbered from 0"),
     "no padding token": (no_padding_token, "has no padding token"),
     "ids beyond the embeddings": (more_ids_than_embeddings, "copy the tokenizer that belongs to these weights"),
@@ -142,7 +142,7 @@ REFUSED = {
     "infinite weights": (infinite, "weights that are not finite numbers (classifier.bias)"),
 }
 # What reads the encoder of a refused teacher alone.
-ANOTHER_USE = {("several labels a text", "finetune"), ("several labels a text", "pretrain")}
+ANOTHER_USE = {("one label or none", "finetune"), ("one label or none", "pretrain")}
 # Kinds that can only teach: they label and predict.
 TEACHES = {
     "gpt2": of_family("gpt2", n_embd=32, n_layer=2, n_head=4, n_positions=64),

@@ -145,7 +145,7 @@ def test_parts_of_lists_are_named_by_their_place(tmp_path: Path) -> None:
         ({"text": "a b", "label": [0, 1]}, {}, r"line 2 has a list of 2 \(\[0, 1\]\), and a text has one label here"),
         ({"text": "a b", "label": [1.0, 0.0]}, {}, "a text has one label here"),
         ({"text": "a b", "label": ["joy", "anger"]}, {}, "a text has one label here, in column 'label'"),
-        ({"text": "a b", "label": {"joy": 1, "anger": 1}}, {"label_column": "label"}, "a text has one label here"),
+        ({"text": "a b", "label": {"joy": 0.5, "anger": 0.5}}, {"label_column": "label"}, "a text has one label here"),
         ({"text": "a b", "label": []}, {}, "line 2 has no label in column 'label'"),
         ({**STUDIO[0], "annotations": STUDIO[0]["annotations"] * 2}, {}, r"a list of 2 .*annotations\.0\.result\.0"),
     ],

@@ -200,10 +200,14 @@ def test_taggers_are_refused_in_other_languages(tmp_path: Path) -> None:
     torch = tiny.write(tmp_path / "tagger", cnn_tagger())
     for source in (torch, export(torch, tmp_path / "onnx")):
         for form in ("c", "wasm"):
-            with pytest.raises(CompressError, match=f"tags words, and --format {form} is for texts; use --format nat"):
+            with pytest.raises(
+                CompressError, match=f"made for tagging, whose answers --format {form} does not give; use --format nat"
+            ):
                 export(source, tmp_path / "out", format=form)
     scores = tiny.write(tmp_path / "scores", tiny.cnn(labels=("score",), problem_type="regression"))
-    with pytest.raises(CompressError, match="made for regression, and --format wasm is for .* use --format c"):
+    with pytest.raises(
+        CompressError, match="made for regression, whose answers --format wasm .* use --format native or c"
+    ):
         export(scores, tmp_path / "out", format="wasm")
 
 

@@ -30,9 +30,19 @@ def scores(count: int, seed: int) -> list[Example]:
     return [Example(" ".join(row), None, str(praise(row) / 2)) for row in words(count, seed)]
 
 
+def praised(count: int, seed: int) -> list[Example]:
+    """Rows with a label for good words, one for bad ones, both, or none."""
+    rows = []
+    for row in words(count, seed):
+        labels = [name for name, known in (("praise", GOOD), ("blame", BAD)) if any(word in known for word in row)]
+        rows.append(Example(" ".join(row), labels=tuple(labels)))
+    return rows
+
+
 # Task -> so many rows of a seed.
 SAMPLES: Mapping[str, Callable[[int, int], list[Example]]] = {
     "classification": classes,
+    "multi-label": praised,
     "regression": scores,
     "entities": lambda count, seed: entities(count, seed=seed),
     "tagging": lambda count, seed: sentences(count, seed=seed),
@@ -40,10 +50,13 @@ SAMPLES: Mapping[str, Callable[[int, int], list[Example]]] = {
 
 
 def write_sample(task: str, count: int, seed: int, folder: Path) -> Path:
-    """Write rows of a task as a file that users have: JSON Lines of words and tags, else CSV."""
+    """Write rows of a task as a file that users have: CSV, or JSON Lines of words and tags, or of text and labels."""
     rows = SAMPLES[task](count, seed)
-    if rows[0].tags is None:
+    if rows[0].label is not None:
         return labelled_file(folder / f"{seed}.csv", rows)
-    path = folder / f"{seed}.jsonl"
-    path.write_text("".join(json.dumps({"words": row.words, "tags": row.tags}) + "\n" for row in rows))
+    path, tagged = folder / f"{seed}.jsonl", rows[0].tags is not None
+    records = [
+        {"words": row.words, "tags": row.tags} if tagged else {"text": row.text, "labels": row.labels} for row in rows
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path

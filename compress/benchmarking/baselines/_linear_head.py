@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from compress.data.examples import Example
-from compress.evaluation.metrics import log_probabilities
+from compress.evaluation.metrics import set_members
 from compress.tasks import Task
 
 STRENGTHS = (1.0, 10.0, 100.0)  # C of logistic regression: the larger, the weaker its regularisation
@@ -25,7 +25,7 @@ HEAD_NAME = "head.safetensors"
 
 @dataclass(frozen=True)
 class Head:
-    """``weights`` ``[D, C]`` and ``bias`` ``[C]``, float32; regression has one column and no softmax."""
+    """``weights`` ``[D, C]`` and ``bias`` ``[C]``, float32; regression has one column."""
 
     weights: np.ndarray
     bias: np.ndarray
@@ -35,9 +35,8 @@ class Head:
         return self.weights.size + self.bias.size
 
     def __call__(self, features: Any) -> np.ndarray:
-        """Return log-probabilities ``[B, C]``, or scores ``[B, 1]``, of dense or sparse features ``[B, D]``."""
-        logits: np.ndarray = features @ self.weights + self.bias
-        return logits if logits.shape[1] == 1 else log_probabilities(logits)
+        """Return logits ``[B, C]``, or scores ``[B, 1]``, of dense or sparse features ``[B, D]``."""
+        return np.asarray(features @ self.weights + self.bias)
 
     def save(self, directory: Path) -> None:
         # safetensors writes the memory of an array as it lies, whatever its order.
@@ -68,20 +67,29 @@ def pair_features(pooled: Sequence[np.ndarray]) -> np.ndarray:
 def fit_linear_head(features: Any, gold: np.ndarray, task: Task, classes: int) -> Head:
     """Fit logistic regression, or ridge regression, whose strength is chosen by cross-validation.
 
-    The search uses three folds over three strengths, on at most 20,000 rows drawn with a fixed seed; the result is
-    fitted on all rows.
+    Of several labels each has a logistic regression of its own, all of one strength. The search uses three folds over
+    three strengths, on at most 20,000 rows drawn with a fixed seed; the result is fitted on all rows.
 
     Args:
         features: dense or sparse, ``[N, D]``.
-        gold: class indices ``[N]``, or scores for regression.
+        gold: class indices ``[N]``, sets of labels, or scores for regression.
         classes: number of classes, those without a training row included.
     """
     if not task.has_classes:
         model = _search(features, gold)
         return Head(_column(model.coef_), np.atleast_1d(np.float32(model.intercept_)))
-    seen = np.unique(gold).astype(int)
     weights = np.zeros((features.shape[1], classes), dtype=np.float32)
     bias = np.full(classes, UNSEEN, dtype=np.float32)
+    held = set_members(gold)
+    if held.ndim == 2:
+        varied = np.flatnonzero(held.any(axis=0) & ~held.all(axis=0))
+        bias[held.all(axis=0)] = -UNSEEN
+        if len(varied):
+            model = _search(features, held[:, varied].astype(int), classify=True)
+            weights[:, varied] = np.hstack([_column(one.coef_) for one in model.estimators_])
+            bias[varied] = np.hstack([np.float32(one.intercept_) for one in model.estimators_])
+        return Head(weights, bias)
+    seen = np.unique(gold).astype(int)
     if len(seen) == 1:
         bias[seen] = 0.0
         return Head(weights, bias)
@@ -102,8 +110,13 @@ def _column(coefficients: np.ndarray) -> np.ndarray:
 def _search(features: Any, gold: np.ndarray, *, classify: bool = False) -> Any:
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, cross_val_score
+    from sklearn.multiclass import OneVsRestClassifier
+
+    several = gold.ndim == 2
 
     def make(strength: float) -> Any:
+        if several:
+            return OneVsRestClassifier(LogisticRegression(C=strength, solver="liblinear", max_iter=1000))
         return LogisticRegression(C=strength, max_iter=1000) if classify else Ridge(alpha=1 / strength)
 
     rows = np.arange(len(gold))
@@ -111,7 +124,9 @@ def _search(features: Any, gold: np.ndarray, *, classify: bool = False) -> Any:
         rows = np.sort(np.random.default_rng(0).choice(rows, SEARCH_ROWS, replace=False))
     some, answers = features[rows], gold[rows]
     folds = list(KFold(FOLDS, shuffle=True, random_state=0).split(rows)) if len(rows) >= FOLDS else []
-    if not folds or (classify and any(len(np.unique(answers[train])) < 2 for train, _ in folds)):
+    fewest = min((np.ptp(answers[train], axis=0).min() for train, _ in folds), default=0)
+    if not folds or (classify and not fewest):
         return make(1.0).fit(features, gold)  # too few rows, or a fold without a second class, which cannot be fitted
-    scores = [cross_val_score(make(strength), some, answers, cv=folds).mean() for strength in STRENGTHS]
+    judge = "f1_micro" if several else None
+    scores = [cross_val_score(make(one), some, answers, cv=folds, scoring=judge).mean() for one in STRENGTHS]
     return make(STRENGTHS[int(np.argmax(scores))]).fit(features, gold)

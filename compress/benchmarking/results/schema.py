@@ -4,7 +4,7 @@ The JSON schema (``docs/results.schema.json``) and the table of fields in ``benc
 from it. Lines are validated when they are written and read, and unknown fields are refused.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
@@ -33,7 +33,8 @@ AboveZero = Annotated[float, pydantic.Field(strict=True, ge=1e-12, lt=LARGEST_NU
 Whole = Annotated[int, pydantic.Field(strict=True, gt=-LARGEST_NUMBER, lt=LARGEST_NUMBER)]
 Count = Annotated[int, pydantic.Field(strict=True, ge=0, lt=LARGEST_NUMBER)]
 FromOne = Annotated[int, pydantic.Field(strict=True, ge=1, lt=LARGEST_NUMBER)]
-Answer = Whole | Number  # the number of a class, or a score
+LabelSet = Annotated[str, pydantic.Field(strict=True, pattern="^[01]{1,10000}$")]
+Answer = Whole | Number | LabelSet  # the number of a class, a score, or whether each label is there
 
 
 @dataclass(frozen=True)
@@ -491,6 +492,12 @@ def _phrase(fault: Any) -> str:
     return f"{name} is not of type {FIELDS[name].kind}"
 
 
+def _are_odd(answers: Sequence[Any], least: int, labels: Sequence[str]) -> bool:
+    """Tell whether some answers are neither classes from ``least`` on nor sets of the labels, or a mixture of both."""
+    classes, sets = range(least, len(labels)), {len(answer) for answer in answers if isinstance(answer, str)}
+    return sets != {len(labels)} if sets else any(answer not in classes for answer in answers)
+
+
 def _value_faults(line: Measurement) -> list[str]:
     """Return which values no benchmark measures: figures, samples of latency, and predictions."""
     rows, flips, curve = line.data_rows, [*line.flips_lost, *line.flips_won], line.validation_curve
@@ -498,12 +505,7 @@ def _value_faults(line: Measurement) -> list[str]:
     steps = [point[0] for point in curve if len(point) == 2]
     metrics = metrics_by_name()
     metric = metrics.get(line.metric_name or "")
-    # Of a prediction -1 says that there was no answer.
-    labels = (
-        {"predictions": range(-1, len(line.labels)), "gold": range(len(line.labels))}
-        if metric and metric.of_classes
-        else {}
-    )
+    of_classes = metric is not None and metric.of_classes
     both = (line.latency_ms, line.latency_cpu_ms)
     checks = [
         ("parents do not name the pruned model that the step is of", line.kind == "pruning-step" and not line.parents),
@@ -543,10 +545,13 @@ def _value_faults(line: Measurement) -> list[str]:
     ]
     for name, key, kept in (("predictions", "predicted", line.predictions), ("gold", "gold", line.gold)):
         in_flips = [one[key] for one in flips]
-        known = labels.get(name, {*kept, *in_flips})
+        least = -1 if key == "predicted" else 0  # that there was no answer
         checks += [
-            (f"{name} has classes that are not in labels", any(value not in known for value in kept)),
-            (f"flips have classes as {key} that are not in labels", any(value not in known for value in in_flips)),
+            (f"{name} has classes that are not in labels", of_classes and _are_odd(kept, least, line.labels)),
+            (
+                f"flips have classes as {key} that are not in labels",
+                of_classes and _are_odd(in_flips, least, line.labels),
+            ),
             (f"{name} has other rows than data_rows says", len(kept) not in (0, rows)),
             # Their intervals would take hours.
             (f"{name} has more rows than the {PREDICTIONS_KEPT:,} that are kept", len(kept) > PREDICTIONS_KEPT),

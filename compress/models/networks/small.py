@@ -100,6 +100,8 @@ class SmallModel(PreTrainedModel):
         loss = None
         if labels is not None and self.config.num_labels == 1:
             loss = nn.functional.mse_loss(logits.squeeze(-1), labels.float())
+        elif labels is not None and self.config.problem_type == "multi_label_classification":
+            loss = nn.functional.binary_cross_entropy_with_logits(logits, labels.float())
         elif labels is not None:
             loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
         return (TokenClassifierOutput if self.tags else SequenceClassifierOutput)(loss=loss, logits=logits)

@@ -119,12 +119,6 @@ def attention_pairs(student: Outputs, teacher: Outputs, layers: str, *, loss: st
         yield ours, theirs
 
 
-def soft_divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Return ``T**2 KL(p_teacher || p_student)`` with ``p = softmax(z / T)`` for logits ``[N, C]``, the mean over N."""
-    ours, theirs = (nn.functional.log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher))
-    return temperature**2 * nn.functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
-
-
 def zero(student: Outputs) -> Tensor:
     """Return a zero ``[]`` float32 with a gradient of zeros."""
     return student.logits.float().sum() * 0

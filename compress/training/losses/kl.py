@@ -7,11 +7,10 @@ T**2 the gradients shrink as 1/T**2 and the weight of this loss would depend on 
 from torch import Tensor
 
 from compress.models.batch import Batch, Outputs
-from compress.training.losses._common import soft_divergence
 
 NEEDS = frozenset({"logits", "classes"})
 
 
 def loss(student: Outputs, teacher: Outputs, batch: Batch, *, temperature: float = 2.0) -> Tensor:
-    """Return ``T**2 * mean over the batch of KL(p_teacher || p_student)`` with ``p = softmax(z / T)``."""
-    return soft_divergence(student.logits, teacher.logits, temperature)
+    """Return ``T**2 * mean over the batch of KL(p_teacher || p_student)``, with ``p = softmax(z / T)`` of classes."""
+    return batch.task.divergence(student.logits, teacher.logits, temperature)

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 
 from compress.models.batch import Batch, Outputs
 from compress.models.components import input_embeddings
-from compress.training.losses._common import soft_divergence
 
 NEEDS = frozenset({"logits", "classes", "mixed"})
 COMPUTES_IN = "run"  # the teacher reads the mixed text; what it says is compared in float32
@@ -46,7 +45,7 @@ class MixedReader(nn.Module):
 def loss(student: Outputs, teacher: Outputs, batch: Batch, reader: MixedReader, *, temperature: float = 2.0) -> Tensor:
     """Return ``T**2`` times the divergence between the teacher's predictions on whole and on mixed text."""
     assert batch.mixed_ids is not None and batch.mixed_mask is not None  # the recipe has a vocabulary
-    return soft_divergence(reader(batch.mixed_ids, batch.mixed_mask), teacher.logits, temperature)
+    return batch.task.divergence(reader(batch.mixed_ids, batch.mixed_mask), teacher.logits, temperature)
 
 
 learned = MixedReader

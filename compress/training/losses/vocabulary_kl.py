@@ -17,13 +17,8 @@ from transformers import PreTrainedModel
 from compress.errors import refuse
 from compress.models.batch import Batch, Outputs
 from compress.models.components import input_embeddings
-from compress.training.losses._common import (
-    VocabularyHead,
-    masked_tokens,
-    require_outputs,
-    soft_divergence,
-    zero,
-)
+from compress.tasks import default
+from compress.training.losses._common import VocabularyHead, masked_tokens, require_outputs, zero
 
 NEEDS = frozenset({"hidden", "targets"})
 MEAN_OVER = "targets"
@@ -52,7 +47,7 @@ def loss(
     total = nn.functional.cross_entropy(theirs, targets)
     if mlm:
         total = total + mlm * nn.functional.cross_entropy(ours, targets)
-    return total + soft_divergence(ours, theirs.detach(), temperature)
+    return total + default().divergence(ours, theirs.detach(), temperature)
 
 
 def learned(student: PreTrainedModel, teacher: PreTrainedModel) -> nn.ModuleDict:
