@@ -61,7 +61,8 @@ SPAN_WORDS = 4  # shorter phrases of validation sentences are common ones, and s
 SPEED_ROWS, TEACHER_ROWS = 500, 16
 TASK = find_task("classification")
 METRIC = TASK.metric("accuracy")
-KEYS = ("study", "way", "learns_from", "seed")
+NAMES = ("way", "learns_from", "seed")
+KEYS = ("study", *NAMES, "pool_rows")
 
 
 def fasttext(train: Labelled, validation: Labelled, folder: Path, **options: Any) -> None:
@@ -330,7 +331,7 @@ class Judges:
         notes = Model.open(torch).manifest.notes if torch.is_dir() else {}
         return {
             "study": "room",
-            **dict(zip(KEYS[1:], key, strict=True)),
+            **dict(zip(NAMES, key, strict=True)),
             "pool_rows": self.pool_rows if key[1] == "teacher" else 0,
             **{name: notes[name] for name in ("planned_steps", "steps", "seconds") if name in notes},
             "validation": self.validation(found),
@@ -402,7 +403,7 @@ def speeds(options: argparse.Namespace, folders: Mapping[tuple[str, str, int], P
     return [
         {
             "study": "room-speed",
-            **dict(zip(KEYS[1:], key, strict=True)),
+            **dict(zip(NAMES, key, strict=True)),
             "pool_rows": pool_rows if key[1] == "teacher" else 0,
             "rows": TEACHER_ROWS if key == teacher else len(texts),
             "rounds": options.speed,

@@ -206,11 +206,12 @@ def room_table() -> str:
     """Return of each way its points to the teacher by set, its distance to the best baseline, and its time a text."""
     every = _lines("room")
     found = [line for line in every if line["study"] == "room"]
-    speeds = {(line["way"], line["learns_from"]): line for line in every if line["study"] != "room"}
+    told = ("way", "learns_from", "pool_rows")
+    speeds = {tuple(line[name] for name in told): line for line in every if line["study"] != "room"}
     sets = {"sst": "SST", "cr": "CR", "yelp": "Yelp"}
     rows = []
     for line in sorted(found, key=lambda line: -line["validation"]):
-        timed = speeds.get((line["way"], line["learns_from"]))
+        timed = speeds.get(tuple(line[name] for name in told))
         time = [f"{timed['median_us']:.1f}", times(timed["faster_than_teacher"]["value"])] if timed else ["–", "–"]
         judged = [_points(line["sets"][name]["to_teacher"]) for name in sets]
         pool = f"{line['pool_rows']:,} sentences" if line["pool_rows"] else "no pool"
@@ -237,7 +238,8 @@ def room_table() -> str:
 
 def room_picture() -> str:
     """Return accuracy on SST against speed, text to label, of what learned the teacher's labels, as SVG."""
-    lines = [line for line in _lines("room") if line["learns_from"] == "teacher"]
+    lines = sorted(_lines("room"), key=lambda line: (line["pool_rows"], -line["seed"]))  # the last one is taken
+    lines = [line for line in lines if line["learns_from"] == "teacher"]
     found = {line["way"]: line["sets"]["sst"] for line in lines if line["study"] == "room"}
     speeds = {line["way"]: Interval(**line["faster_than_teacher"]) for line in lines if line["study"] != "room"}
     accuracy, one = 100 * found["fasttext"]["teacher"], Interval(1.0, 1.0, 1.0)
