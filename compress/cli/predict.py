@@ -67,7 +67,10 @@ def command(
     chunks: Iterable[list[Any]] | None = _standard_input() if texts == ("-",) else [[*texts]] if texts else None
     for found in predictions(model, chunks, data, probabilities=probabilities, **given):
         written = json.dumps(found, ensure_ascii=False, separators=(_COMMA, ": "))[1:-1]
-        say(written.replace(f"}}{_COMMA}{{", "}\n{").replace(_COMMA, ", "))
+        if "[{" in written:  # objects in a line, or a text that reads like them
+            say("\n".join(json.dumps(one, ensure_ascii=False) for one in found))
+        else:
+            say(written.replace(f"}}{_COMMA}{{", "}\n{").replace(_COMMA, ", "))
         sys.stdout.flush()
 
 

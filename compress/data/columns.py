@@ -83,6 +83,8 @@ LABELS = (
     "cats",  # spaCy
     "tags",
     "ner_tags",
+    "entities",  # spans
+    "spans",
 )
 WORDS = ("words", "tokens")  # lists, each word with a tag
 _IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from compress.data.columns import (
     Cells,
@@ -21,6 +21,7 @@ from compress.data.columns import (
     text_of,
     words_of,
 )
+from compress.data.entity_spans import are_spans, tagged_text
 from compress.data.examples import (
     Columns,
     Example,
@@ -53,6 +54,7 @@ MOST_IN_TURN = 250  # files that are open at the same time; systems allow a thou
 MOST_LISTED = 200_000  # files below a folder
 _MOST_COLUMNS = 10_000
 _END = object()
+Kind: TypeAlias = Literal["text", "words", "spans"]
 
 
 @runtime_checkable
@@ -76,6 +78,10 @@ class TextSource(Protocol):
     def without(self, keys: frozenset[bytes]) -> "TextSource":
         """Return this source without the rows that have one of these keys; nothing is read yet."""
         return Subset(self, excluded=keys)
+
+    def read_by(self, read: Callable[[Example], Example]) -> "TextSource":
+        """Return this source with its rows as ``read`` gives them, but for those that are words already."""
+        return self if self.of_words else Subset(self, read=read)
 
     def keys(self) -> "np.ndarray":
         """Return the :func:`compress.data.row_keys` of all rows, uint64 ``[N]``; reads them once."""
@@ -104,7 +110,7 @@ def is_spread(number: Any, rows: int, total: int) -> Any:
 
 
 class Subset(TextSource):
-    """Rows of another source: ``spread`` rows of so many, without the ``excluded`` keys."""
+    """Rows of another source: ``spread`` rows of so many, without the ``excluded`` keys, and as ``read`` gives them."""
 
     def __init__(
         self,
@@ -112,15 +118,17 @@ class Subset(TextSource):
         *,
         spread: tuple[int, int] | None = None,
         excluded: frozenset[bytes] = frozenset(),
+        read: Callable[[Example], Example] | None = None,
     ) -> None:
         self.source = source
+        self.read = read
         self.spread = spread
         self.excluded = excluded
         self.name = f"{source.name} ({spread[0]:,} of {spread[1]:,} rows)" if spread else source.name
-        self.identity, self.of_words = source.identity, source.of_words
+        self.identity, self.of_words = source.identity, source.of_words or read is not None
 
     def __iter__(self) -> Iterator[Example]:
-        examples, spread = iter(self.source), self.spread
+        examples, spread = map(self.read, self.source) if self.read else iter(self.source), self.spread
         if spread:
             examples = (example for number, example in enumerate(examples) if is_spread(number, *spread))
         if self.excluded:
@@ -128,7 +136,8 @@ class Subset(TextSource):
         return examples
 
     def describe(self) -> str:
-        return self.name + self.source.describe().removeprefix(self.source.name)
+        said = self.source.describe()
+        return said if self.name == self.source.name else self.name + said.removeprefix(self.source.name)
 
 
 class FileSource(TextSource):
@@ -136,8 +145,9 @@ class FileSource(TextSource):
 
     Several files are read ``in_turn``, a row from each, so that the start of a stream holds all of
     them; or one after the other, which keeps one of them open. Rows without text are counted, and skipped unless
-    ``keep_empty``; ``describe()`` says how many were met. ``renamed`` gives a row the classes of its labels, and
-    ``read`` changes rows that are no words already.
+    ``keep_empty``; ``describe()`` says how many were met. ``renamed`` gives a row the classes of its labels.
+
+    ``kind`` says what the cells hold: texts, ``words`` and their tags, or texts and the ``spans`` of entities.
     """
 
     def __init__(
@@ -147,7 +157,7 @@ class FileSource(TextSource):
         *,
         name: str,
         labelled: bool,
-        tagged: bool = False,
+        kind: Kind = "text",
         several: LabelsOf | None = None,
         values: Sequence[str] = (),
         in_turn: bool = True,
@@ -158,9 +168,8 @@ class FileSource(TextSource):
         self.identity = frozenset(place for table in tables for place in table.identity)
         self._values = tuple(values)
         self._labelled = labelled
-        self._tagged = self.of_words = tagged
+        self._kind, self.of_words = kind, kind == "words"
         self._several = several
-        self.read: Callable[[Example], Example] | None = None
         self.renamed: Renaming | None = None
         self._tables = tables
         self._in_turn = in_turn
@@ -186,7 +195,7 @@ class FileSource(TextSource):
         text_at = index[columns.text]
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
-        values_at = [] if self._tagged else [index[name] for name in self._values]
+        values_at = [] if self.of_words else [index[name] for name in self._values]
         longest = text_limit_bytes()
         renamed, classes = self.renamed, table.classes.get(columns.label or "", ())
         origin = RowOrigin(table.name, table.unit, () if renamed else classes)
@@ -195,7 +204,11 @@ class FileSource(TextSource):
             try:
                 for number, cells in table.rows():
                     at = text_at
-                    text = sentence(words_of(cells[at])) if self._tagged else text_of(cells[at]).strip()
+                    text = sentence(words_of(cells[at])) if self.of_words else text_of(cells[at])
+                    label, tags = None, None
+                    if self._kind == "spans" and label_at is not None:
+                        text, tags = tagged_text(text, cells[label_at], f"{table.name}, {table.unit} {number}")
+                    text = text.strip()
                     pair = None if pair_at is None else text_of(cells[at := pair_at]).strip()
                     if len(text) > longest or (pair and len(pair) > longest):
                         raise too_long(f"{table.name}, {table.unit} {number}", longest)
@@ -206,13 +219,13 @@ class FileSource(TextSource):
                     if plain:
                         yield text if pair is None else (text, pair)
                         continue
-                    label, tags, labels = None, None, None
+                    labels = None
                     if label_at is not None and self._several:
                         at = label_at
                         labels = self._several(cells)
-                    elif label_at is not None and self._tagged:
+                    elif label_at is not None and self.of_words:
                         tags = tuple(words_of(cells[at := label_at]))
-                    elif label_at is not None:
+                    elif label_at is not None and tags is None:
                         label = (label_of(cells[at := label_at]) or "").strip()
                     values = tuple((label_of(cells[at := place]) or "").strip() for place in values_at)
                     row = Example(text, pair, label, tags, labels, origin, number, values)
@@ -228,7 +241,6 @@ class FileSource(TextSource):
                         raise CompressError(
                             f"{row.where} has {len(tags)} tags for {len(row.words)} words: correct that row."
                         )
-                    row = self.read(row) if self.read and not self._tagged else row
                     yield renamed(row, classes) if renamed else row
             except StructureError as error:
                 raise _structure_error(table, number, at, cells[at], columns, error) from None
@@ -292,6 +304,9 @@ class JoinedSource(TextSource):
 
     def without(self, keys: frozenset[bytes]) -> "JoinedSource":
         return JoinedSource([source.without(keys) for source in self.sources])
+
+    def read_by(self, read: Callable[[Example], Example]) -> "JoinedSource":
+        return JoinedSource([source.read_by(read) for source in self.sources])
 
     def describe(self) -> str:
         return "; ".join(source.describe() for source in self.sources)
@@ -367,7 +382,7 @@ def open_source(
     if len(parts) > 1 and given.label not in tables[0].columns:
         given = replace(given, label=parts[0], each=parts)
     with faults_of(name, "examples"):
-        chosen, tagged, several = _columns(tables[0], given, labelled, names.label_separator or "")
+        chosen, kind, several = _columns(tables[0], given, labelled, names.label_separator or "")
         for column in values:
             count, known = tables[0].columns.count(column), ", ".join(tables[0].columns[:20])
             found = f"has {'two columns' if count else 'no column'} {column!r}; it has {known}: give the name of one."
@@ -376,7 +391,7 @@ def open_source(
                 (count != 1, f"{tables[0].name} {found}{did_you_mean(column, tables[0].columns)}"),
                 (column in (chosen.text, chosen.text_pair), f"{tables[0].name}: {used}"),
             )
-    reading: Any = {"tagged": tagged, "several": several, "values": values, "in_turn": in_turn}
+    reading: Any = {"kind": kind, "several": several, "values": values, "in_turn": in_turn}
     return FileSource(tables, chosen, name=name, labelled=labelled, **reading)
 
 
@@ -389,8 +404,8 @@ def _open_file(path: Path, place: str, **options: Any) -> Table:
         return table
 
 
-def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tuple[Columns, bool, LabelsOf | None]:
-    """Return what the columns hold, whether that is words with tags, and what reads several labels a row."""
+def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tuple[Columns, Kind, LabelsOf | None]:
+    """Return which columns hold what, its kind, and what reads several labels a row."""
     if table.fixed and given == Columns(""):
         refuse(
             (
@@ -398,7 +413,8 @@ def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tu
                 f"{table.name} holds texts without labels, but labels are needed here: give labelled data.",
             )
         )
-        return Columns("text", None, "label" if "label" in table.columns else None), table.tagged, None
+        kind: Kind = "words" if table.tagged else "text"
+        return Columns("text", None, "label" if "label" in table.columns else None), kind, None
     wide, many = len(table.columns) > _MOST_COLUMNS, f"has {len(table.columns):,} columns"
     sample = [] if wide else table.sample()
     refuse(
@@ -407,8 +423,11 @@ def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tu
     )
     names = table.columns
     columns = choose_columns(names, sample, named=table.named, labelled=labelled, source=table.name, given=given)
-    tagged = table.tagged or are_tagged(names, sample, columns, labelled)
-    return columns, tagged, None if tagged or not labelled else several_labels(names, sample, columns, separator)
+    if labelled and columns.label and are_spans(row[names.index(columns.label)] for row in sample):
+        return columns, "spans", None
+    if table.tagged or are_tagged(names, sample, columns, labelled):
+        return columns, "words", None
+    return columns, "text", several_labels(names, sample, columns, separator) if labelled else None
 
 
 def read_examples(source: TextSource) -> list[Example]:
@@ -552,17 +571,19 @@ def open_text(
     data = tuple(item for one in data for item in (one if _are(Path, one) else [one]))
     sources, plain = list[TextSource](), list(map(_is_plain, data))
     for item, is_plain in zip(data, plain, strict=True):
+        source: TextSource
         if isinstance(item, TextSource):
-            sources.append(item)
+            source = item
         elif _are(Example, item):
-            sources.append(ExampleSource(item, role or "unlabeled"))
+            source = ExampleSource(item, role or "unlabeled")
         else:
             apart = is_plain and (beside is not None or not all(plain))
-            source = open_source(item, role="unlabeled", labelled=False, **({} if apart else names))
-            if apart and source.format.startswith("tsv"):  # a table for all that; the format is that of other files
-                source = open_source(item, role="unlabeled", labelled=False, **{**names, "format": None})
-            source.keep_empty, source.read = keep_empty, read
-            sources.append(source)
+            file = open_source(item, role="unlabeled", labelled=False, **({} if apart else names))
+            if apart and file.format.startswith("tsv"):  # a table for all that; the format is that of other files
+                file = open_source(item, role="unlabeled", labelled=False, **{**names, "format": None})
+            file.keep_empty = keep_empty
+            source = file
+        sources.append(source.read_by(read) if read else source)
         if role:
             logger.info("%s: %s", role, sources[-1].describe())
     pool = join_sources(sources)

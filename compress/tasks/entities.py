@@ -5,6 +5,7 @@ Tags of a scheme such as BIO or BIOES make a tagger one of entities: metrics cou
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from compress.arrays import np
 from compress.data.examples import Example
 from compress.data.tokenization import by_sentence, word_counts
 from compress.data.words import places
-from compress.evaluation.entities import ENTITY_METRICS, Entities, is_scheme
+from compress.evaluation.entities import ENTITY_METRICS, OUTSIDE, Entities, is_scheme
 from compress.evaluation.metrics import ACCURACY, Array, Metric
 from compress.tasks import labels_of
 from compress.tasks.tagging import Tagging
@@ -27,6 +28,13 @@ class EntityTagging(Tagging):
 
     def reads_rows(self, rows: Sequence[Example]) -> bool:
         return super().reads_rows(rows) and is_scheme(tag for row in rows for tag in row.tags or ())
+
+    def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
+        """Add the tags that the scheme has for each class: a class of single words may have longer entities too."""
+        tags = super().new_labels(train, validation)
+        parts, dashes, classes = map(set, zip(*(tag.partition("-") for tag in tags if tag != OUTSIDE), strict=True))
+        every = {"".join(one) for one in itertools.product(parts, dashes, classes)}
+        return tuple(sorted({OUTSIDE, *every}))
 
     def metric(self, name: str | None = None, labels: Sequence[str] = ()) -> Metric:
         found = super().metric(name, labels)

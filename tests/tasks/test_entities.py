@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoModel
 
 from compress.benchmarking.result_fields import quality_fields
 from compress.cli import execute
-from compress.data import Example
+from compress.data import Example, open_source, read_examples
 from compress.data.words import places, split_words
 from compress.errors import CompressError
 from compress.evaluation.entities import Entities, is_scheme
@@ -22,7 +23,8 @@ from compress.models.model_dir import Model
 from compress.requests.compression import export
 from compress.tasks import find_task, of_config, of_rows
 from tests.support.tagging import cnn_tagger, entities, tagger
-from tests.support.tiny import write
+from tests.support.tiny import classifier, write
+from tests.support.training_data import TRAINING, finetuned
 
 TASK = find_task("entities")
 BIO = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -272,3 +274,94 @@ def test_torch_onnx_and_the_native_library_find_the_same(tmp_path: Path) -> None
         assert [one | {"probability": 0} for one in mine] == [one | {"probability": 0} for one in other]
         assert [one["probability"] for one in mine] == pytest.approx([one["probability"] for one in other], abs=2e-3)
     assert any(found[0]) and found[0][1] == []
+
+
+TINY_CNN = """
+description = "a tiny tagger for C"
+[architecture]
+name = "cnn"
+embedding_size = 16
+widths = [1, 2]
+filters = 8
+dense_size = 8
+minimum_count = 1
+[[phases]]
+losses = [{ name = "logit-mse" }]
+[training]
+epochs = 2.0
+batch_size = 16
+learning_rate = 1e-2
+evaluations = 1
+precision = "float32"
+"""
+
+
+def write_spans(path: Path, rows: Sequence[Example]) -> Path:
+    """Write sentences as texts, without spaces before full stops, and spans."""
+    read, lines = Entities(BLAME), list[str]()
+    for row in rows:
+        tags, sentences = columns([row.tags or ()], BLAME)
+        where = places(row.words, row.text)
+        spans = [
+            {"start": where[first][0], "end": where[last][1], "label": read.classes[kind]}
+            for first, last, kind in zip(*read.read(tags, sentences), strict=True)
+        ]
+        lines.append(json.dumps({"text": f"{row.text}.", "entities": spans}) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+BLAME = ("O", "B-BAD", "I-BAD", "B-GOOD", "I-GOOD")
+
+
+def test_texts_with_spans_end_in_a_tagger_in_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, dev, test = (
+        write_spans(tmp_path / f"{name}.jsonl", entities(count, seed=seed))
+        for name, count, seed in (("train", 120, 0), ("dev", 40, 1), ("test", 40, 2))
+    )
+    (tmp_path / "pool.txt").write_text("".join(f"{row.text}!\n" for row in entities(60, seed=3)), encoding="utf-8")
+    (tmp_path / "cnn.toml").write_text(TINY_CNN)
+    encoder = write(tmp_path / "encoder", classifier("bert"))
+    body: Any = AutoModel.from_pretrained(encoder)
+    body.save_pretrained(encoder)
+    roles = ("--train", train, "--validation", dev, "--drop-overlap", "--device", "cpu", "--threads", 1)
+
+    def run(stage: str, *given: object, code: int = 0) -> str:
+        assert execute([stage, *map(str, given)]) == code, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    results, pool = tmp_path / "results.jsonl", tmp_path / "pool.txt"
+    read = {
+        role: read_examples(open_source(path, role=role, labelled=True))
+        for role, path in (("train", train), ("validation", dev))
+    }
+    teacher = finetuned(encoder, tmp_path / "teacher", training=TRAINING, overlap="drop", **read)
+    assert str(teacher.task) == "entities" and teacher.labels == tuple(sorted(BLAME))
+    assert teacher.manifest.metrics[0]["name"] == "entity-f1"
+    run(
+        "distill",
+        "--teacher",
+        teacher.path,
+        "--student",
+        tmp_path / "cnn.toml",
+        "--unlabeled",
+        pool,
+        *roles,
+        "-o",
+        tmp_path / "cnn",
+    )
+    run("prune", "--model", teacher.path, "--vocabulary", train, *roles[:-2], "--no-measure", "-o", tmp_path / "cut")
+    run("export", "--model", tmp_path / "cnn", "-o", tmp_path / "c")
+    measured = ("--model", tmp_path / "c", "--model", tmp_path / "cut", "--rounds", 3, "--batch-size", 2)
+    run("benchmark", "--teacher", teacher.path, *measured, "--data", test, "-o", results)
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert {line["metric_name"] for line in lines} == {"entity-f1"} and "native" in {line["runtime"] for line in lines}
+    assert all([one["label"] for one in line["classes"]] == ["BAD", "GOOD"] for line in lines)
+    assert "entity-f1" in run("check", results, "--max-accuracy-drop", 100)
+    run("check", results, "--min-recall", "2", code=2)
+    run("report", results, "-o", tmp_path / "report")
+    assert "Precision" in (tmp_path / "report" / "report.html").read_text("utf-8")
+    texts = ("a good film! bad,", 'good [{"a": 1}, {"b": 2}]')
+    lines = [json.loads(one) for one in run("predict", "--model", tmp_path / "c", "-q", *texts).splitlines()]
+    assert [line["text"] for line in lines] == [*texts] and sum(len(line["entities"]) for line in lines) > 2
+    assert all(line["text"][one["start"] : one["end"]] == one["text"] for line in lines for one in line["entities"])

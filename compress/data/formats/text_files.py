@@ -12,7 +12,9 @@ CoNLL-U: the words (column 2) with their universal parts of speech (column 4), a
 surface form of a contraction (``1-2``) is skipped for its words, and so are the empty nodes of enhanced dependencies
 (``1.1``). https://universaldependencies.org/format.html
 
-CoNLL-2003: the first column and the last, with spaces or tabs between; a document begins with ``-DOCSTART-``.
+CoNLL: the word in the first column and its tag in the last, with tabs or spaces between, as in CoNLL-2003 and WNUT-17.
+Where words are numbered from 1 in each sentence, the word is in the second column, as in Universal NER. A document may
+begin with ``-DOCSTART-``, and lines such as ``# text = ...`` are comments.
 https://www.clips.uantwerpen.be/conll2003/ner/
 """
 
@@ -40,7 +42,7 @@ FORMATS: Mapping[str, str] = {  # what a user types -> what it is called
     "label-first": "label first",
     "trees": "trees",
     "conllu": "CoNLL-U",
-    "conll": "CoNLL-2003",
+    "conll": "CoNLL",
 }
 SPLITS = {
     "train": ("train", "training"),
@@ -56,6 +58,7 @@ _TREE = re.compile(r"\(\d+ .*\)\s*")
 _LEAF = re.compile(r"\([^\s()]+ ([^()]+)\)")
 # Lines whose last column is a tag of a named entity, inside, outside or at its beginning.
 _CONLL = re.compile(r"-DOCSTART-.*\s*|\S+([ \t]\S*){0,3}[ \t](O|[BIESLU]-\S+)\s*")
+_COMMENT = re.compile(r"# ?[\w:. ]+ = .*\s*")
 _NO_WORD = re.compile(r"\d+-\d+|\d+\.\d+")
 
 csv.field_size_limit(2**31 - 1)  # rows are bounded where they are read; the default stops at 128 KiB a cell
@@ -121,7 +124,8 @@ def _sniff_format(head: list[str], suffix: str) -> str:
             return "jsonl" if one_each else "json"
     if suffix in (".conllu", ".conll"):
         return suffix[1:]
-    if suffix != ".csv" and all(map(_CONLL.fullmatch, full)):
+    words = [line for line in full if not _COMMENT.fullmatch(line)]
+    if suffix != ".csv" and words and all(map(_CONLL.fullmatch, words)):
         return "conll"
     if suffix not in (".csv", ".tsv"):
         if all(_TREE.fullmatch(line) for line in full):
@@ -214,13 +218,23 @@ def _of_lists(name: str, content: dict[str, list[Any]], splits: Sequence[str]) -
             "labels with their texts: give the list of rows alone.",
         )
     )
-    return [{"text": _text_of_record(record), "label": label} for record, label in rows]
+    return [{**_row_of_record(record), "label": label} for record, label in rows]
 
 
-def _text_of_record(record: Any) -> Any:
+def _row_of_record(record: Any) -> dict[str, Any]:
+    """Return the text of a record and, of the segments of SNIPS, the spans of those that are entities."""
     fields = record if isinstance(record, dict) else {}
     text = next((value for key, value in fields.items() if usual(key) in (*TEXT_COLUMNS, "data")), None)
-    return record if text is None else text  # an object is no text, and is refused with its row
+    parts = text if isinstance(text, list) and all(isinstance(part, dict) for part in text) else []
+    texts = [part.get("text") for part in parts]
+    if not parts or not all(isinstance(part, str) for part in texts):
+        return {"text": record if text is None else text}  # an object is no text, and is refused with its row
+    spans = [
+        {"start": end - len(said), "end": end, "label": part["entity"]}
+        for part, said, end in zip(parts, texts, itertools.accumulate(map(len, texts)), strict=True)
+        if "entity" in part and said.strip()
+    ]
+    return {"text": "".join(texts), "entities": spans}
 
 
 def _delimited(lines: Lines, head: list[str], suffix: str, kind: str, wanted: Sequence[str]) -> Table:
@@ -377,15 +391,35 @@ def read_conllu(lines: Lines, labelled: bool) -> Table:
 
 
 def read_conll(lines: Lines, labelled: bool) -> Table:
+    with closing(cast(Any, iter(lines))) as start:
+        head = sampled(start, len)
+    at = int(_are_numbered(head))
+
     def word(number: int, line: str) -> tuple[str, str] | None:
-        cells = line.split()
-        if labelled and len(cells) < 2:
+        cells = line.rstrip("\n").split("\t") if "\t" in line else line.split()
+        if cells[0] == "-DOCSTART-" or _COMMENT.fullmatch(line) or (at and _NO_WORD.fullmatch(cells[0])):
+            return None
+        if len(cells) <= at + labelled or not cells[at].strip() or not cells[-1].strip():
             raise CompressError(
                 f"{lines.name}, line {number} is not a word with its tag in the last column: correct it."
             )
-        return None if cells[0] == "-DOCSTART-" else (cells[0], cells[-1])
+        return cells[at], cells[-1].strip()
 
     return _sentences(lines, "conll", labelled, word)
+
+
+def _are_numbered(lines: Sequence[str]) -> bool:
+    """Tell whether the first column of the first sentences counts their words, and two more columns follow."""
+    expected, numbered = 1, False
+    for line in lines:
+        cells = line.split()
+        if not cells:
+            expected = 1
+        elif not _COMMENT.fullmatch(line) and not _NO_WORD.fullmatch(cells[0]):
+            if cells[0] != str(expected) or len(cells) < 3:
+                return False
+            expected, numbered = expected + 1, True
+    return numbered
 
 
 def _sentences(lines: Lines, form: str, labelled: bool, word: Callable[[int, str], tuple[str, str] | None]) -> Table:

@@ -1,0 +1,126 @@
+"""Spans of entities in a text, as annotation tools write them: words with tags in BIO.
+
+A span is an object with ``start``, ``end`` and ``label`` (or ``start_offset`` and ``end_offset`` of Doccano), or a list
+``[start, end, label]``. Places are counted in characters (code points) from 0; ``end`` is that after the last one.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from compress.data.words import split_words
+from compress.errors import CompressError, refuse
+
+_PLACES = (("start", "end"), ("start_offset", "end_offset"))
+
+
+class _Span(NamedTuple):
+    start: int
+    end: int
+    label: str
+
+
+def are_spans(cells: Iterable[Any]) -> bool:
+    """Tell whether all cells are lists of spans, and one has a span."""
+    lists = [cell for cell in cells if cell is not None]
+    items = [item for one in lists if isinstance(one, list) for item in one]
+    return bool(items) and all(isinstance(one, list) for one in lists) and all(map(_is_span, items))
+
+
+def _is_span(item: Any) -> bool:
+    if isinstance(item, Mapping):
+        return any(places <= item.keys() for places in map(set, _PLACES))
+    return isinstance(item, list) and len(item) == 3 and isinstance(item[2], str) and not isinstance(item[0], str)
+
+
+def tagged_text(text: str, spans: Any, place: str) -> tuple[str, tuple[str, ...]]:
+    """Return the words of a text with a space between them, and their tags.
+
+    A word ends where a span begins or ends, also in its middle, so that no span loses or gains a character.
+
+    Args:
+        place: of the row, for messages.
+
+    Raises:
+        CompressError: what the cell holds is no list of spans of the text that lie apart.
+    """
+    found = sorted(_read(text, item, place) for item in spans or ())
+    if not text.isascii() and any(_cuts(text, *span[:2]) for span in found) and _are_bytes(text, found):
+        raise CompressError(
+            f"{place} has the span {_shown(text, found[0])}; it cuts words, and would not if bytes were counted: count "
+            "characters (code points), not bytes."
+        )
+    for one, other in pairwise(found):
+        refuse(
+            (
+                other.start < one.end,
+                f"{place} has the spans {_shown(text, one)} and {_shown(text, other)}, which overlap, and a word has "
+                "one tag: leave one of them out.",
+            )
+        )
+    words, tags, end = list[str](), list[str](), 0
+    for span in [*found, _Span(len(text), len(text), "")]:
+        between, inside = split_words(text[end : span.start]), split_words(text[span.start : span.end])
+        words += between + inside
+        tags += ["O"] * len(between) + [f"{'I' if number else 'B'}-{span.label}" for number in range(len(inside))]
+        end = span.end
+    return " ".join(words), tuple(tags)
+
+
+def _read(text: str, item: Any, place: str) -> _Span:
+    refuse((not _is_span(item), f"{place} has {item!r:.80}, which is no span: give start, end and label."))
+    said: str | None = None
+    if isinstance(item, Mapping):
+        start, end = next((item[first], item[last]) for first, last in _PLACES if first in item and last in item)
+        label, said = item.get("label"), item.get("text")
+    else:
+        start, end, label = item
+    shown = f"{place} has the span {start!r:.20} to {end!r:.20}"
+    refuse(
+        (type(start) is not int or type(end) is not int, f"{shown}: give whole numbers of characters."),
+        (
+            not isinstance(label, str) or not label.strip(),
+            f"{shown} with the label {label!r:.40}: name its class.",
+        ),
+    )
+    encoded = len(text.encode("utf-8", "surrogatepass"))
+    refuse(
+        (
+            len(text) < end <= encoded,
+            f"{shown} of a text of {len(text)} characters, which has {encoded} bytes in UTF-8: count characters (code "
+            "points), not bytes.",
+        ),
+        (
+            start < 0 or end > len(text),
+            f"{shown}, outside the text, which has {len(text)} characters: correct the span.",
+        ),
+        (
+            start >= end or not text[start:end].strip(),
+            f"{shown}, which holds no word ({text[max(start, 0) : end]!r:.40}): correct it, or leave it out.",
+        ),
+        (
+            isinstance(said, str) and said != text[start:end],
+            f"{shown}, which is {text[start:end]!r:.40} in the text and {said!r:.40} in the file: count characters "
+            "(code points) from 0, not bytes.",
+        ),
+    )
+    return _Span(start, end, str(label).strip())
+
+
+def _cuts(text: str, start: int, end: int) -> bool:
+    """Tell whether a place is between two letters or digits."""
+    return any(text[at - 1 : at].isalnum() and text[at : at + 1].isalnum() for at in (start, end))
+
+
+def _are_bytes(text: str, spans: Iterable[_Span]) -> bool:
+    """Tell whether spans cut no word where their places are those of bytes in UTF-8."""
+    data = text.encode("utf-8", "surrogatepass")
+    try:
+        places = [[len(data[:at].decode()) for at in span[:2]] for span in spans]
+    except UnicodeDecodeError:
+        return False
+    return not any(_cuts(text, *one) for one in places)
+
+
+def _shown(text: str, span: _Span) -> str:
+    return f"{span.start} to {span.end} ({text[span.start : span.end]!r:.40})"
