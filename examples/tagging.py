@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Names in a sentence: a tag for each word
+# # Parts of speech: a tag for each word
 #
 # Run it as a script, or cell by cell in an editor that knows them. It needs `compress[train]`, pandas and datasets.
 
@@ -8,13 +8,12 @@ import datasets
 
 import compress
 
-wnut = datasets.load_dataset("leondz/wnut_17")
+treebank = datasets.load_dataset("universal-dependencies/universal_dependencies", "en_gum")
 train, validation, test = (
-    wnut["train"],
-    wnut["validation"].select(range(500)),
-    wnut["validation"].select(range(500, 1_009)),
+    treebank[split].select_columns(["tokens", "upos"]).rename_column("upos", "tags")
+    for split in ("train", "validation", "test")
 )
-texts = [" ".join(words) for words in wnut["test"]["tokens"]]  # without tags; words with spaces between
+texts = list(treebank["train"]["text"])  # without tags
 encoder = "sentence-transformers/all-MiniLM-L6-v2"
 student = "bilstm-tagger"
 

@@ -19,7 +19,13 @@ from tests.support.tiny import classifier, write
 from tests.support.training_data import TINY_STUDENT
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-TASKS = {"single_label": "classification", "regression": "regression", "tagging": "tagging"}
+TASKS = {
+    "single_label": "classification",
+    "multi_label": "multi-label",
+    "regression": "regression",
+    "tagging": "tagging",
+    "entities": "entities",
+}
 
 
 def cells(name: str) -> list[tuple[str, str]]:
@@ -29,7 +35,9 @@ def cells(name: str) -> list[tuple[str, str]]:
 
 
 def record(row: Example) -> dict[str, Any]:
-    return {"text": row.text, "label": row.label} if row.tags is None else {"words": row.words, "tags": row.tags}
+    if row.tags is not None:
+        return {"words": row.words, "tags": row.tags}
+    return {"text": row.text, "label": row.label if row.labels is None else row.labels}
 
 
 def tiny_inputs(name: str, folder: Path) -> dict[str, Any]:
