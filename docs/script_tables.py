@@ -206,7 +206,7 @@ def room_table() -> str:
     """Return of each way its points to the teacher by set, its distance to the best baseline, and its time a text."""
     every = _lines("room")
     found = [line for line in every if line["study"] == "room"]
-    told = ("way", "learns_from", "pool_rows")
+    told = ("way", "learns_from", "seed", "pool_rows")
     speeds = {tuple(line[name] for name in told): line for line in every if line["study"] != "room"}
     sets = {"sst": "SST", "cr": "CR", "yelp": "Yelp"}
     rows = []

@@ -634,7 +634,9 @@ def test_students_of_other_families_do_not_tag(name: str) -> None:
 
 
 def test_a_baseline_of_another_task_is_refused(teacher: Model) -> None:
-    with pytest.raises(CompressError, match="the baseline tfidf is for classification and regression, not tagging"):
+    with pytest.raises(
+        CompressError, match="the baseline tfidf is for classification, multi-label, regression, not tagging"
+    ):
         benchmark(teacher, [], TEST, BenchmarkSettings(baselines=("tfidf",), rounds=3), train=TRAIN)
 
 

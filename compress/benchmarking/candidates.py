@@ -311,7 +311,7 @@ def plan_baselines(
             entries.append(Entry(new, str(module.RUNTIME), new.model, name, "cpu", "baselines", teacher))
         elif wanted is not True:
             raise CompressError(
-                f"the baseline {name} is for {' and '.join(sorted(able))}, not {teacher.task}; leave it out"
+                f"the baseline {name} is for {', '.join(sorted(able))}, not {teacher.task}; leave it out"
             )
     return entries
 

@@ -502,7 +502,8 @@ def _part_fields(
 ) -> Fields:
     """Compare on the answers that a part of the rows ``held [N]`` has.
 
-    A part without rows has no metric, and one row, or words of one sentence, no interval: null.
+    A part without rows has no metric. One row, or words of one sentence, has no interval, and rows that are all alike
+    have none where it is resampled, as if they could not be otherwise: null.
     """
     mine, reference, gold = model.judged(metric)[held], teacher.judged(metric)[held], gold[held]
     own = None if sentences is None else sentences[held]
@@ -511,9 +512,12 @@ def _part_fields(
     bounds: tuple[float | None, float | None] = (None, None)
     paired = None
     if len(gold if own is None else np.unique(own)) > 1:
-        bounds, paired = interval(mine, gold, **about), NO_DIFFERENCE
-        if model is not teacher:
-            paired = paired_difference(mine, reference, gold, **about)
+        low, high = interval(mine, gold, **about)
+        bounds = (low, high) if low < high else bounds
+        if model is teacher:
+            paired = NO_DIFFERENCE
+        elif (found := paired_difference(mine, reference, gold, **about)).low < found.high:
+            paired = found
     return {
         "rows": len(gold),
         "metric": value,

@@ -1,7 +1,9 @@
 """Limits on parts of the test rows: on every class or slice, or on those that a budget names.
 
-Who looks at K parts finds one that is worse by chance. So each is judged by an interval of confidence 1 - 0.05 / K
-(Bonferroni): the 95% interval of the line, wider by the ratio of the quantiles of the normal distribution.
+That all K parts hold is an intersection of K tests, each at its own 95% interval, which errs no more often than one of
+them (Berger 1982, "Multiparameter hypothesis testing and acceptance sampling"). But who looks at K parts finds one that
+is worse by chance: a limit is broken by an interval of confidence 1 - 0.05 / K (Bonferroni), for recall Wilson's, else
+the 95% interval of the line, wider by the ratio of the quantiles of the normal distribution.
 """
 
 import math
@@ -62,21 +64,25 @@ def judge_parts(gate: str, given: float | Mapping[str, float], line: Measurement
     kind = _KINDS[gate]
     parts = {str(one[kind.name]): one for one in getattr(line, kind.field)}
     named = given if isinstance(given, Mapping) else dict.fromkeys(parts, given)
-    unknown = next((name for name in named if name not in parts), "")
+    unknown = next((name for name in named if name not in parts), None)
     refuse(
         (not parts, f"{gate} on {subject}: {kind.missing}"),
         (
-            unknown,
+            unknown is not None,
             f"{gate} names {unknown!r}, and {subject} has the {kind.field} {', '.join([*parts][:10])}."
-            f"{did_you_mean(unknown, parts)}",
+            f"{did_you_mean(str(unknown), parts)}",
         ),
     )
+    is_table = isinstance(given, Mapping)
     found = [
-        _judge_part(Limit(gate, limit, subject), kind, line, parts[name], len(named)) for name, limit in named.items()
+        _judge_part(
+            Limit(gate, limit, f"{subject}, {name}" if is_table else subject), kind, line, parts[name], len(named)
+        )
+        for name, limit in named.items()
     ]
     ranks = [BROKEN, UNDECIDED, HOLDS]
     found.sort(key=lambda one: (ranks.index(one[0].outcome), one[1]))
-    yield from (judgement for judgement, _ in (found if isinstance(given, Mapping) else found[:1]))
+    yield from (judgement for judgement, _ in (found if is_table else found[:1]))
 
 
 def _judge_part(
@@ -84,21 +90,44 @@ def _judge_part(
 ) -> tuple[Judgement, float]:
     """Return the judgement of one of so many parts, and how far its figure is above the limit."""
     metric, of = kind.metric or line.metric_name or "", line.counted[1]
+    if kind.metric and (line.metric_name or "").startswith("entity-"):
+        of = "entities"
     form = lost if kind.is_loss else partial(shown, metric="accuracy" if kind.metric else metric)
     what = f"the loss of at most {in_points(limit.value)} of {metric}"
-    what = f"{what if kind.is_loss else f'the {metric} of at least {form(limit.value)}'} in {part[kind.name]!r}"
+    what = what if kind.is_loss else f"the {metric} of at least {form(limit.value)}"
+    what += f" in {part[kind.name]!r}"
     value, low, high = (part.get(name) for name in kind.figures)
     if value is None or low is None or high is None:
-        why = f"it has no interval ({plural(part['rows'], 'row')})"
+        earlier = kind.figures[1] not in part
+        why = "an earlier version measured it; run 'compress benchmark' again" if earlier else "it has no interval"
+        why += f" ({plural(part['rows'], 'row')})"
         return limit.because(what, UNDECIDED, why, count=part["rows"], of=of), -math.inf
-    tail, quantile = (1 - CONFIDENCE) / 2, NormalDist().inv_cdf
-    wider = quantile(1 - tail / parts) / quantile(1 - tail)
-    most = 100.0 if kind.is_loss else 1.0
-    figures: Figures = value, max(-most, value - wider * (value - low)), min(most, value + wider * (high - value))
+    wide_low, wide_high = _wider(value, low, high, parts, 100.0 if kind.is_loss else 1.0)
+    if kind.field == "classes" and not kind.is_loss and of == "examples":
+        wide_low, wide_high = _wilson(value, part["rows"], parts)
     least = -limit.value if kind.is_loss else limit.value
-    found = verdict.at_least(*figures[1:], least, MORE)
+    found = verdict.at_least(low, wide_high, least, MORE)
+    holds = found.outcome == verdict.WITHIN
+    figures: Figures = (value, low, high) if holds else (value, wide_low, wide_high)
     shown_figures: Figures = as_loss(figures) if kind.is_loss else figures
-    together = f", of {parts} {kind.field} together" if parts > 1 else ""
+    together = f", of {parts} {kind.field} together" if parts > 1 and not holds else ""
     why = f"{form(shown_figures[0])} on {part['rows']:,} {of} ({shown_interval(form, *shown_figures[1:])}{together})"
     why += f"; {found.more}" if found.more else ""
     return limit.because(what, OUTCOMES[found.outcome], why, *shown_figures, part["rows"], of), value - least
+
+
+def _quantile(parts: int = 1) -> float:
+    return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / 2 / parts)
+
+
+def _wider(value: float, low: float, high: float, parts: int, most: float) -> tuple[float, float]:
+    """Return a 95% interval as one of so many together; no figure is beyond ``most``."""
+    ratio = _quantile(parts) / _quantile()
+    return max(-most, value - ratio * (value - low)), min(most, value + ratio * (high - value))
+
+
+def _wilson(share: float, rows: int, parts: int) -> tuple[float, float]:
+    """Return the interval of a share of so many rows, as one of so many together (Wilson 1927)."""
+    z2 = _quantile(parts) ** 2
+    centre, half = share + z2 / (2 * rows), math.sqrt(z2 * (share * (1 - share) / rows + z2 / (4 * rows**2)))
+    return (centre - half) / (1 + z2 / rows), (centre + half) / (1 + z2 / rows)

@@ -386,7 +386,8 @@ def _misfit(source: Model, candidate: Quantizing, keep_fp32: int, train: Sequenc
         ),
         (
             reads and not train and "counts" in plugin.parameters,
-            f"{name} counts tokens of text like that which the model will read; give it with --train FILE",
+            f"{name} counts the tokens of text like that which the model will read; give labelled rows of it with "
+            "--train FILE",
         ),
         (
             reads and not train,

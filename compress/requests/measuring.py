@@ -214,6 +214,8 @@ def parse_limit(name: str, value: Any) -> Any:
         part, _, number = value.rpartition("=")
         value = {part: number}
     if isinstance(value, Mapping):
+        if not value:
+            raise ValueError("{} names nothing; give a number for all, or name some")
         return {part: _parse_number(name, number) for part, number in value.items()}
     return _parse_number(name, value)
 

@@ -18,7 +18,7 @@ from compress.benchmarking import benchmark as benchmark_module
 from compress.benchmarking.benchmark import BenchmarkOutput, _to_onnx, benchmark
 from compress.benchmarking.candidates import open_candidates, plan_entries
 from compress.benchmarking.lockfile import lock_path, read_lock
-from compress.benchmarking.result_fields import quantizer_of, training_fields
+from compress.benchmarking.result_fields import quality_fields, quantizer_of, training_fields
 from compress.benchmarking.results.files import Results, results_of
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.worker import Worker, groups_of
@@ -113,6 +113,19 @@ def test_slices_by_column_and_by_length(tmp_path: Path) -> None:
     roots = (model.path.parent, torch_directory("bert").path.parent)
     again = compress.replay(tmp_path / "r.lock.json", data=data, output=tmp_path / "again.jsonl", roots=roots)
     assert again.lines[-1].slices == lines[-1].slices
+
+
+def test_rows_that_are_all_alike_have_no_resampled_interval() -> None:
+    gold = np.array([0, 1] * 20 + [1] * 3)
+    logits = np.eye(2)[gold]
+    logits[:9] = logits[:9, ::-1]
+    held = {"last": np.arange(43) >= 40, "all": np.ones(43, bool)}
+    about: dict[str, Any] = {"baseline": "big", "task": tasks.find_task("classification"), "labels": ("a", "b")}
+    metric = tasks.metrics_by_name()["macro-f1"]
+    found = quality_fields({"big": np.eye(2)[gold], "small": logits}, gold, metric=metric, slices=held, **about)
+    last, every = found["small"]["slices"]
+    assert last["metric_low"] is last["metric_high"] is last["low"] is None and last["metric"] is not None
+    assert every["metric_low"] < every["metric_high"] and every["low"] < every["high"]
 
 
 def test_columns_that_make_no_slices_are_refused(tmp_path: Path) -> None:

@@ -352,7 +352,11 @@ def test_requests_that_do_not_fit(tmp_path: Path) -> None:
     rows = train_rows()
     requests: list[tuple[Model | Path, dict[str, Any], str]] = [
         (bert, {"method": "onnx-qdq"}, "was not trained with ranges.*--train FILE"),
-        (graph, {"method": "onnx-qdq", "train": rows}, "is an ONNX model, on which neither.*torch directory"),
+        (
+            graph,
+            {"method": "onnx-qdq", "train": rows},
+            "is an ONNX model, for which nothing is measured.*torch directory",
+        ),
         (bert, {"keep_fp32": 1}, "which layers are sensitive.*--train FILE"),
         (bert, {"keep_fp32": -1}, "keep_fp32 = -1 must be at least 0"),
         (bert, {"keep_fp32": 2, "train": rows}, "--keep-fp32 2 would leave nothing to quantize"),

@@ -62,8 +62,7 @@ static const char *fault_of_numbers(const numbers *n) {
         return "special tokens leave no room for text";
     if (!n->table_rows || n->table_rows > 1u << 28 || !n->table_columns || n->table_columns > 1u << 16)
         return "the size of its table is out of range";
-    if (n->has_codes && (!n->is_int8 || decoded_rows(n) < MOST_WIDTH))
-        return "its table has codes, and is not of int8 or has too many columns";
+    if (n->has_codes && !n->is_int8) return "its table has codes, and is not of int8";
     if (!n->features || n->features > MOST_FEATURES || !n->dense || n->dense > MOST_DENSE)
         return "the size of its dense layer is out of range";
     if (n->is_tagger && (n->is_siamese || n->network != CNN || n->pooling != MAXIMUM)) 
@@ -80,6 +79,7 @@ static const char *fault_of_numbers(const numbers *n) {
         if (n->second_filters || n->second_width) return "a bag of n-grams has no second layer";
         if (n->features != texts * n->table_columns) return "features are not the table's columns";
         if (n->table_rows < (uint64_t)(n->longest - 1) * n->buckets) return "its table has too few rows";
+        if (n->has_codes && decoded_rows(n) < n->longest) return "its table has codes of too many columns";
         return NULL;
     }
     if (n->pooling != MAXIMUM && n->pooling != MAXIMUM_AND_MEAN) return "its pooling is unknown";
@@ -92,6 +92,8 @@ static const char *fault_of_numbers(const numbers *n) {
         columns += (uint64_t)n->widths[i] * n->filters;
     }
     if (columns != n->table_columns) return "its table has not the columns of its windows";
+    if (n->has_codes && decoded_rows(n) < n->widths[n->width_count - 1])
+        return "its table has codes of too many columns";
     const uint64_t windows = (uint64_t)n->width_count * n->filters;
     if (n->second_filters ? !n->second_width || n->second_width > MOST_WIDTH || windows > MOST_FEATURES ||
                                 n->second_width * windows > MOST_FEATURES || n->second_filters > MOST_DENSE

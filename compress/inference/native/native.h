@@ -1,7 +1,7 @@
 /* Text in, logits out: the small networks of compress with their tokenizer, in C11 without dependencies.
 
    A model is one container (model_file.h), in memory or mapped from a file. Nothing is global and a call allocates
-   nothing, so that any number of threads may share a model. A call takes up to 192 KiB of its thread's stack.
+   nothing, so that any number of threads may share a model. Optimised, a call takes up to 224 KiB of its thread's stack.
 
    SPDX-License-Identifier: Apache-2.0 */
 

@@ -45,7 +45,7 @@ SECTIONS = (
     *("dense_bias", "classifier_weight", "classifier_bias", "second_weight", "second_scale", "second_bias"),
     "codebooks",
 )
-CODES, CODE_COLUMNS = 256, 8
+CODES, CODE_COLUMNS, DECODED_BYTES = 256, 8, 32768
 REMOVED, STARTER, WORD, ALONE, SPACE, MARKED = range(6)
 _CODE_POINTS, _PAGE, _SURROGATES = 0x110000, 128, range(0xD800, 0xE000)
 _OVERLAY = 1
@@ -128,7 +128,8 @@ def container(directory: Path) -> bytes:
     dense = np.pad(arrays["dense"], ((0, 0), (0, wide)))
     integers = is_int8 and numbers["pooling"] == POOLING["max"] and not is_siamese and "second_weight" not in arrays
     table = np.ascontiguousarray(arrays["table"])
-    codes, codebooks = table_codes(table) if is_int8 else (None, ())
+    at_once = max(numbers.get("longest", 1), *numbers.get("widths", ()), 1) * (table.shape[1] + CODE_COLUMNS)
+    codes, codebooks = table_codes(table) if is_int8 and at_once <= DECODED_BYTES else (None, ())
     sections = {
         **_joined("label", "names", labels),
         **tokenizer_sections(definition),

@@ -316,6 +316,7 @@ def test_it_is_what_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for some, other in zip(chances, others, strict=True):
         assert [value or 0 for value in some] == pytest.approx([value or 0 for value in other], abs=2e-4)
     assert model.predict(TEXTS[0]) == model.predict([Example(TEXTS[0])])[0] == model.predict(TEXTS)[0]
+    assert model.predict(TEXTS[2]) == model.predict(TEXTS)[2] and len(model.predict(TEXTS[2])["words"]) == 4
     for wrong in (("a", "b"), "\ud800", [3]):
         with pytest.raises(CompressError):
             model.predict(wrong)
