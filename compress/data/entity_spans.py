@@ -4,6 +4,7 @@ A span is an object with ``start``, ``end`` and ``label`` (or ``start_offset`` a
 ``[start, end, label]``. Places are counted in characters (code points) from 0; ``end`` is that after the last one.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -11,25 +12,29 @@ from typing import Any, NamedTuple
 from compress.data.words import split_words
 from compress.errors import CompressError, refuse
 
+COLUMNS = ("entities", "spans")  # which hold spans even where all lists are empty
 _PLACES = (("start", "end"), ("start_offset", "end_offset"))
+# Letters of Thai, Lao, Burmese, Khmer, Japanese, Chinese and Korean: a border between them may be one of words.
+_NO_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 
 class _Span(NamedTuple):
     start: int
     end: int
     label: str
+    known: bool = False  # whether the file says its text too
 
 
 def are_spans(cells: Iterable[Any]) -> bool:
-    """Tell whether all cells are lists of spans, and one has a span."""
-    lists = [cell for cell in cells if cell is not None]
-    items = [item for one in lists if isinstance(one, list) for item in one]
-    return bool(items) and all(isinstance(one, list) for one in lists) and all(map(_is_span, items))
+    """Tell whether a cell is a list with a span, maybe one that is wrong."""
+    return any(_is_span(item) for cell in cells if isinstance(cell, list) for item in cell)
 
 
 def _is_span(item: Any) -> bool:
     if isinstance(item, Mapping):
-        return any(places <= item.keys() for places in map(set, _PLACES))
+        return any(place in item for places in _PLACES for place in places)
     return isinstance(item, list) and len(item) == 3 and isinstance(item[2], str) and not isinstance(item[0], str)
 
 
@@ -44,11 +49,14 @@ def tagged_text(text: str, spans: Any, place: str) -> tuple[str, tuple[str, ...]
     Raises:
         CompressError: what the cell holds is no list of spans of the text that lie apart.
     """
-    found = sorted(_read(text, item, place) for item in spans or ())
-    if not text.isascii() and any(_cuts(text, *span[:2]) for span in found) and _are_bytes(text, found):
+    refuse((not isinstance(spans, list), f"{place} has {spans!r:.80}, which is no list of spans: give one."))
+    found = sorted(_read(text, item, place) for item in spans)
+    unsure = () if text.isascii() or any(span.known for span in found) else found
+    cut = next((span for span in unsure if _cuts(text, *span[:2])), None)
+    if cut and _are_bytes(text, found):
         raise CompressError(
-            f"{place} has the span {_shown(text, found[0])}; it cuts words, and would not if bytes were counted: count "
-            "characters (code points), not bytes."
+            f"{place} has the span {_shown(text, cut)}; it cuts words, and would not if bytes were counted: count "
+            "characters (code points), not bytes, or give each span its text."
         )
     for one, other in pairwise(found):
         refuse(
@@ -69,12 +77,9 @@ def tagged_text(text: str, spans: Any, place: str) -> tuple[str, tuple[str, ...]
 
 def _read(text: str, item: Any, place: str) -> _Span:
     refuse((not _is_span(item), f"{place} has {item!r:.80}, which is no span: give start, end and label."))
-    said: str | None = None
-    if isinstance(item, Mapping):
-        start, end = next((item[first], item[last]) for first, last in _PLACES if first in item and last in item)
-        label, said = item.get("label"), item.get("text")
-    else:
-        start, end, label = item
+    fields: Any = item if isinstance(item, Mapping) else dict(zip(("start", "end", "label"), item, strict=True))
+    first, last = next(places for places in _PLACES if {*places} & fields.keys())
+    start, end, label, said = map(fields.get, (first, last, "label", "text"))
     shown = f"{place} has the span {start!r:.20} to {end!r:.20}"
     refuse(
         (type(start) is not int or type(end) is not int, f"{shown}: give whole numbers of characters."),
@@ -104,12 +109,15 @@ def _read(text: str, item: Any, place: str) -> _Span:
             "(code points) from 0, not bytes.",
         ),
     )
-    return _Span(start, end, str(label).strip())
+    return _Span(start, end, str(label).strip(), said is not None)
 
 
 def _cuts(text: str, start: int, end: int) -> bool:
     """Tell whether a place is between two letters or digits."""
-    return any(text[at - 1 : at].isalnum() and text[at : at + 1].isalnum() for at in (start, end))
+    borders = (text[max(0, at - 1) : at + 1] for at in (start, end))
+    return any(
+        len(one) == 2 and one[0].isalnum() and one[1].isalnum() and not _NO_SPACES.search(one) for one in borders
+    )
 
 
 def _are_bytes(text: str, spans: Iterable[_Span]) -> bool:

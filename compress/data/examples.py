@@ -55,8 +55,8 @@ class Example:
     A row of several labels has these in ``labels``, each once, maybe none, and its ``label`` is None too.
     A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
     labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read, and
-    ``values`` are its cells in further columns that were asked for. ``given`` is the text whose words were found
-    (:mod:`compress.data.words`), where it was not given as words.
+    ``values`` are its cells in further columns that were asked for. ``given`` is the text as it was given, where
+    that is another: with white space around it, or before its words were found (:mod:`compress.data.words`).
     """
 
     text: str

@@ -19,9 +19,10 @@ from compress.data.columns import (
     label_of,
     several_labels,
     text_of,
+    usual,
     words_of,
 )
-from compress.data.entity_spans import are_spans, tagged_text
+from compress.data.entity_spans import COLUMNS, are_spans, tagged_text
 from compress.data.examples import (
     Columns,
     Example,
@@ -195,7 +196,7 @@ class FileSource(TextSource):
         text_at = index[columns.text]
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
-        values_at = [] if self.of_words else [index[name] for name in self._values]
+        values_at = [index[name] for name in self._values]
         longest = text_limit_bytes()
         renamed, classes = self.renamed, table.classes.get(columns.label or "", ())
         origin = RowOrigin(table.name, table.unit, () if renamed else classes)
@@ -204,11 +205,10 @@ class FileSource(TextSource):
             try:
                 for number, cells in table.rows():
                     at = text_at
-                    text = sentence(words_of(cells[at])) if self.of_words else text_of(cells[at])
-                    label, tags = None, None
-                    if self._kind == "spans" and label_at is not None:
-                        text, tags = tagged_text(text, cells[label_at], f"{table.name}, {table.unit} {number}")
-                    text = text.strip()
+                    given = sentence(words_of(cells[at])) if self.of_words else text_of(cells[at])
+                    text, label, tags = given.strip(), None, None
+                    if self._kind == "spans" and label_at is not None and text and cells[label_at] is not None:
+                        text, tags = tagged_text(given, cells[label_at], f"{table.name}, {table.unit} {number}")
                     pair = None if pair_at is None else text_of(cells[at := pair_at]).strip()
                     if len(text) > longest or (pair and len(pair) > longest):
                         raise too_long(f"{table.name}, {table.unit} {number}", longest)
@@ -225,15 +225,16 @@ class FileSource(TextSource):
                         labels = self._several(cells)
                     elif label_at is not None and self.of_words:
                         tags = tuple(words_of(cells[at := label_at]))
-                    elif label_at is not None and tags is None:
+                    elif label_at is not None and self._kind == "text":
                         label = (label_of(cells[at := label_at]) or "").strip()
                     values = tuple((label_of(cells[at := place]) or "").strip() for place in values_at)
-                    row = Example(text, pair, label, tags, labels, origin, number, values)
+                    given = "" if tags is not None or given == text else given
+                    row = Example(text, pair, label, tags, labels, origin, number, values, given)
                     if label_at is not None and not (label or row.tags is not None or labels is not None):
                         raise CompressError(
                             f"{row.where} has no labels in column {columns.label!r}, and others have: remove the row, "
                             "or give an empty list where none applies."
-                            if self._several
+                            if self._several or self._kind == "spans"
                             else f"{row.where} has no label in column {columns.label!r}: remove the row or name "
                             "another column with --label-column."
                         )
@@ -423,11 +424,21 @@ def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tu
     )
     names = table.columns
     columns = choose_columns(names, sample, named=table.named, labelled=labelled, source=table.name, given=given)
-    if labelled and columns.label and are_spans(row[names.index(columns.label)] for row in sample):
+    if labelled and columns.label and _holds_spans(table, sample, columns.label):
         return columns, "spans", None
     if table.tagged or are_tagged(names, sample, columns, labelled):
         return columns, "words", None
     return columns, "text", several_labels(names, sample, columns, separator) if labelled else None
+
+
+def _holds_spans(table: Table, sample: Sequence[Cells], label: str) -> bool:
+    """Tell whether a column has lists of spans; where the sample has only empty ones, its first other row says it."""
+    place = table.columns.index(label)
+    cells = [row[place] for row in sample if row[place] is not None]
+    if cells and all(cell == [] for cell in cells):
+        cells = list(itertools.islice((row[place] for _, row in table.rows() if row[place]), 1))
+        return are_spans(cells) or (not cells and usual(label) in COLUMNS)
+    return are_spans(cells)
 
 
 def read_examples(source: TextSource) -> list[Example]:

@@ -214,7 +214,8 @@ def predictions(
     source = None if data is None else open_text(data, role="data", keep_empty=True, **chosen)
     opened = load(model, compute=Compute(device, threads))
     if source is not None:
-        chunks = batched(iter(source) if source.of_words else source.texts(), CHUNK_ROWS)
+        task = opened.task  # a tagger says where entities are in the text as it was given
+        chunks = batched(iter(source.read_by(task.row)) if task.by_word else source.texts(), CHUNK_ROWS)
     return _answers(opened, chunks or (), source, probabilities)
 
 
@@ -227,7 +228,7 @@ def _answers(
         found = model.predict(texts, probabilities=probabilities)
         truncation.add_counts(model.max_length, len(texts), sum("truncated" in one for one in found))
         for given, prediction in zip(texts, found, strict=True):
-            text = given if isinstance(given, str) else _text(given)
+            text = given if isinstance(given, str) else getattr(given, "given", "") or _text(given)
             if type(text) is tuple:
                 prediction["text"], prediction["text_pair"] = text
             else:

@@ -69,7 +69,7 @@ class Tagging(Task):
         """Find the words of a text; of a pair, which no tagger reads, nothing."""
         if text.text_pair is not None:
             return text
-        return replace(text, text=" ".join(split_words(text.text)), given=text.text)
+        return replace(text, text=" ".join(split_words(text.text)), given=text.given or text.text)
 
     def taught(self, rows: Sequence[Any], tokens: TokenRows, cut: Sequence[bool]) -> tuple[Any, TokenRows, Any]:
         """Leave out words that were cut off or that the teacher did not answer, and rows without any other."""

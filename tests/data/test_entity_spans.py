@@ -10,6 +10,7 @@ import pytest
 
 from compress.data import Example, ExampleSource, join_sources, open_source, open_text, read_examples
 from compress.data.entity_spans import tagged_text
+from compress.data.formats.table import SAMPLE
 from compress.errors import CompressError
 from compress.tasks import find_task, of_rows
 
@@ -88,20 +89,50 @@ def test_every_character_of_a_span_is_in_its_words() -> None:
         ([{"start": 0, "end": 3, "label": ""}], "with the label '': name its class"),
         ([{"start": 0, "end": 3}], "with the label None: name its class"),
         ([[0, 3, "PER"], "Ada"], "has 'Ada', which is no span"),
+        ([{"start": 0, "label": "PER"}], "the span 0 to None: give whole numbers"),
+        (None, "has no labels in column 'entities', and others have: .* give an empty list where none applies"),
+        ("", "has '', which is no list of spans"),
+        ({"PER": "Ada"}, "which is no list of spans"),
     ],
 )
-def test_a_wrong_span_is_named_with_its_row(spans: list[Any], message: str, tmp_path: Path) -> None:
+def test_a_wrong_span_is_named_with_its_row(spans: Any, message: str, tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", {"text": TEXT, "entities": SPANS}, {"text": TEXT, "entities": spans})
     with pytest.raises(CompressError, match=message) as raised:
-        tagged_text(TEXT, spans, "a.jsonl, line 2")
+        rows_of(path, label_column="entities")
     assert str(raised.value).startswith("a.jsonl, line 2 ")
-    if all(isinstance(one, type(spans[0])) for one in spans):
-        with pytest.raises(CompressError, match=message):
-            rows_of(path)
+
+
+def test_a_row_without_the_field_of_spans_is_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", {"text": TEXT, "entities": SPANS}, {"text": TEXT})
+    with pytest.raises(CompressError, match="line 2 has no labels in column 'entities'"):
+        rows_of(path)
+
+
+@pytest.mark.parametrize("key", ["entities", "label"])
+def test_spans_may_come_late(key: str, tmp_path: Path) -> None:
+    empty = [{"text": f"Nothing in {number}.", key: []} for number in range(SAMPLE + 1)]
+    rows = rows_of(write_lines(tmp_path / "a.jsonl", *empty, {"text": TEXT, key: SPANS}))
+    assert rows[0].tags == ("O",) * 4 and rows[-1].tags == TAGS
+    source = open_source(write_lines(tmp_path / "b.jsonl", *empty), role="test", labelled=True)
+    tagged = {row.tags is None for row in source}
+    assert tagged == {key == "label"}  # a list of no labels, which may be those of a text
 
 
 def test_spans_in_characters_of_a_text_beyond_ascii_may_cut_words() -> None:
     assert tagged_text("caf\u00e9 Parisian", [[5, 10, "LOC"]], "row 1")[1] == ("O", "B-LOC", "O")
+    # In bytes these would begin and end with words; the span's own text, or a script without spaces, says otherwise.
+    said = {"start": 27, "end": 32, "label": "LOC", "text": "s-bas"}
+    assert "B-LOC" in tagged_text(TEXT, [said], "row 1")[1]
+    chinese = "\u4ed6 \u4f4f\u5728 \u5317\u4eac"
+    assert "B-LOC" in tagged_text(chinese, [[3, 4, "LOC"]], "row 1")[1]
+
+
+def test_cells_of_further_columns_stay_beside_words_and_spans(tmp_path: Path) -> None:
+    words = {"tokens": ["Ada"], "ner_tags": ["B-PER"], "domain": "news"}
+    for name, row in (("a.jsonl", words), ("b.jsonl", {"text": TEXT, "entities": SPANS, "domain": "news"})):
+        path = write_lines(tmp_path / name, row)
+        (found,) = open_source(path, role="test", labelled=True, values=["domain"])
+        assert found.values == ("news",)
 
 
 def test_slots_of_snips_are_entities_where_they_are_the_label(tmp_path: Path) -> None:

@@ -223,8 +223,9 @@ def test_words_of_plain_text(text: str, words: str) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Model:
-    """A tagger whose tag of a word follows from the word: GOOD words begin an entity or go on."""
+    """A tagger to which each word is an entity of its own."""
     network: Any = tagger(labels=("B-GOOD", "I-GOOD", "O"))
+    network.classifier.bias.data[0] = 9.0
     return Model.open(write(tmp_path / "model", network))
 
 
@@ -232,17 +233,16 @@ def test_spans_are_places_in_the_text_as_it_was_given(model: Model, capsys: pyte
     text = "A\u00a0good, \U0001f600 GOOD film's  end."
     assert execute(["predict", "--model", str(model.path), "-q", text]) == 0
     (line,) = (json.loads(one) for one in capsys.readouterr().out.splitlines())
-    assert line["text"] == text and line["entities"]
-    words = ("A", "good", ",", "\U0001f600", "GOOD", "film", "'s", "end", ".")
+    assert line["text"] == text
+    words = ["A", "good", ",", "\U0001f600", "GOOD", "film", "'s", "end", "."]
     for one in line["entities"]:
         assert text[one["start"] : one["end"]] == one["text"] and one["label"] == "GOOD"
-        assert 0 < one["probability"] <= 1 and one["text"].split()[0] in words
-    spaced = model.predict(" ".join(words))
-    assert [one["text"].split() for one in spaced["entities"]] == [split_words(one["text"]) for one in line["entities"]]
+        assert 0 < one["probability"] <= 1
+    for found in (line, model.predict(" ".join(words))):
+        assert [one["text"] for one in found["entities"]] == words
     # Words that were given as such are not split: their text is that of all with a space between.
     given = model.predict(Example("film's end."))
-    assert all("film's end."[one["start"] : one["end"]] == one["text"] for one in given["entities"])
-    assert all(one["start"] in (0, 7) for one in given["entities"])
+    assert [(one["start"], one["text"]) for one in given["entities"]] == [(0, "film's"), (7, "end.")]
 
 
 def test_the_probability_of_a_span_is_the_product_of_its_words() -> None:
@@ -256,13 +256,22 @@ def test_the_probability_of_a_span_is_the_product_of_its_words() -> None:
 def test_words_of_files_are_not_split(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.conll").write_text("Mr.\tO\ngood\tB-GOOD\n\n", encoding="utf-8")
     (tmp_path / "a.txt").write_text("Mr. good\n", encoding="utf-8")
-    texts = []
-    for name in ("a.conll", "a.txt"):
+    for name, words in (("a.conll", ["Mr.", "good"]), ("a.txt", ["Mr", ".", "good"])):
         assert execute(["predict", "--model", str(model.path), "-q", "--data", str(tmp_path / name)]) == 0
         line = json.loads(capsys.readouterr().out)
-        texts.append([line["text"], *(one["text"] for one in line["entities"])])
-    assert texts[0][0] == texts[1][0] == "Mr. good"
-    assert "Mr" not in texts[0][1:]
+        assert line["text"] == "Mr. good" and [one["text"] for one in line["entities"]] == words
+
+
+def test_places_are_those_in_the_text_of_a_file(
+    model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "  \u3000 A good,  film! "
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
+    assert execute(["predict", "--model", str(model.path), "-q", "--data", str(tmp_path / "a.jsonl")]) == 0
+    of_file = json.loads(capsys.readouterr().out)
+    assert of_file == {**model.predict(text), "text": text}
+    assert [one["text"] for one in of_file["entities"]] == ["A", "good", ",", "film", "!"]
+    assert model.predict([{"text": text}]) == [model.predict(text)]
 
 
 def test_torch_onnx_and_the_native_library_find_the_same(tmp_path: Path) -> None:
