@@ -1,13 +1,14 @@
 """Cells and columns of tables: which column is the text, which the label, and what a cell holds.
 
 A cell is text, None, or a list or an object as a record holds it. Structure is no text: only lists of words or segments
-are joined, and a list of one label is that label. Where some list has several labels or none, all rows have lists.
+are joined. A list of labels stays one, of one label too: whether a text has several is for a model's task to say.
 """
 
 import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -162,33 +163,84 @@ def label_of(value: Cell) -> str | None:
     return None if isinstance(found, (list, Mapping)) else text_of(cell(found))
 
 
-LabelsOf: TypeAlias = Callable[[Cells], "tuple[str, ...] | None"]  # of a row; None of one that has no label cell
+class RowLabels(NamedTuple):
+    """What the label cell of a row holds: one label, a set of them, or of a list with one item both."""
+
+    label: str | None = None
+    labels: tuple[str, ...] | None = None
 
 
-def several_labels(names: Sequence[str], sample: Sequence[Cells], columns: Columns, separator: str) -> LabelsOf | None:
-    """Return what reads the labels of rows that have several each, or none; None where every row has one.
+class LabelReader(NamedTuple):
+    read: Callable[[Cells], RowLabels]
+    several: bool  # whether sampled rows have several labels, or none; what a row has, its own cell tells
 
-    They are columns of 0 and 1 (``columns.each``), text cut at a ``separator``, lists, objects of ones and zeros, or
-    vectors of these: lists as long as each other of zeros and ones, some of them twice.
+
+def label_reader(names: Sequence[str], sample: Sequence[Cells], columns: Columns, separator: str) -> LabelReader | None:
+    """Return what reads the labels of rows; None without a label column.
+
+    Sets of labels are columns of 0 and 1 (``columns.each``), text cut at a ``separator``, lists, objects of ones and
+    zeros, or vectors of these: where all sampled lists hold only 0 and 1, and one has two items or more. A list of one
+    label can be the label of a classifier too.
     """
     if columns.label is None:
         return None
     places = {name: names.index(name) for name in columns.each or (columns.label,)}
     at = places[columns.label]
     if columns.each:
-        return lambda cells: tuple(name for name, place in places.items() if _is_one(cells[place], name))
-    if separator:
-        return lambda cells: None if cells[at] is None else _different(text_of(cells[at]).split(separator))
+        return LabelReader(
+            lambda cells: RowLabels(None, tuple(one for one, place in places.items() if _is_one(cells[place], one))),
+            True,
+        )
     found: list[Any] = [row[at] for row in sample if at < len(row) and row[at] is not None]
-    size = 0
-    if all(isinstance(value, list) and not isinstance(value, Several) and _scalars(value) for value in found):
-        is_several = any(len(value) != 1 for value in found)
-        as_texts = [[part if isinstance(part, str) else str(int(part)) for part in value] for value in found]
-        if len({*map(len, found)}) == 1 and all({*value} <= {"0", "1"} for value in as_texts):
-            size = len(found[0]) if any(len({*value}) < len(value) for value in as_texts) else 0
+    lists = [value for value in found if isinstance(value, list)]
+    sizes = Counter(len(value) for value in lists if len(value) > 1)
+    size = sizes.most_common(1)[0][0] if sizes and all(_BITS.issuperset(map(str, value)) for value in lists) else 0
+    several = bool(separator or size) or any(
+        len(one) != 1 and not isinstance(one, Several)
+        if isinstance(one, list)
+        else _has_bits(one) and sum(one.values()) != 1
+        for one in found
+    )
+    if separator:
+        return LabelReader(lambda cells: RowLabels(None, _cut(cells[at], separator, size)), True)
+    if not found or any(isinstance(value, str) for value in found):
+        return LabelReader(lambda cells: RowLabels((label_of(cells[at]) or "").strip()), False)
+    return LabelReader(lambda cells: _row_labels(cells[at], size), several)
+
+
+_BITS = frozenset(("0", "1", "0.0", "1.0", "False", "True"))  # what vectors are made of, in JSON too
+
+
+def _cut(value: Cell, separator: str, size: int) -> tuple[str, ...] | None:
+    if isinstance(value, list | Mapping):
+        return _row_labels(value, size).labels
+    return None if value is None else _different(value.split(separator))
+
+
+def _row_labels(value: Cell, size: int = 0) -> RowLabels:
+    """Return the labels of a cell, in a list of zeros and ones of ``size`` their numbers.
+
+    Raises:
+        StructureError: a list or an object holds no labels.
+    """
+    if isinstance(value, list) and size:
+        if len(value) != size or not _BITS.issuperset(map(str, value)):
+            raise StructureError(f"{_shown(value)}, and other rows have a vector of {size} zeros and ones")
+        return RowLabels(None, tuple(str(number) for number, one in enumerate(value) if _is_one(str(one))))
+    if isinstance(value, list) and not isinstance(value, Several) and _scalars(value):
+        labels = _different(part if isinstance(part, str) else str(cell(part)) for part in value)
+        if value and not labels:
+            return RowLabels()
+    elif isinstance(value, Mapping) and _has_bits(value):
+        labels = _different(name for name, share in value.items() if share)
     else:
-        is_several = all(map(_is_vector, found)) and any(sum(value.values()) != 1 for value in found)
-    return (lambda cells: _listed(cells[at], size)) if is_several else None
+        if isinstance(value, str):
+            raise StructureError(f"{value!s:.60}, and other rows have a list of labels, which may be empty")
+        parts = value if isinstance(value, list) and not isinstance(value, Several) else []
+        if len(parts) > 1 and not any(isinstance(part, Mapping) for part in parts):
+            raise StructureError(f"{_shown(value)}, and labels in a list are texts or whole numbers")
+        return RowLabels((label_of(value) or "").strip())
+    return RowLabels(labels[0] if len(labels) == 1 else None, labels)
 
 
 def _different(names: Iterable[str]) -> tuple[str, ...]:
@@ -199,30 +251,12 @@ def _scalars(value: Sequence[Any]) -> bool:
     return all(isinstance(part, str | int) or (isinstance(part, float) and part in (0, 1)) for part in value)
 
 
-def _is_vector(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value) and all(share in (0, 1) for share in value.values())
-
-
 def _is_one(value: Cell, column: str = "") -> bool:
     known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
     text = value.strip().casefold() if isinstance(value, str) else ""
     if text not in known:
         raise StructureError(f"{value!r:.60}, and the column of one of several labels holds 0 or 1", column)
     return known[text]
-
-
-def _listed(value: Cell, size: int = 0) -> tuple[str, ...] | None:
-    """Return the labels of a list or of an object of ones and zeros, or of a vector of ``size`` their numbers."""
-    if value is None:
-        return None
-    if isinstance(value, list) and size and len(value) == size:
-        return tuple(str(number) for number, one in enumerate(value) if _is_one(str(one)))
-    if isinstance(value, Mapping) and _is_vector(value):
-        return tuple(name for name, share in value.items() if share)
-    if size or not isinstance(value, list) or not _scalars(value):
-        what = f"a vector of {size} zeros and ones" if size else "a list of labels, which may be empty"
-        raise StructureError(f"{value if isinstance(value, str) else _shown(value)!s:.60}, and other rows have {what}")
-    return _different(part if isinstance(part, str) else str(cell(part)) for part in value)
 
 
 def words_of(value: Cell) -> list[str]:
@@ -268,9 +302,16 @@ def field_names(records: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> 
             if key not in found or (number < _NESTED_ROWS and value is not None):
                 paths = () if value is None else _inner(key, value, _MOST_LEVELS)
                 found.setdefault(key, {}).update(dict.fromkeys(paths))
+    for key in [key for key, paths in found.items() if len(paths) > 1 and usual(key) in LABELS]:
+        if all(_has_bits(record.get(key)) for record in records[:_NESTED_ROWS]):  # labels and no record
+            found[key] = {}
     names = dict.fromkeys(path for key, paths in found.items() for path in paths or [key])
     names |= dict.fromkeys(path for path in wanted if any(at(record, path) is not None for record in records))
     return tuple(names)
+
+
+def _has_bits(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(share in (0, 1) for share in value.values()))
 
 
 def _inner(name: str, value: Any, levels: int, lists: bool = False) -> Iterator[str]:

@@ -46,13 +46,15 @@ class RowOrigin:
     name: str
     unit: str = "row"  # or "line"
     classes: tuple[str, ...] = ()
+    all_count: bool = False  # whether classes are labels of a model even where no row has them
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
     """One row: a text or a pair of texts, and its label as written in the file (None when unlabelled).
 
-    A row of several labels has these in ``labels``, each once, maybe none, and its ``label`` is None too.
+    A row of several labels has these in ``labels``, each once, maybe none, and its ``label`` is None too. A row that
+    has one label in a list has it in both: it may be of a classifier, or of a model that gives several.
     A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
     labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read, and
     ``values`` are its cells in further columns that were asked for. ``given`` is the text as it was given, where
@@ -77,6 +79,16 @@ class Example:
     @property
     def is_labelled(self) -> bool:
         return any(given is not None for given in (self.label, self.tags, self.labels))
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """All that the row is labelled with, of a sentence the tags of its words."""
+        return self.tags or self.labels or (() if self.label is None else (self.label,))
+
+    @property
+    def has_set(self) -> bool:
+        """Whether only a model that gives several labels can have the labels of the row."""
+        return self.labels is not None and self.label is None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -195,7 +207,7 @@ class ContentFingerprint:
 
     def add(self, example: Example) -> None:
         parts = [example.text, example.text_pair, example.label, *(example.tags or ())]
-        if example.labels is not None:
+        if example.labels is not None and example.label is None:
             parts += ["labels", *sorted(example.labels)]
         row = "\x1e".join("\x00" if part is None else "\x01" + part for part in parts)
         self._total += int.from_bytes(hashlib.sha256(row.encode("utf-8", "surrogatepass")).digest(), "big")
@@ -246,13 +258,14 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     Raises:
         CompressError: two classes are one number, or one text, written in two ways, such as ``1`` and ``1.0``.
     """
-    tags = Counter(tag for example in examples for tag in (*(example.tags or ()), *(example.labels or ())))
-    counts = tags or Counter(example.label for example in examples if example.label is not None)
+    named = any(example.tags or example.has_set for example in examples)
+    counts = Counter(label for example in examples for label in example.all_labels)
     known = {example.origin.classes for example in examples if example.origin is not None}
     if len(known) == 1 and counts.keys() <= set(classes := next(iter(known))):
-        return tuple(name for name in classes if name in counts)
+        kept = classes if all(example.origin.all_count for example in examples if example.origin) else counts
+        return tuple(name for name in classes if name in kept)
     numbers = [finite_number(label) for label in counts]
-    if not tags and numbers and all(number is not None for number in numbers):
+    if not named and numbers and all(number is not None for number in numbers):
         has_fraction = any(number is not None and not number.is_integer() for number in numbers)
         if has_fraction or (len(counts) > 50 and counts.total() < 5 * len(counts)):
             return None
@@ -303,13 +316,14 @@ class LabelIndex:
     schema are its order where nobody named the classes of the model. Either is said once.
     """
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    def __init__(self, labels: Sequence[str], ordered: bool = True) -> None:
+        """``ordered`` says whether integers may be the order of classes that have names."""
         self.labels = labels
         self.numbers = {label: number for number, label in enumerate(labels)}
         spellings = Counter(map(class_identity, labels))
         self._same = {key: n for n, label in enumerate(labels) if spellings[key := class_identity(label)] == 1}
-        self._counted = not any(NUMBER.fullmatch(label) for label in labels)
         self._unnamed = all(_UNNAMED.fullmatch(label) for label in labels)
+        self._counted = (ordered or self._unnamed) and not any(NUMBER.fullmatch(label) for label in labels)
         self.order = ""  # how an order was taken for names
 
     def find(self, label: str, classes: Sequence[str] = ()) -> int:
@@ -338,8 +352,15 @@ class LabelIndex:
         number = -1 if label is None else self.find(label, example.origin.classes if example.origin else ())
         if number < 0:
             shown, place = some_of(self.labels), row_name(row, example, name)
-            what, index = ("tag", "") if example.tags else ("label", " (or an index where no name is a number)")
+            what, index = "tag" if example.tags else "label", " (or an index)" if self._counted else ""
             meant = f"{{{json.dumps(label)}: {json.dumps(self.labels[0])}, ...}}"
+            refuse(
+                (
+                    label is None and example.labels is not None,
+                    f"{place} has {len(example.labels or ())} labels, and the model gives each text one of {shown}: "
+                    "give rows of one label, or a model that gives several.",
+                )
+            )
             raise CompressError(
                 f"{place} has no label, but one of {shown} is needed: remove the row or name another column with "
                 "--label-column."
@@ -391,12 +412,11 @@ def label_map(given: str | Path | Mapping[str, str]) -> Renaming:
         return found
 
     def renamed(row: Example, classes: Sequence[str]) -> Example:
-        if row.label is not None:
-            return replace(row, label=class_of(row, row.label, classes))
+        label = None if row.label is None else class_of(row, row.label, classes)
         tags, labels = (
             names and tuple(class_of(row, name, classes) for name in names) for names in (row.tags, row.labels)
         )
-        return replace(row, tags=tags, labels=labels and tuple(dict.fromkeys(labels)))
+        return replace(row, label=label, tags=tags, labels=labels and tuple(dict.fromkeys(labels)))
 
     return renamed
 

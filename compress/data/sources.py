@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, ca
 
 from compress.data.columns import (
     Cells,
-    LabelsOf,
+    LabelReader,
     StructureError,
     are_tagged,
     choose_columns,
     inner_fields,
     label_of,
-    several_labels,
+    label_reader,
     text_of,
     usual,
     words_of,
@@ -159,7 +159,7 @@ class FileSource(TextSource):
         name: str,
         labelled: bool,
         kind: Kind = "text",
-        several: LabelsOf | None = None,
+        reader: LabelReader | None = None,
         values: Sequence[str] = (),
         in_turn: bool = True,
     ) -> None:
@@ -170,7 +170,7 @@ class FileSource(TextSource):
         self._values = tuple(values)
         self._labelled = labelled
         self._kind, self.of_words = kind, kind == "words"
-        self._several = several
+        self._reader = reader
         self.renamed: Renaming | None = None
         self._tables = tables
         self._in_turn = in_turn
@@ -199,14 +199,15 @@ class FileSource(TextSource):
         values_at = [index[name] for name in self._values]
         longest = text_limit_bytes()
         renamed, classes = self.renamed, table.classes.get(columns.label or "", ())
-        origin = RowOrigin(table.name, table.unit, () if renamed else classes)
+        each = () if renamed else columns.each
+        origin = RowOrigin(table.name, table.unit, each or (() if renamed else classes), bool(each))
         number, at, cells = 0, text_at, cast(Cells, ())
         with faults_of(table.name, "examples"):
             try:
                 for number, cells in table.rows():
                     at = text_at
                     given = sentence(words_of(cells[at])) if self.of_words else text_of(cells[at])
-                    text, label, tags = given.strip(), None, None
+                    text, label, labels, tags = given.strip(), None, None, None
                     if self._kind == "spans" and label_at is not None and text and cells[label_at] is not None:
                         text, tags = tagged_text(given, cells[label_at], f"{table.name}, {table.unit} {number}")
                     pair = None if pair_at is None else text_of(cells[at := pair_at]).strip()
@@ -219,14 +220,11 @@ class FileSource(TextSource):
                     if plain:
                         yield text if pair is None else (text, pair)
                         continue
-                    labels = None
-                    if label_at is not None and self._several:
-                        at = label_at
-                        labels = self._several(cells)
-                    elif label_at is not None and self.of_words:
+                    if label_at is not None and self.of_words:
                         tags = tuple(words_of(cells[at := label_at]))
-                    elif label_at is not None and self._kind == "text":
-                        label = (label_of(cells[at := label_at]) or "").strip()
+                    elif label_at is not None and self._kind == "text" and self._reader:
+                        at = label_at
+                        label, labels = self._reader.read(cells)
                     values = tuple((label_of(cells[at := place]) or "").strip() for place in values_at)
                     given = "" if tags is not None or given == text else given
                     row = Example(text, pair, label, tags, labels, origin, number, values, given)
@@ -234,7 +232,7 @@ class FileSource(TextSource):
                         raise CompressError(
                             f"{row.where} has no labels in column {columns.label!r}, and others have: remove the row, "
                             "or give an empty list where none applies."
-                            if self._several or self._kind == "spans"
+                            if self._kind == "spans" or (self._reader and self._reader.several)
                             else f"{row.where} has no label in column {columns.label!r}: remove the row or name "
                             "another column with --label-column."
                         )
@@ -253,7 +251,10 @@ class FileSource(TextSource):
         shown = [FORMATS.get(kind, kind) + comma + rest + ("" if named else ", no header")]
         used = {"text": self.columns.text, "pair": self.columns.text_pair}
         if self._labelled:
-            used |= {"labels" if self._several else "label": ", ".join(self.columns.each) or self.columns.label}
+            used |= {
+                "labels" if self._reader and self._reader.several else "label": ", ".join(self.columns.each)
+                or self.columns.label
+            }
         if not self._tables[0].fixed:
             shown += [f"{what} = {'' if named else 'column '}{name}" for what, name in used.items() if name]
         notes = Counter({f"rows without text{'' if self.keep_empty else ', skipped'}": self._empty})
@@ -381,9 +382,17 @@ def open_source(
     if odd := [table.name for table in tables if table.columns != tables[0].columns]:
         raise CompressError(f"{odd[0]} and {tables[0].name} have different columns: give files of one kind.")
     if len(parts) > 1 and given.label not in tables[0].columns:
+        twice = next((part for part in parts if parts.count(part) > 1), "")
+        refuse(
+            (bool(twice), f"--label-column names the column {twice!r} twice: name each once."),
+            (
+                bool(names.label_separator),
+                f"--label-column names {len(parts)} columns of 0 and 1, which no --label-separator cuts: leave it out.",
+            ),
+        )
         given = replace(given, label=parts[0], each=parts)
     with faults_of(name, "examples"):
-        chosen, kind, several = _columns(tables[0], given, labelled, names.label_separator or "")
+        chosen, kind, reader = _columns(tables[0], given, labelled, names.label_separator or "")
         for column in values:
             count, known = tables[0].columns.count(column), ", ".join(tables[0].columns[:20])
             found = f"has {'two columns' if count else 'no column'} {column!r}; it has {known}: give the name of one."
@@ -392,7 +401,7 @@ def open_source(
                 (count != 1, f"{tables[0].name} {found}{did_you_mean(column, tables[0].columns)}"),
                 (column in (chosen.text, chosen.text_pair), f"{tables[0].name}: {used}"),
             )
-    reading: Any = {"kind": kind, "several": several, "values": values, "in_turn": in_turn}
+    reading: Any = {"kind": kind, "reader": reader, "values": values, "in_turn": in_turn}
     return FileSource(tables, chosen, name=name, labelled=labelled, **reading)
 
 
@@ -405,8 +414,8 @@ def _open_file(path: Path, place: str, **options: Any) -> Table:
         return table
 
 
-def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tuple[Columns, Kind, LabelsOf | None]:
-    """Return which columns hold what, its kind, and what reads several labels a row."""
+def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tuple[Columns, Kind, LabelReader | None]:
+    """Return which columns hold what, its kind, and what reads the labels of a row."""
     if table.fixed and given == Columns(""):
         refuse(
             (
@@ -415,7 +424,8 @@ def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tu
             )
         )
         kind: Kind = "words" if table.tagged else "text"
-        return Columns("text", None, "label" if "label" in table.columns else None), kind, None
+        columns = Columns("text", None, "label" if "label" in table.columns else None)
+        return columns, kind, label_reader(table.columns, [], columns, "")
     wide, many = len(table.columns) > _MOST_COLUMNS, f"has {len(table.columns):,} columns"
     sample = [] if wide else table.sample()
     refuse(
@@ -428,7 +438,7 @@ def _columns(table: Table, given: Columns, labelled: bool, separator: str) -> tu
         return columns, "spans", None
     if table.tagged or are_tagged(names, sample, columns, labelled):
         return columns, "words", None
-    return columns, "text", several_labels(names, sample, columns, separator) if labelled else None
+    return columns, "text", label_reader(names, sample, columns, separator) if labelled else None
 
 
 def _holds_spans(table: Table, sample: Sequence[Cells], label: str) -> bool:
@@ -449,10 +459,13 @@ def read_examples(source: TextSource) -> list[Example]:
     """
     examples = list(source)
     refuse((not examples, f"{source.name} has no row with text: give a file with at least one."))
-    labels = infer_labels(examples)
-    found = [finite_number(row.label or "") for row in examples] if labels is None else labels
+    labels, sets = infer_labels(examples), any(row.has_set for row in examples)
+    found: Sequence[Any] = [finite_number(row.label or "") for row in examples] if labels is None else labels
+    if sets:
+        found = [" ".join(sorted(row.labels or ())) or "none" for row in examples]
     if len(set(found)) == 1:
         one, several = ("score", "scores") if labels is None else ("class", "classes")
+        one, several = ("set of labels", "sets") if sets else (one, several)
         raise CompressError(
             f"{source.name} has only one {one}, {found[0]!r}, in its {len(examples):,} rows: give rows of two or more "
             f"{several}, or name another column with --label-column."

@@ -53,23 +53,25 @@ class MultiLabel(Task):
         )
 
     def reads_rows(self, rows: Sequence[Example]) -> bool:
+        if not any(row.has_set for row in rows):
+            return False
         several = sum(row.labels is not None for row in rows)
         refuse(
             (
-                0 < several < len(rows),
+                several < len(rows),
                 f"{several:,} of {len(rows):,} rows have a list of labels and the others do not: give data of one "
                 "kind, lists, or text with --label-separator",
             )
         )
-        return bool(several)
+        return True
 
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
         labels = infer_labels([*train, *validation]) or ()
         counts = Counter(label for row in train for label in row.labels or ())
         refuse(
             (
-                len(labels) < 2,
-                f"train has {some_of(labels) or 'no label in any row'}, and a model of several labels needs two or "
+                len(labels) < 2 or not counts,
+                f"train has {some_of([*counts]) or 'no label in any row'}, and a model of several labels needs two or "
                 "more; give rows that have them",
             ),
             (
@@ -87,7 +89,7 @@ class MultiLabel(Task):
         return labels
 
     def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[tuple[float, ...]]:
-        index, found = LabelIndex(labels), []
+        index, found = LabelIndex(labels, ordered=False), []
         for number, row in enumerate(rows, 1):
             if row.labels is None:
                 raise CompressError(

@@ -71,14 +71,57 @@ def test_without_a_separator_nothing_is_cut(tmp_path: Path) -> None:
         ([["joy", "love"], [], ["anger"]], EXPECTED),
         ([[3, 14], [], [3, 3]], [("3", "14"), (), ("3",)]),
         ([[1, 0, 1], [0, 0, 0], [0, 1, 0.0]], [("0", "2"), (), ("1",)]),
+        ([[1, 0], [0, 1], [True, False]], [("0",), ("1",), ("0",)]),
+        ([["joy"]] * 1200 + [["joy", "love"]], [("joy",)] * 1200 + [("joy", "love")]),
         ([{"joy": 1, "love": 1}, {"joy": 0, "love": 0}, {"joy": 0, "love": 1}], [("joy", "love"), (), ("love",)]),
     ],
 )
 def test_labels_in_lists(tmp_path: Path, labels: Sequence[Any], expected: Sequence[Any]) -> None:
     path = lines(tmp_path / "a.jsonl", labels)
-    assert [row.labels for row in read(path, label_column="labels")] == expected
+    assert [row.labels for row in read(path)] == expected
     given = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row.labels for row in open_rows(given, role="train", label_column="labels")] == expected
+    assert [row.labels for row in open_rows(given, role="train")] == expected
+
+
+def test_the_model_says_what_a_list_of_one_label_is(tmp_path: Path) -> None:
+    one = read(lines(tmp_path / "one.jsonl", [["joy"], ["love"], ["joy"]]))
+    assert [row.label for row in one] == ["joy", "love", "joy"] and str(of_rows(one)) == "classification"
+    assert TASK.gold(one, ("joy", "love"), "test") == [(1.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
+    assert find_task("classification").gold(one, ("joy", "love"), "test") == [0, 1, 0]
+    some = read(lines(tmp_path / "some.jsonl", [["joy"], [], ["joy"]]))
+    assert TASK.gold(some, ("joy", "love"), "test") == [(1.0, 0.0), (0.0, 0.0), (1.0, 0.0)]
+    assert of_rows([*one, *some]) is TASK and TASK.new_labels([*one, *some], []) == ("joy", "love")
+    with pytest.raises(CompressError, match="has 0 labels, and the model gives each text one of joy, love"):
+        find_task("classification").gold(some, ("joy", "love"), "test")
+    assert content_sha256(one) == content_sha256([Example(row.text, label=row.label) for row in one])
+    scores = read(lines(tmp_path / "scores.jsonl", [[0.5], [1.5], [2]]))
+    assert str(of_rows(scores)) == "regression"
+
+
+def test_a_separator_cuts_text_and_no_list(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", [["very happy", "sad"], ["sad"], "very happy|sad", []])
+    expected = [("very happy", "sad"), ("sad",), ("very happy", "sad"), ()]
+    assert [row.labels for row in read(path, label_separator="|")] == expected
+    (tmp_path / "a.csv").write_text("text,joy,love\na b,1,0\nc d,0,1\n")
+    with pytest.raises(CompressError, match="2 columns of 0 and 1, which no --label-separator cuts: leave it out"):
+        read(tmp_path / "a.csv", label_column="joy,love", label_separator="|")
+    with pytest.raises(CompressError, match="names the column 'joy' twice"):
+        read(tmp_path / "a.csv", label_column="joy,joy")
+
+
+def test_columns_that_are_named_are_labels_even_if_no_row_has_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.csv").write_text("text,love,joy,fear\na b,1,0,0\nc d,0,1,0\ne f,1,1,0\n")
+    rows = read(tmp_path / "a.csv", label_column="love,joy,fear")
+    assert TASK.new_labels(rows, []) == ("love", "joy", "fear")
+    assert "train has no row to learn these labels from: fear" in caplog.text
+
+
+def test_numbers_are_no_order_of_named_labels() -> None:
+    with pytest.raises(CompressError, match=r"the label '1', which .* does not know: allowed are a, b; .*--label-map"):
+        TASK.gold([Example("x", labels=("1",))], ("a", "b"), "test")
+    assert TASK.gold([Example("x", labels=("1",))], ("LABEL_0", "LABEL_1"), "test") == [(0.0, 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -89,13 +132,18 @@ def test_labels_in_lists(tmp_path: Path, labels: Sequence[Any], expected: Sequen
             "line 2 has no labels in column 'labels', and others have: remove",
         ),
         ([["joy", "love"]] * 1001 + [{"joy": 1}, "joy"], "line 1003 has joy, and other rows have a list of labels"),
-        ([["joy"], ["joy"], []], "has only one class, 'joy'"),
-        ([[0.2, 0.8], [0.5, 0.5]], "a text has one label here"),
+        ([["joy"], ["joy"]], "has only one class, 'joy'"),
+        ([["joy", "love"], ["love", "joy"]], "has only one set of labels, 'joy love'"),
+        ([[], []], "has only one set of labels, 'none'"),
+        ([[0.2, 0.8], [0.5, 0.5]], "labels in a list are texts or whole numbers"),
+        ([["joy", "love"], ["love", None]], r"line 2 has a list of 2 .*, and labels in a list are texts or whole"),
+        ([["joy", "love"], ["love", ["joy"]]], "line 2 has a list of 2 .*, and labels in a list are texts"),
+        ([[1, 0], [0, 1, 1], [1, 1]], "line 2 has a list of 3 .*, and other rows have a vector of 2 zeros and ones"),
     ],
 )
 def test_rows_that_do_not_fit(tmp_path: Path, labels: Sequence[Any], message: str) -> None:
     with pytest.raises(CompressError, match=message):
-        read(lines(tmp_path / "a.jsonl", labels))
+        of_rows(read(lines(tmp_path / "a.jsonl", labels)))
 
 
 def test_a_column_of_one_label_holds_zeros_and_ones(tmp_path: Path) -> None:
