@@ -342,7 +342,7 @@ def check_one_kind(examples: Sequence[Example], *, by_word: bool = False) -> Non
     refuse(
         (
             by_word and True in kinds,
-            "a tagger reads one text, words with spaces between, and these rows are pairs of texts",
+            "a tagger reads one text, and these rows are pairs of texts; give the text alone",
         ),
         (len(kinds) > 1, "some of these rows are texts and some are pairs of texts; give rows of one kind"),
     )

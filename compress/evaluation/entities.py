@@ -8,6 +8,7 @@ class, or after none, begins an entity.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from compress.arrays import np
@@ -25,6 +26,14 @@ def is_scheme(tags: Iterable[str]) -> bool:
     """Tell whether tags mark the beginning, inside and end of entities, and what is outside."""
     inner = {*tags} - {OUTSIDE}
     return bool(inner) and ({"B"} <= inner <= _BARE or all(map(_TAG.fullmatch, inner)))
+
+
+def strays(counts: Counter[str]) -> set[str]:
+    """Return the tags that are of no scheme, where most are: half of the different ones, or nearly all in words."""
+    inner = {*counts} - {OUTSIDE}
+    odd = {tag for tag in inner if not _TAG.fullmatch(tag)}
+    words, odd_words = (sum(counts[tag] for tag in some) for some in (inner, odd))
+    return odd if 2 * len(odd) < len(inner) or 20 * odd_words < words else set()
 
 
 class Entities:

@@ -494,7 +494,7 @@ class Checks:
         default=None,
         metavar="NAME",
         needs=("validation", "control"),
-        help="Default: accuracy; for regression pearson.",
+        help="Default: that of the task.",
     )
 
     @property

@@ -6,18 +6,24 @@ Tags of a scheme such as BIO or BIOES make a tagger one of entities: metrics cou
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from compress.arrays import np
-from compress.data.examples import Example
+from compress.data.examples import Example, row_name
 from compress.data.tokenization import by_sentence, word_counts
 from compress.data.words import places
-from compress.evaluation.entities import ENTITY_METRICS, OUTSIDE, Entities, is_scheme
+from compress.errors import refuse, some_of
+from compress.evaluation.entities import ENTITY_METRICS, OUTSIDE, Entities, is_scheme, strays
 from compress.evaluation.metrics import ACCURACY, Array, Metric
+from compress.progress import logger
 from compress.tasks import labels_of
 from compress.tasks.tagging import Tagging
+
+MOST_CLASSES = 1000
+_SCHEMES = ("BI", "BIES", "BILU")
 
 
 class EntityTagging(Tagging):
@@ -27,14 +33,47 @@ class EntityTagging(Tagging):
         return super().reads_config(config) and is_scheme(labels_of(config))
 
     def reads_rows(self, rows: Sequence[Example]) -> bool:
-        return super().reads_rows(rows) and is_scheme(tag for row in rows for tag in row.tags or ())
+        tags = Counter(tag for row in rows for tag in row.tags or ())
+        if not super().reads_rows(rows) or is_scheme(tags):
+            return bool(tags)
+        odd = strays(tags)
+        for number, row in enumerate(rows, 1):
+            for tag in odd.intersection(row.tags or ()):
+                some = some_of(sorted({*tags} - odd))
+                refuse(
+                    (
+                        True,
+                        f"{row_name(number, row, 'the rows')} has the tag {tag!r}, and most tags are of entities, such "
+                        f"as {some}: correct it; what is outside of entities is O.",
+                    )
+                )
+        return False
 
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
-        """Add the tags that the scheme has for each class: a class of single words may have longer entities too."""
+        """Add the tags that the scheme has for each class: a class of single words may have longer entities too.
+
+        Data of I alone, whose entities nothing parts, keep it.
+        """
         tags = super().new_labels(train, validation)
         parts, dashes, classes = map(set, zip(*(tag.partition("-") for tag in tags if tag != OUTSIDE), strict=True))
+        if parts != {"I"}:
+            parts |= {*next((one for one in _SCHEMES if parts <= {*one}), "")}
+        names = f"{len(classes):,} classes of entities, and at most {MOST_CLASSES:,} are learned"
+        refuse((len(classes) > MOST_CLASSES, f"train and validation have {names}: check their tags or spans."))
+        self._say_counts(train, tags)
         every = {"".join(one) for one in itertools.product(parts, dashes, classes)}
         return tuple(sorted({OUTSIDE, *every}))
+
+    def _say_counts(self, train: Sequence[Example], tags: Sequence[str]) -> None:
+        numbers, entities = {tag: number for number, tag in enumerate(tags)}, Entities(tags)
+        found = np.array([numbers[tag] for row in train for tag in row.tags or ()], dtype=int)
+        _, _, kinds = entities.read(found, np.repeat(np.arange(len(train)), word_counts(train)))
+        counts = np.bincount(kinds, minlength=len(entities.classes)).tolist()
+        pairs = sorted(zip(counts, entities.classes, strict=True))
+        logger.info("entities of each class of train: %s", some_of([f"{one!r:.40} {count:,}" for count, one in pairs]))
+        for rows, what in ((0, "no entity"), (1, "a single entity")):
+            if few := [one for count, one in pairs if count == rows]:
+                logger.warning("train has %s to learn these classes from: %s", what, some_of(few))
 
     def metric(self, name: str | None = None, labels: Sequence[str] = ()) -> Metric:
         found = super().metric(name, labels)

@@ -199,6 +199,14 @@ def test_words_of_conll_are_what_stands_before_the_tab(tmp_path: Path) -> None:
     path.write_text("a\tO\n\tO\n", encoding="utf-8")
     with pytest.raises(CompressError, match="line 2 is not a word with its tag"):
         rows_of(path)
+    path.write_text("Ada\nlives\n", encoding="utf-8")
+    with pytest.raises(
+        CompressError, match="line 1 is .* it has 1 columns, 'Ada', and a word and, .* its tag are needed"
+    ):
+        rows_of(path)
+    path.write_text("Ada NNP B-PER\nlives O\n", encoding="utf-8")
+    with pytest.raises(CompressError, match="line 2 is .* it has 2 columns, 'lives O', and line 1 has 3: correct it"):
+        rows_of(path)
 
 
 @pytest.mark.shared

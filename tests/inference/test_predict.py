@@ -103,7 +103,7 @@ def test_what_is_no_text_is_refused(texts: Any, says: str) -> None:
 
 def test_a_tagger_refuses_pairs(tmp_path: Path) -> None:
     write(tmp_path / "tagger", tagger())
-    with pytest.raises(CompressError, match="a tagger reads one text, .* and these rows are pairs"):
+    with pytest.raises(CompressError, match="a tagger reads one text, and these rows are pairs"):
         load(tmp_path / "tagger", compute=CPU).predict([("a film", "a plot")])
 
 

@@ -92,6 +92,44 @@ def test_rows_of_a_scheme_are_entities_and_parts_of_speech_are_not() -> None:
         TASK.metric("macro-f1")
 
 
+def test_a_mistyped_tag_is_named_with_its_row() -> None:
+    good = [Example("a b", tags=("B-X", "I-X"))] * 30
+    for tags, more in ((("B_X", "O"), []), (("B_X", "B-Y"), []), (("_", "_"), [Example("a", tags=("B-Y",))])):
+        with pytest.raises(
+            CompressError, match=r"^Row 31 .*\('c d'\) has the tag '(B)?_(X)?', and most tags are of ent.* B-X"
+        ):
+            of_rows([*good, Example("c d", tags=tags), *more])
+    with pytest.raises(CompressError, match="has the tag 'b-X'"):
+        of_rows([*good, Example("c d", tags=("b-X", "O"))])
+    assert of_rows([Example("a b c", tags=("E-mail", "Name", "Phone"))]) == "tagging"
+
+
+@pytest.mark.parametrize(
+    ("tags", "labels"),
+    [
+        (("B-X", "O"), "B-X I-X O"),  # all entities are single words
+        (("S-X", "O"), "B-X E-X I-X O S-X"),
+        (("U-X", "I-Y"), "B-X B-Y I-X I-Y L-X L-Y O U-X U-Y"),
+        (("I-X", "I-Y"), "I-X I-Y O"),
+        (("B", "O"), "B I O"),
+    ],
+)
+def test_a_model_has_all_tags_of_the_scheme(tags: tuple[str, ...], labels: str) -> None:
+    assert TASK.new_labels([Example("a b", tags=tags)], []) == tuple(labels.split())
+
+
+def test_rare_and_many_classes_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    rows = [Example("a b", tags=("B-X", "I-X")), Example("a b", tags=("B-X", "B-Z"))]
+    TASK.new_labels(rows, [Example("a", tags=("B-Y",))])
+    warned = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warned == [
+        "train has no entity to learn these classes from: Y",
+        "train has a single entity to learn these classes from: Z",
+    ]
+    with pytest.raises(CompressError, match="have 1,001 classes of entities, and at most 1,000 are learned"):
+        TASK.new_labels([Example("a", tags=(f"B-{number}",)) for number in range(1001)], [])
+
+
 def test_the_published_cases_of_seqeval() -> None:
     # README of seqeval: F1 0.5 by micro and macro average, accuracy 0.8.
     gold = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]

@@ -394,14 +394,19 @@ def read_conll(lines: Lines, labelled: bool) -> Table:
     with closing(cast(Any, iter(lines))) as start:
         head = sampled(start, len)
     at = int(_are_numbered(head))
+    sizes: dict[int, int] = {}  # numbers of columns, with the first line that has each
 
     def word(number: int, line: str) -> tuple[str, str] | None:
         cells = line.rstrip("\n").split("\t") if "\t" in line else line.split()
         if cells[0] == "-DOCSTART-" or _COMMENT.fullmatch(line) or (at and _NO_WORD.fullmatch(cells[0])):
             return None
-        if len(cells) <= at + labelled or not cells[at].strip() or not cells[-1].strip():
+        sizes.setdefault(len(cells), number)
+        (size, first), *others = sizes.items()
+        if len(cells) <= at + labelled or not cells[at].strip() or not cells[-1].strip() or (labelled and others):
+            needed = f"line {first} has {size}" if others else "a word and, in the last column, its tag are needed"
             raise CompressError(
-                f"{lines.name}, line {number} is not a word with its tag in the last column: correct it."
+                f"{lines.name}, line {number} is not a word with its tag: it has {len(cells)} columns, "
+                f"{line.strip()!r:.60}, and {needed}: correct it."
             )
         return cells[at], cells[-1].strip()
 
