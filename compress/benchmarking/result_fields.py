@@ -438,11 +438,11 @@ def _metric_fields(
     if model is not teacher:
         difference = paired_difference(mine, reference, gold, **compared)
     error = None
-    if model.probabilities is not None:  # the calibration of the probability of the predicted class
-        confidence, correct = task.sureness(model.probabilities), model.predicted == gold
+    if model.probabilities is not None:  # of the probability of the predicted class, or of each label
+        confidence, correct, rows = task.decisions(model.probabilities, model.predicted, gold)
         error = (
             calibration_error(confidence, correct),
-            *calibration_interval(confidence, correct, sentences=sentences),
+            *calibration_interval(confidence, correct, sentences=sentences if rows is None else rows),
         )
     return {
         "metric_name": metric.name,

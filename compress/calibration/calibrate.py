@@ -53,7 +53,6 @@ from compress.evaluation.metrics import (
     calibration_error,
     calibration_interval,
     interval,
-    score,
 )
 from compress.exporting.onnx_graph import write_graph
 from compress.files import read_json_table
@@ -459,7 +458,10 @@ def calibrate(request: Calibrate) -> Model:
             "seeds": source.manifest.seeds,
             "metrics": tuple(
                 {"name": name, "value": content["after"][key]["value"], "split": "validation", "rows": len(rows)}
-                for name, key in (("accuracy", "accuracy"), ("calibration error, out of fold", "calibration_error"))
+                for name, key in (
+                    (task.right_share, "accuracy"),
+                    ("calibration error, out of fold", "calibration_error"),
+                )
             ),
             "notes": notes,
         }
@@ -489,25 +491,31 @@ def calibration_verdict(model: Model) -> Sequence[str]:
 
 def _quality(one: Calibrated, gold: Array, task: Task) -> dict[str, Any]:
     """Return loss, calibration error and accuracy of out-of-fold probabilities, and the bins of their diagram."""
-    confidence, correct, predicted = _confidence(one, gold, task)
-    bins = []  # of equally many rows in the order of their confidence, with Wilson's interval of the share right
+    predicted = task.predictions(one.logits)
+    confidence, correct, sets = task.decisions(cast(Array, task.probabilities(one.logits)), predicted, gold)
+    right = correct.astype(int)
+    bins = []  # of equally many decisions in the order of their confidence, with the interval of the share right
     order = np.argsort(confidence, kind="stable")
-    for own in np.array_split(order, min(BINS, len(order) // 5)):
-        right = correct[own].astype(int)
-        low, high = interval(right, np.ones_like(right), metric=ACCURACY, classes=2)
-        mean = {"rows": len(own), "confidence": float(confidence[own].mean()), "right": float(right.mean())}
+    for own in map(np.sort, np.array_split(order, min(BINS, len(order) // 5))):
+        low, high = _share_right(right[own], None if sets is None else sets[own])
+        mean = {"rows": len(own), "confidence": float(confidence[own].mean()), "right": float(right[own].mean())}
         bins.append({**mean, "low": low, "high": high})
-    about: dict[str, Any] = {"metric": ACCURACY, "classes": one.logits.shape[1]}
     loss = bootstrap((one.losses,), lambda drawn: np.asarray(drawn.mean(axis=-1)))
     return {
         "loss": _figure(float(one.losses.mean()), *loss),
         "calibration_error": _figure(
-            calibration_error(confidence, correct), *calibration_interval(confidence, correct)
+            calibration_error(confidence, correct), *calibration_interval(confidence, correct, sentences=sets)
         ),
-        "accuracy": _figure(score(predicted, gold, **about), *interval(predicted, gold, **about)),
+        "accuracy": _figure(float(right.mean()), *_share_right(right, sets)),
         "confidence": float(confidence.mean()),
         "bins": bins,
     }
+
+
+def _share_right(right: Array, sets: Array | None) -> tuple[float, float]:
+    """Return Wilson's interval of a share, or where decisions are of ``sets`` that of sets drawn as a whole."""
+    rows = None if sets is None else np.unique(sets, return_inverse=True)[1]
+    return interval(right, np.ones_like(right), metric=ACCURACY, classes=2, sentences=rows)
 
 
 def _confidence(one: Calibrated, gold: Array, task: Task) -> tuple[Array, Array, Array]:
@@ -548,17 +556,22 @@ def _accepted(
     found = any(classes.values()) if by_class else bool(overall)
     percent, least = f"{100 * right:g}%", rows_needed(right)
     best = max(level.at_least for level in levels(confidence, correct))
+    more, overall_fits = f"{least:,} without an error at the least", "overall" in task.accepts_by
     refuse(
         (
-            not found and by_class and (overall or "overall" not in task.accepts_by),
-            f"no class of {len(labels):,} has enough validation rows to be certain that {percent} are right: "
-            f"{least:,} without an error at the least; leave out --accept-by class, or give more rows",
+            not given,
+            f"none of the {len(labels):,} labels is given to any of these {len(gold):,} validation rows, so that none "
+            "can be accepted; use --decide-by f1, or a model that was trained for longer",
+        ),
+        (
+            not found and by_class and (overall or not overall_fits),
+            f"no class of {len(labels):,} has enough validation rows to be certain that {percent} are right: {more}; "
+            f"{'leave out --accept-by class' if overall_fits else 'lower --accept-at'}, or give more rows",
         ),
         (
             not found,
             f"no confidence is certain to be right {percent} of the time on these {len(gold):,} validation rows: at "
-            f"most {100 * best:.1f}% is; give more rows, {least:,} without an error at the least, or a lower "
-            "--accept-at",
+            f"most {100 * best:.1f}% is; give more rows, {more}, or a lower --accept-at",
         ),
     )
     return {

@@ -309,6 +309,26 @@ def check_classes(train: Sequence[Example], validation: Sequence[Example]) -> No
         logger.warning("validation has classes of which train has no row to learn from: %s", some_of(unseen))
 
 
+def warn_of_joint_classes(labels: Sequence[str]) -> None:
+    """Warn of classes that are several labels of one text, written with a mark between them or as a list."""
+    for mark in "|;,":
+        names = {label: {part.strip() for part in label.split(mark)} for label in labels}
+        counts = Counter(part for parts in names.values() for part in parts)
+        joint = [label for label, parts in names.items() if len(parts) > 1 and all(counts[part] > 1 for part in parts)]
+        if joint:
+            logger.warning(
+                "%s of %s classes are made of others, such as %s: if a text has several labels, type "
+                "--label-separator '%s'",
+                *(f"{len(joint):,}", f"{len(labels):,}", repr(joint[0]), mark),
+            )
+    if lists := [label for label in labels if label.startswith("[") and label.endswith("]")]:
+        logger.warning(
+            "%s of %s classes are lists in text, such as %s: if a text has several labels, write lists in JSON Lines, "
+            "or text such as joy|love with --label-separator '|'",
+            *(f"{len(lists):,}", f"{len(labels):,}", repr(lists[0])),
+        )
+
+
 class LabelIndex:
     """The numbers of a model's classes by their names, however these are written.
 

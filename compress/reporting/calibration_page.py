@@ -87,8 +87,9 @@ def _reliability(found: Mapping[str, Any]) -> ReportTable:
         series.append(Series(name, points, [(100 * one["low"], 100 * one["high"]) for one in bins]))
     return ReportTable(
         title="Is a confidence of 90% right nine times in ten?",
-        caption="Rows in bins of equally many, by their confidence. Points below the straight line are too confident. "
-        "Bars: Wilson's 95% interval. After: each row by what was fitted on other rows.",
+        caption="Rows, of several labels each label of each row, in bins of equally many, by their confidence. Points "
+        "below the straight line are too confident. Bars: 95% intervals. After: each row by what was fitted on other "
+        "rows.",
         name="reliability",
         pictures=[line_chart(series, title="Reliability", x_label="confidence (%)", y_label="right (%)")],
         headings=["", "Rows", "Confidence", "Right", "Interval"],
@@ -138,8 +139,9 @@ def _coverage(found: Mapping[str, Any]) -> ReportTable:
     ]
     return ReportTable(
         title="Coverage and risk",
-        caption="How many of the accepted predictions are wrong, when the share of the rows is accepted that the model "
-        "is most confident of. At most: the binomial bound, which holds for all points together with 95% certainty.",
+        caption="How many of the accepted predictions are wrong, of several labels whole sets, when the share of the "
+        "rows is accepted that the model is most confident of. At most: the binomial bound, which holds for all points "
+        "together with 95% certainty.",
         name="coverage",
         pictures=[line_chart(series, title="Coverage and risk", x_label="accepted (%)", y_label="wrong (%)")],
         headings=LEVEL,

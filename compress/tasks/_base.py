@@ -43,6 +43,7 @@ class Task(str, ABC):
         no_calibration, no_cascade, no_search: why these stages refuse its models; empty where they take them.
         accepts_by: what calibration can find thresholds of acceptance for.
         decides_by: from where on calibration can let an answer be given.
+        right_share: the metric that is the share of right decisions.
     """
 
     fallback: ClassVar[bool] = False
@@ -63,6 +64,7 @@ class Task(str, ABC):
     no_search: ClassVar[str] = ""
     accepts_by: ClassVar[tuple[str, ...]] = ("overall", "class")
     decides_by: ClassVar[tuple[str, ...]] = ("probability",)
+    right_share: ClassVar[str] = "accuracy"
 
     # Models and rows
 
@@ -233,6 +235,10 @@ class Task(str, ABC):
     def sureness(self, chances: Array) -> Array:
         """Return the probability that each prediction is right, of probabilities ``[N, C]``: ``[N]``."""
         return np.asarray(chances.max(axis=1))
+
+    def decisions(self, chances: Array, predicted: Array, gold: Array) -> tuple[Array, Array, Array | None]:
+        """Return the confidence of each decision, whether it is right, and its row, where a row has several of them."""
+        return self.sureness(chances), predicted == gold, None
 
     def members(self, gold: Array, classes: int) -> Array:
         """Return whether each answer ``[N]`` is, or has, each class, ``[N, C]`` bool."""

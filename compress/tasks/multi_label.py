@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compress.arrays import np
-from compress.data.examples import Example, LabelIndex, infer_labels, row_name
+from compress.data.examples import Example, LabelIndex, infer_labels, row_name, warn_of_joint_classes
 from compress.errors import CompressError, refuse, some_of
 from compress.evaluation.metrics import SET_METRICS, Array, as_sets, score, set_members
 from compress.progress import logger
@@ -37,6 +37,7 @@ class MultiLabel(Task):
     no_calibration = ""
     accepts_by = ("class",)
     decides_by = ("probability", "f1")
+    right_share = "hamming"
     no_cascade = "a cascade joins models that give a text one label; use one of its models"
     no_search = "gives a text several labels, and a search compares models of one; use 'compress distill'"
 
@@ -80,6 +81,7 @@ class MultiLabel(Task):
                 "leave out rare ones, or check --label-column and --label-separator",
             ),
         )
+        warn_of_joint_classes(labels)
         without = sum(not row.labels for row in train)
         least_first = [f"{label!r:.40} {counts[label]:,}" for label in sorted(labels, key=lambda one: counts[one])]
         logger.info("rows of each label of train: %s; of none: %s", some_of(least_first), f"{without:,}")
@@ -166,6 +168,12 @@ class MultiLabel(Task):
     def sureness(self, chances: Array) -> Array:
         """Return the probability that a whole set is right, if labels do not depend on each other."""
         return np.asarray(np.maximum(chances, 1 - chances).prod(axis=1))
+
+    def decisions(self, chances: Array, predicted: Array, gold: Array) -> tuple[Array, Array, Array]:
+        """Each label of each row is a decision."""
+        right = set_members(predicted) == set_members(gold)
+        rows = np.repeat(np.arange(len(gold)), chances.shape[1])
+        return np.maximum(chances, 1 - chances).ravel(), right.ravel(), rows
 
     def members(self, gold: Array, classes: int) -> Array:
         return set_members(gold)

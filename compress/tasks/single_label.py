@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from compress.arrays import np
-from compress.data.examples import Example, LabelIndex, check_classes
+from compress.data.examples import Example, LabelIndex, check_classes, warn_of_joint_classes
 from compress.evaluation.metrics import Array, probabilities
 from compress.tasks._base import Task
 
@@ -22,6 +22,7 @@ class SingleLabel(Task):
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
         labels = super().new_labels(train, validation)
         check_classes(train, validation)
+        warn_of_joint_classes(labels)
         return labels
 
     def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[int]:

@@ -537,12 +537,13 @@ def train(
         least = run.task.constant_score(gold, labels_of(model.config.to_dict()), selection.metric)
         if best <= least:
             logger.warning(
-                "%s: the best validation score, %.4f, is no better than that of one class for all rows, %.4f; lower "
+                "%s: the best validation score, %.4f, is no better than that of one answer for all rows, %.4f; lower "
                 "training.learning_rate in the recipe, train for more steps, or, where some classes are rare, select "
-                "by --metric macro-f1",
+                "by --metric %s",
                 run.title,
                 best,
                 least,
+                next(metric.name for metric in run.task.metrics if metric.name.endswith("macro-f1")),
             )
     model.eval()  # type: ignore[no-untyped-call, unused-ignore]
     return Outcome(

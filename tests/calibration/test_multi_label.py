@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from compress.calibration.calibrate import (
     FEWEST_OF_LABEL,
+    _accepted,
+    _quality,
     best_f1_cuts,
     calibrations,
     decided_by_f1,
@@ -17,7 +20,8 @@ from compress.calibration.calibrate import (
 )
 from compress.cli import execute
 from compress.data import Example
-from compress.evaluation.metrics import as_sets
+from compress.errors import CompressError
+from compress.evaluation.metrics import as_sets, calibration_error
 from compress.inference.predict import load
 from compress.models.model_dir import Model
 from compress.tasks import find_task
@@ -25,6 +29,7 @@ from tests.support.samples import SAMPLES
 from tests.support.tiny import classifier, write
 
 TASK = find_task("multi-label")
+HAMMING = TASK.metric("hamming")
 
 
 def draw(rows: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -80,6 +85,28 @@ def test_decisions_by_f1_are_judged_on_other_rows() -> None:
     assert TASK.score(logits, gold, metric) < out_of_fold <= whole + 1e-9
 
 
+def test_quality_is_of_each_label_of_each_row() -> None:
+    logits, held = draw(400)
+    found = _quality(calibrations(logits, as_sets(held), np.arange(len(held)), task=TASK)[0], as_sets(held), TASK)
+    chances = TASK.probabilities(logits)
+    right, sure = ((chances > 0.5) == held).ravel(), np.maximum(chances, 1 - chances).ravel()
+    assert found["accuracy"]["value"] == pytest.approx(right.mean()) == TASK.score(logits, as_sets(held), HAMMING)
+    assert found["accuracy"]["low"] < right.mean() < found["accuracy"]["high"]
+    assert found["confidence"] == pytest.approx(sure.mean())
+    assert found["calibration_error"]["value"] == pytest.approx(calibration_error(sure, right))
+    assert sum(one["rows"] for one in found["bins"]) == 1200 and found["bins"][-1]["right"] > 0.9
+
+
+def test_what_to_type_where_no_label_is_certain() -> None:
+    logits, held = draw(200)
+    one = calibrations(logits, as_sets(held), np.arange(200), task=TASK)[0]
+    asked = {"right": 0.99, "by": "class"}
+    with pytest.raises(CompressError, match="no class of 3 has enough .*; lower --accept-at, or give more rows"):
+        _accepted(asked, one, as_sets(held), ("a", "b", "c"), TASK)
+    with pytest.raises(CompressError, match="none of the 3 labels is given to any of these 200 .* use --decide-by f1"):
+        _accepted(asked, replace(one, logits=-np.ones((200, 3))), as_sets(held), ("a", "b", "c"), TASK)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("several")
@@ -105,15 +132,18 @@ def test_the_model_decides_by_f1_wherever_it_runs(model: Path, tmp_path: Path) -
     decisions = made.manifest.notes["decisions"]
     before, after = (TASK.probabilities(load(one).runner.logits([*map(Example, texts)])) for one in (model, made.path))
     cuts = [decisions["thresholds"][label] for label in made.labels]
-    assert made.manifest.notes["calibration"] == "none" or cuts != [0.5, 0.5]
+    assert 0.5 not in cuts
     assert execute(["export", "--model", str(made.path), "-o", str(tmp_path / "graph")]) == 0
     answers = load(made.path).predict(texts)
     assert load(tmp_path / "graph").predict(texts) == [
         {name: value for name, value in one.items() if name != "accepted"} for one in answers
     ]
     prediction = load(made.path).predict(texts[0])
-    assert set(prediction["accepted"]) <= set(prediction["labels"])
-    assert set(prediction["labels"]) == {label for label, one in zip(made.labels, after[0], strict=True) if one > 0.5}
+    given, given_before = (
+        {label for label, one in zip(made.labels, chances[0], strict=True) if one > 0.5} for chances in (after, before)
+    )
+    assert set(prediction["labels"]) == given != given_before
+    assert prediction["accepted"] and set(prediction["accepted"]) <= given
     assert before.shape == after.shape == (2, 2)
     page = (made.path / "calibration" / "report.html").read_text()
     assert "Each label is given from where its F1 is highest" in page

@@ -283,3 +283,25 @@ def test_the_change_of_a_row_is_the_sum_over_labels() -> None:
     chances, before = np.array([[0.4, 0.1]]), np.array([[0.9, 0.2]])
     change, lost, won = TASK.flips(as_sets(chances > 0.5), as_sets(before > 0.5), gold, chances, before)
     assert change.tolist() == [-40.0] and lost.all() and not won.any()
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["joy|love", "joy", "love"], "1 of 3 classes are made of others, such as 'joy|love'"),
+        (["3,14", "14,20", "20", "3"], "2 of 4 classes are made of others, such as '14,20'"),
+        (["['joy', 'love']", "['joy']"], "2 of 2 classes are lists in text, such as"),
+        (["Albany, NY", "Rome, NY"], ""),
+        (["yes", "no"], ""),
+    ],
+)
+def test_classes_that_are_several_labels_are_named(
+    labels: list[str], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [Example("a", label=label) for label in labels] * 2
+    assert set(find_task("classification").new_labels(rows, [])) == set(labels)
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert all(message in one for one in warned) and len(warned) == bool(message)
+    caplog.clear()
+    TASK.new_labels([Example("a", labels=(label,)) for label in labels] * 2, [])
+    assert message in caplog.text and bool(message) == ("classes are" in caplog.text)

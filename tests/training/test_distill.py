@@ -25,7 +25,7 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import seal
 from compress.models.model_dir import Model
 from compress.recipes import Choice, Phase, StudentRecipe, Training, needs_of, resolved
-from compress.tasks import default, find_task
+from compress.tasks import default, everything, find_task
 from compress.training import distill as distill_module
 from compress.training import trainer as trainer_module
 from compress.training.phases import StepRange, phase_signal, steps_for
@@ -592,10 +592,19 @@ def test_a_student_that_is_no_better_than_one_class_is_named(
     made = taught(teacher, tmp_path / "student", recipe, train=rows, validation=others, seed=1)
     lines = map(json.loads, (made.path / "metrics.jsonl").read_text().splitlines())
     scores = [line["validation"] for line in lines if "validation" in line]
-    said = [record.message for record in caplog.records if "one class for all rows" in record.message]
+    said = [record.message for record in caplog.records if "one answer for all rows" in record.message]
     assert scores[0] == 0.5  # at first every student does
     assert (max(scores) == 0.5) == (len(taught_classes) == 1) == (len(said) == 1)
-    assert all("lower training.learning_rate" in message for message in said)
+    assert all("lower training.learning_rate" in one and one.endswith("--metric macro-f1") for one in said)
+
+
+def test_tasks_whose_constant_answers_score_have_a_mean_over_classes() -> None:
+    found = {
+        name: [metric.name for metric in task.metrics if metric.name.endswith("macro-f1")]
+        for name, task in everything().items()
+    }
+    assert found.pop("regression") == [] and found.pop("entities") == ["entity-macro-f1"]
+    assert set(map(tuple, found.values())) == {("macro-f1",)}
 
 
 @pytest.mark.parametrize(
