@@ -60,7 +60,7 @@ class Tagging(Task):
             if row.tags is None or len(row.tags) != len(row.words):
                 raise CompressError(
                     f"{row_name(number, row, name)} has {len(row.tags or ())} tags for {len(row.words)} words, but the "
-                    "model tags words: give CoNLL-U, or JSON Lines with the lists words and tags."
+                    "model tags words: give CoNLL, or JSON Lines with the lists words and tags, or spans as entities."
                 )
             found.append([index.of(row, tag, number, name) for tag in row.tags])
         return found

@@ -104,6 +104,11 @@ def test_a_mistyped_tag_is_named_with_its_row() -> None:
     assert of_rows([Example("a b c", tags=("E-mail", "Name", "Phone"))]) == "tagging"
 
 
+def test_lists_that_are_all_empty_are_refused_where_no_name_says_that_they_are_of_spans() -> None:
+    with pytest.raises(CompressError, match=r"\('a b'\) has 0 tags for 2 words, .* or spans as entities"):
+        TASK.gold([Example("a b", labels=())], BIO, "test")
+
+
 @pytest.mark.parametrize(
     ("tags", "labels"),
     [
