@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from compress.data.entity_spans import COLUMNS
 from compress.data.examples import NUMBER, Columns
 from compress.errors import CompressError, did_you_mean, refuse, some_of
 
@@ -84,8 +85,7 @@ LABELS = (
     "cats",  # spaCy
     "tags",
     "ner_tags",
-    "entities",  # spans
-    "spans",
+    *COLUMNS,  # of spans
 )
 WORDS = ("words", "tokens")  # lists, each word with a tag
 _IDS = {"id", "idx", "index", "guid", "uid", "#1_id", "#2_id", "source", "url", "date"}

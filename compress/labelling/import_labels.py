@@ -7,7 +7,6 @@ equal logits. No logits give a probability of 0, so that it counts as ``LEAST_PR
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -88,8 +87,8 @@ def import_labels(request: ImportLabels) -> LabelDir:
 
 
 def _read(sources: Sequence[FileSource]) -> Iterator[Example]:
-    for row in chain.from_iterable(sources):
-        if row.tags is not None or not row.values:
+    for source, row in ((one, row) for one in sources for row in one):
+        if source.of_words or row.tags is not None or not row.values:
             raise CompressError(
                 f"{row.where} holds words with tags, and imported labels are of whole texts; use others"
             )

@@ -403,7 +403,7 @@ class Model:
         A prediction is ``{"label", "probability"}``, or ``{"score"}`` for regression; of several labels a text it is
         ``{"labels", "probabilities"}``, those above 0.5, the likeliest first; of a tagger it is ``{"words", "tags",
         "probabilities"}``, one tag a word, null for a word that was cut off, and where tags are of entities
-        ``{"entities"}``, each with ``"start"``, ``"end"``, ``"label"``, ``"text"`` and ``"probability"``. A classifier
+        ``entities``, each with ``"start"``, ``"end"``, ``"label"``, ``"text"`` and ``"probability"``. A classifier
         that was calibrated with a share to be right adds ``"accepted"``: whether the probability reaches the threshold,
         or which labels do. Of a text that was cut, because the model does not read all of it, it has ``"truncated":
         True``.
