@@ -24,6 +24,7 @@ from compress.models.networks.small_graph import NETWORK
 WRITES = "onnx"
 CENTRES, COLUMNS = 256, 8
 ROUNDS = 12
+ROWS_AT_ONCE = 2**16  # whose distances to all centres are in memory
 
 
 def quantize(source: Path, target: Path, *, counts: Sequence[int], reduce_range: bool = False) -> None:
@@ -74,8 +75,10 @@ def centres(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         len(values), min(CENTRES - 1, len(values)), replace=False, p=weights / weights.sum()
     )
     found, near = np.pad(values[drawn], ((1, 0), (0, 0))), np.zeros(len(values), int)
+    parts = 1 + len(values) // ROWS_AT_ONCE
     for _ in range(ROUNDS):
-        near = (np.square(found).sum(axis=1) - 2 * values @ found.T).argmin(axis=1)
+        size = np.square(found).sum(axis=1)
+        near = np.concatenate([(size - 2 * some @ found.T).argmin(axis=1) for some in np.array_split(values, parts)])
         mass = np.bincount(near, weights, len(found))
         for column in range(values.shape[1]):
             sums = np.bincount(near, weights * values[:, column], len(found))
