@@ -438,7 +438,7 @@ def test_centres_are_nearer_to_what_counts_more() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        ("cnn", {}, "onnx-product counts tokens of text like that which the model will read; give it with --train"),
+        ("cnn", {}, "onnx-product counts the tokens of text like that which the model will read; give .* with --train"),
         ("bert", {"train": train_rows()}, "only the tables of .*cnn.* have codes; use --method onnx-dynamic"),
     ],
 )
