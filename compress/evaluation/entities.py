@@ -130,8 +130,8 @@ def _macro_f1(sums: Array) -> Array:
 
 
 ENTITY_METRICS = (
-    Metric("entity-f1", True, _f1),
-    Metric("entity-precision", True, _precision),
-    Metric("entity-recall", True, _recall),
-    Metric("entity-macro-f1", True, _macro_f1),
+    Metric("entity-f1", True, _f1, counts="entities"),
+    Metric("entity-precision", True, _precision, counts="entities"),
+    Metric("entity-recall", True, _recall, counts="entities"),
+    Metric("entity-macro-f1", True, _macro_f1, counts="entities"),
 )

@@ -51,7 +51,8 @@ class Metric:
     """A metric by the name a user types: a function of predictions ``[..., N]``, gold ``[..., N]`` and C.
 
     With ``units`` it is a function of the sums of their counts, ``[..., 3, K]``. Of sets of labels it reads
-    ``[..., N, C]``; with ``of_probabilities`` those of every label, instead of predictions.
+    ``[..., N, C]``; with ``of_probabilities`` those of every label, instead of predictions. ``counts`` names what it
+    counts of a class, where these are no answers.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Metric:
     statistic: Callable[..., Array]
     units: CountedUnits | None = None
     of_probabilities: bool = False
+    counts: str = ""
 
     @property
     def is_accuracy(self) -> bool:

@@ -53,13 +53,19 @@ class Limit:
         form: Callable[[float], str],
         count: int,
         of: str = "examples",
+        together: str = "",
     ) -> Judgement:
-        """Judge by a verdict on ``figures``, a value and its 95% interval, from ``count`` ``of`` something."""
+        """Judge by a verdict on ``figures``, a value and its 95% interval, from ``count`` ``of`` something.
+
+        ``together`` says of what the interval is, where it is one of several.
+        """
         outcome = OUTCOMES[found.outcome]
         why = f"; {found.more}" if found.more else ""
         over = f"{'over' if of == 'rounds' else 'on'} {count:,} {of}"
         interval = shown_interval(form, *figures[1:])
-        return self.because(what, outcome, f"{form(figures[0])} {over} ({interval}){why}", *figures, count, of)
+        return self.because(
+            what, outcome, f"{form(figures[0])} {over} ({interval}{together}){why}", *figures, count, of
+        )
 
     def unknown(self, what: str, line: Measurement, missing: str) -> Judgement:
         """Leave undecided what a line lacks the figures for; it is never passed in silence."""

@@ -20,15 +20,14 @@ from compress.evaluation.metrics import CONFIDENCE
 from compress.gating.judgement import (
     BROKEN,
     HOLDS,
-    OUTCOMES,
     UNDECIDED,
     Figures,
     Judgement,
     Limit,
     as_loss,
     lost,
-    shown_interval,
 )
+from compress.tasks import metrics_by_name
 
 MORE = "more examples of it would narrow it"
 
@@ -90,8 +89,8 @@ def _judge_part(
 ) -> tuple[Judgement, float]:
     """Return the judgement of one of so many parts, and how far its figure is above the limit."""
     metric, of = kind.metric or line.metric_name or "", line.counted[1]
-    if kind.metric and (line.metric_name or "").startswith("entity-"):
-        of = "entities"
+    if kind.field == "classes" and line.metric_name:
+        of = metrics_by_name()[line.metric_name].counts or of
     form = lost if kind.is_loss else partial(shown, metric="accuracy" if kind.metric else metric)
     what = f"the loss of at most {in_points(limit.value)} of {metric}"
     what = what if kind.is_loss else f"the {metric} of at least {form(limit.value)}"
@@ -111,9 +110,7 @@ def _judge_part(
     figures: Figures = (value, low, high) if holds else (value, wide_low, wide_high)
     shown_figures: Figures = as_loss(figures) if kind.is_loss else figures
     together = f", of {parts} {kind.field} together" if parts > 1 and not holds else ""
-    why = f"{form(shown_figures[0])} on {part['rows']:,} {of} ({shown_interval(form, *shown_figures[1:])}{together})"
-    why += f"; {found.more}" if found.more else ""
-    return limit.because(what, OUTCOMES[found.outcome], why, *shown_figures, part["rows"], of), value - least
+    return limit.judged(what, shown_figures, found, form, part["rows"], of, together), value - least
 
 
 def _quantile(parts: int = 1) -> float:

@@ -146,3 +146,8 @@ def test_a_command_and_a_file_name_classes(
     for wrong, said in (("EMAIL=98", "'98' is not a fraction from 0 to 1"), ("much", "'much' is not a fraction")):
         assert execute(["check", str(path), "--min-recall", wrong]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_classes_of_entities_are_of_entities(results: Results) -> None:
+    path = results(student(classes=[part("PER", rows=39)], metric_name="entity-f1", metric_rows=30_000))
+    assert "on 39 entities (95%" in check([path], min_recall={"PER": 0.5}).sentences[0]
