@@ -129,9 +129,7 @@ def _macro_f1(sums: Array) -> Array:
     return np.asarray(_f1_by_class(sums).sum(axis=-1) / np.maximum(occur, 1))
 
 
-ENTITY_METRICS = (
-    Metric("entity-f1", True, _f1, counts="entities"),
-    Metric("entity-precision", True, _precision, counts="entities"),
-    Metric("entity-recall", True, _recall, counts="entities"),
-    Metric("entity-macro-f1", True, _macro_f1, counts="entities"),
+ENTITY_METRICS = tuple(
+    Metric(f"entity-{name}", True, of_sums, counts="entities")
+    for name, of_sums in (("f1", _f1), ("precision", _precision), ("recall", _recall), ("macro-f1", _macro_f1))
 )
