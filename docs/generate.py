@@ -13,6 +13,8 @@ import difflib
 import json
 import re
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +40,7 @@ PAGES = ("docs/*.md", "students/*.md", "benchmarks/**/*.md")
 REPORTS = ("sst2", "structure", "structure-banking77")  # studies; each folder has the forms of it that are committed
 SURVEY_FIGURES = ROOT / "students" / "measured.json"  # for 'compress list' and 'compress show'
 WIDTH = 100
+SHARED_FROM = 3  # commands that have an option of the same words: it is explained once
 # What is made stands between <!-- NAME --> or <!-- NAME:ARGUMENT --> and <!-- /NAME -->.
 TABLES = script_tables.TABLES | study_tables.TABLES
 OPENED = re.compile(r"^<!-- ([a-z-]+)(?::\S+)? -->$", re.MULTILINE)
@@ -48,9 +51,9 @@ INTRODUCTION = """\
 
 # Commands
 
-`compress COMMAND --help` prints the same. `python -m compress` is `compress`. An option that takes several values is
-repeated: `--model a --model b`; any other is given once. With `--json` a
-command prints its result as one JSON object, and everything else to standard error.
+`compress COMMAND --help` prints the same, with the [options that many commands have](#options-of-many-commands).
+`python -m compress` is `compress`. An option that takes several values is repeated: `--model a --model b`; any other is
+given once.
 
 ## Exit codes
 
@@ -93,19 +96,39 @@ For fish, in `~/.config/fish/completions/compress.fish`:
 
 
 def sections() -> Iterator[str]:
-    """Yield the introduction, then one section for the group and for each of its commands."""
+    """Yield the introduction, a section for the group and each of its commands, and the options of many commands."""
     yield INTRODUCTION
     settings = {**cli.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     with click.Context(cli, info_name="compress", **settings) as context:
         yield section("compress", cli.get_help(context))
-        for name in COMMANDS:
-            command = cli.get_command(context, name)
-            assert command is not None
-            child = click.Context(command, info_name=name, parent=context)
-            yield section(f"compress {name}", command.get_help(child))
-            for part, within in getattr(command, "commands", {}).items():
-                grandchild = click.Context(within, info_name=part, parent=child)
-                yield section(f"compress {name} {part}", within.get_help(grandchild))
+        contexts = list(contexts_within(context, {name: cli.get_command(context, name) for name in COMMANDS}))
+        records = {
+            (child, option): option.get_help_record(child)
+            for child in contexts
+            for option in child.command.get_params(child)
+            if not option.required
+        }
+        times = Counter(filter(None, records.values()))
+        shared = {record for record, count in times.items() if count >= SHARED_FROM}
+        for child in contexts:
+            names = []
+            for option in child.command.get_params(child):
+                if records.get((child, option)) in shared:
+                    names.append(option.opts[-1])
+                    option.hidden = True
+            body = child.command.get_help(child)
+            many = textwrap.wrap(f"Options of many commands: {', '.join(names)}", WIDTH - 2, break_on_hyphens=False)
+            yield section(child.command_path, "\n\n".join([body, textwrap.indent("\n".join(many), "  ")]))
+        formatter = context.make_formatter()
+        formatter.write_dl(sorted(shared))
+        yield section("Options of many commands", formatter.getvalue())
+
+
+def contexts_within(parent: click.Context, commands: dict[str, click.Command]) -> Iterator[click.Context]:
+    for name, command in commands.items():
+        context = click.Context(command, info_name=name, parent=parent)
+        yield context
+        yield from contexts_within(context, getattr(command, "commands", {}))
 
 
 def section(title: str, text: str) -> str:
