@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 from collections.abc import Sequence
@@ -17,8 +18,10 @@ from compress import plugins
 from compress.cli import execute
 from compress.data import Example, open_source, read_examples, row_key
 from compress.evaluation.metrics import probabilities as softmax
+from compress.inference import native
 from compress.inference.batching import logits_of, open_runtime
 from compress.inference.compute import Compute
+from compress.inference.native import NativeRunner
 from compress.inference.predict import load as load_classifier
 from compress.inference.runners import LoadedModel
 from compress.inference.torch_run import TorchRun
@@ -26,10 +29,10 @@ from compress.labelling.label_dir import LabelDir
 from compress.models.model_dir import Model
 from compress.models.saving import save_model
 from compress.recipes import Choice, Phase, StudentRecipe, Training
-from compress.requests.compression import prune, quantize
+from compress.requests.compression import export, prune, quantize
 from compress.studies.data import find_set
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
-from tests.support.tiny import classifier, load, tokenizer
+from tests.support.tiny import classifier, cnn, load, tokenizer, write
 from tests.support.training_data import distilled, finetuned
 
 pytestmark = pytest.mark.shared
@@ -114,6 +117,25 @@ def test_a_set_goes_through_every_stage(name: str, shared_data: Path, encoder: P
         answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(validation[:5])
         expected = {"score"} if task == "regression" else {"label", "probability"}
         assert all(set(answer) - {"truncated"} == expected for answer in answers)
+
+
+def test_runtimes_agree_on_the_tokens_of_real_reviews_that_were_not_read(shared_data: Path, tmp_path: Path) -> None:
+    """Of whole reviews, each also ten times over, in torch, in ONNX Runtime, and in C."""
+    with gzip.open(shared_data / "imdb" / "train.tsv.gz", "rt", encoding="utf-8") as file:
+        reviews = [line.split("\t")[3].strip() for line in itertools.islice(file, 1, 100)]
+    texts = [*reviews, *(review * 10 for review in reviews)]
+    torch_model = write(tmp_path / "torch", cnn())
+    exported = export(torch_model, tmp_path / "onnx")
+    compute = Compute(device="cpu", threads=1)
+    in_c = load_classifier(exported, compute=compute)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "native_runner", lambda *_: None)
+        graph = load_classifier(exported, compute=compute)
+        found = [model.predict(texts) for model in (load_classifier(torch_model, compute=compute), graph, in_c)]
+    assert isinstance(in_c.runner, NativeRunner) and isinstance(graph.runner, LoadedModel)
+    unread = [[one.get("unread_tokens", 0) for one in some] for some in found]
+    assert unread[0] == unread[1] == unread[2] and min(unread[0]) >= 0 and max(unread[0]) > 1000
+    assert [one.get("truncated", False) for one in found[0]] == [tokens > 0 for tokens in unread[2]]
 
 
 def test_the_real_teacher_reads_sst2_as_published(

@@ -149,7 +149,7 @@ class RequestHandler:
             "tokenizer_inside": bool(self.runner.tokenizer_inside),
             "max_length": int(self.runner.max_length),
             "lengths": self.sizes if tokens else None,
-            "truncated_rows": sum(map(truncation.has_cut, self.examples)) if tokens else None,
+            "truncated_rows": truncation.cut_rows(self.examples) if tokens else None,
             "versions": library_versions()
             | installed_versions(re.split(r"[^A-Za-z0-9._-]", one)[0] for one in required.values()),
         }

@@ -56,7 +56,8 @@ def command(
     with --accept-at it also says whether the prediction is accepted. Of a tagger of words it holds the
     words, their tags and probabilities; of one of entities a list of these, each with its label, text, place in
     characters and probability. A text that is longer than the model reads is answered by a part of it, and its line
-    says so: "truncated": true. There is a line for every row, in order: an empty text is a text.
+    says how many tokens were not read: "truncated": true, "unread_tokens": 38. There is a line for every row, in
+    order: an empty text is a text.
     """
     set_up_messages(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
     broken = next((one for one in texts if one != one.encode(errors="ignore").decode()), None)

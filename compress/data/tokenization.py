@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from compress.arrays import np
 from compress.data.examples import Example, batched, texts_of
 from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.truncation import count_rows
+from compress.data.truncation import count_rows, counts_tokens
 from compress.errors import CompressError, refuse
 from compress.files import faults_of
 
@@ -57,10 +57,11 @@ NO_ANSWER = -1  # prediction of a word without logits
 class TokenRows(dict[str, list[Any]]):
     """``input_ids`` and, where the model reads them, ``token_type_ids``: int64 ``[T]`` a row, not padded.
 
-    ``truncated`` are the numbers of the rows that were cut.
+    ``unread`` has, by the numbers of the rows that were cut, how many tokens are left out: at least so many of a text
+    of which only a part was tokenised.
     """
 
-    truncated: frozenset[int] = frozenset()
+    unread: Mapping[int, int] = {}
 
 
 class _Part(NamedTuple):
@@ -104,8 +105,12 @@ class TextEncoder:
         )
         self.layouts = [_layout(self._read([row], add_special_tokens=True)[0]) for row in (known, (known, known))]
 
-    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> TokenRows:
+    def __call__(
+        self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int, *, whole: bool = False
+    ) -> TokenRows:
         columns = [texts] if pairs is None else [texts, pairs]
+        if whole:
+            return self._rows([*zip(*map(self.ids, columns), strict=True)], max_length)
         needed = [[self._needed(text, max_length + 1) for text in column] for column in columns]
         rows = list(zip(*map(self.ids, needed), strict=True))
         for number, pair in enumerate(zip(texts, pairs or (), strict=False)):
@@ -116,6 +121,10 @@ class TextEncoder:
 
     def ids(self, texts: Sequence[str]) -> list[bytes]:
         """Return the ids of whole texts without special tokens, int64 each."""
+        if len(texts) == 1 and len(texts[0]) > PART_CHARACTERS:
+            return [b"".join([self.ids([piece])[0] for piece in _pieces(texts[0])])]
+        if any(len(text) > PART_CHARACTERS for text in texts):
+            return [self.ids([text])[0] for text in texts]
         found = list(map(self._look_up, texts))
         others = [number for number, ids in enumerate(found) if ids is None]
         for part in in_parts(others, lambda number: len(texts[number])) if others else ():
@@ -123,15 +132,16 @@ class TextEncoder:
                 found[number] = _int64(encoding.ids)
         return [ids or b"" for ids in found]
 
-    def of_words(self, rows: Sequence[Sequence[str]], max_length: int) -> TokenRows:
+    def of_words(self, rows: Sequence[Sequence[str]], max_length: int, *, whole: bool = False) -> TokenRows:
         """Return the tokens of lists of words, each tokenised by itself; ``words`` says where each starts."""
         most, ids, words = max_length + 1, list[tuple[bytes]](), list[list[int]]()
         for part in in_parts(rows, lambda row: sum(map(len, row))):
-            needed = [self._needed([self._needed(word, most) for word in row], most) for row in part]
-            for row, some, encoding in zip(part, needed, self._read(needed, words=True), strict=True):
+            short = [[self._needed(word, most) for word in row] for row in part]
+            needed = short if whole else [self._needed(row, most) for row in short]
+            for row, some, (own, numbers) in zip(part, needed, self._read_words(needed), strict=True):
                 before = len(row) - len(some) if self._is_left else 0
-                ids.append((_int64(encoding.ids),))
-                words.append([before + word for word in encoding.word_ids if word is not None])
+                ids.append((own,))
+                words.append([before + number for number in numbers])
         tokens, ends = self._rows(ids, max_length), self.ends(pairs=False)
         sizes = [len(row) - sum(ends) for row in tokens["input_ids"]]
         starts = [first_tokens(self._end(row, size)) for row, size in zip(words, sizes, strict=True)]
@@ -145,13 +155,16 @@ class TextEncoder:
 
     def _rows(self, rows: Sequence[Sequence[bytes]], max_length: int) -> TokenRows:
         """Return rows of the ids of one text or of two with special tokens."""
-        tokens, cut = TokenRows({"input_ids": [], **({"token_type_ids": []} if self._segments else {})}), list[int]()
+        tokens, unread = (
+            TokenRows({"input_ids": [], **({"token_type_ids": []} if self._segments else {})}),
+            dict[int, int](),
+        )
         for number, texts in enumerate(rows):
             layout = self.layouts[len(texts) - 1]
             room = max(_ID_BYTES * max_length - sum([len(part.special) for part in layout]), 0)
-            if sum(map(len, texts)) > room:
+            if (size := sum(map(len, texts))) > room:
                 texts = self._cut(texts, room // _ID_BYTES)
-                cut.append(number)
+                unread[number] = (size - room) // _ID_BYTES
             parts = [part.special if part.text is None else texts[part.text] for part in layout]
             ids = np.frombuffer(bytearray().join(parts), np.int64)
             tokens["input_ids"].append(ids)
@@ -159,7 +172,7 @@ class TextEncoder:
                 segments, sizes = [part.segment for part in layout], [len(part) // _ID_BYTES for part in parts]
                 repeated = np.repeat(np.array(segments), sizes) if any(segments) else np.zeros_like(ids)
                 tokens["token_type_ids"].append(repeated)
-        tokens.truncated = frozenset(cut)
+        tokens.unread = unread
         return tokens
 
     def _cut(self, texts: Sequence[bytes], room: int) -> list[bytes]:
@@ -198,6 +211,20 @@ class TextEncoder:
                         read([row], **options)
                 raise
 
+    def _read_words(self, rows: Sequence[list[str]]) -> Iterator[tuple[bytes, list[int]]]:
+        """Yield the ids of each list of words and the number of the word of each; long lists are read in parts."""
+        parts = [[*in_parts(row, len)] or [[]] for row in rows]
+        single = all(len(row) == 1 for row in parts)
+        one_by_one = (self._read([some], words=True)[0] for row in parts for some in row)
+        encodings = iter(self._read(rows, words=True)) if single else one_by_one
+        for row in parts:
+            ids, numbers, before = list[bytes](), list[int](), 0
+            for some, encoding in zip(row, encodings, strict=False):
+                ids.append(_int64(encoding.ids))
+                numbers += [before + word for word in encoding.word_ids if word is not None]
+                before += len(some)
+            yield b"".join(ids), numbers
+
     def _needed(self, text: Text, most: int) -> Text:
         """Return the part of a long text, or of many words, that has the tokens that are read.
 
@@ -230,6 +257,18 @@ class TextEncoder:
         if self._words is None or not _PRINTABLE.fullmatch(text) or self._added.search(lower := text.lower()):
             return None
         return b"".join([self._words[word] for word in (lower if self._lowercase else text).split()])
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a long text in pieces that have its tokens: they end before a space, where there is one."""
+    begin = 0
+    while len(text) - begin > PART_CHARACTERS:
+        most = begin + PART_CHARACTERS
+        space = text.rfind(" ", begin + 1, most)
+        end = space if space > 0 else most
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
 
 
 def in_parts(items: Sequence[Item], characters: Callable[[Item], int]) -> Iterator[list[Item]]:
@@ -323,12 +362,12 @@ def encode(
     check_one_kind(examples, by_word=by_word)
     encoder, texts = shared_encoder(tokenizer), [example.text for example in examples]
     if by_word:
-        tokens = encoder.of_words([example.words for example in examples], max_length)
+        tokens = encoder.of_words([example.words for example in examples], max_length, whole=counts_tokens())
     else:
         pairs = [example.text_pair for example in examples if example.text_pair is not None]
-        tokens = encoder(texts, pairs or None, max_length)
+        tokens = encoder(texts, pairs or None, max_length, whole=counts_tokens())
     if counted:
-        count_rows(max_length, examples, tokens.truncated)
+        count_rows(max_length, examples, tokens.unread)
     if not all(map(len, tokens["input_ids"])):
         for key, rows in tokens.items():
             instead = int(tokenizer.unk_token_id or 0) if key == "input_ids" else 0

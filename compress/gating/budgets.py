@@ -100,7 +100,8 @@ def _nothing(selector: Selector, name: str, values: Sequence[object], prefix: st
 class GateBudget(Selector, BudgetLimits):
     """Limits on the lines that a selector finds; a limit that is not given is not checked.
 
-    ``max_accuracy_drop`` is in points of the metric against the teacher, ``min_metric`` and ``max_calibration_error``
+    ``max_accuracy_drop`` is in points of the metric against the teacher, ``min_metric``, ``max_calibration_error``
+    and ``max_truncated``
     are fractions; speed-ups are against the teacher in torch. ``max_size`` is of the weights on disk, ``max_memory`` of
     the model above what its libraries hold. ``over_seeds`` judges the mean over training seeds instead of each model.
     """

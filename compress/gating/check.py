@@ -1,7 +1,7 @@
 """Gating stage: judge results against budgets and reference results by 95% intervals.
 
-Size and memory have no interval and are compared directly. Quality is compared with reference results of any host,
-speed with those of the same host only.
+Size, memory and the share of cut rows have no interval and are compared directly. Quality is compared with reference
+results of any host, speed with those of the same host only.
 """
 
 import math
@@ -113,7 +113,7 @@ def subjects(lines: Sequence[Measurement]) -> list[str]:
 # Relative to the teacher in torch: of that line itself there is nothing to judge.
 RELATIVE = ("max_accuracy_drop", "max_drop_any_class", "max_drop_any_slice", "min_speedup", "min_model_speedup")
 # The same for every batch size, thread count and length of a model in a runtime.
-OF_THE_MODEL = ("max_accuracy_drop", "min_metric", *OF_PARTS, "max_calibration_error", "max_size")
+OF_THE_MODEL = ("max_accuracy_drop", "min_metric", *OF_PARTS, "max_calibration_error", "max_truncated", "max_size")
 MORE_EXAMPLES = "more examples would narrow it"
 MORE_SEEDS = "more training seeds would narrow it, and more examples"
 ONE_MODEL = attrgetter("data_sha256", "host_id", "model", "runtime", "device", "model_sha256")
@@ -139,6 +139,14 @@ def judge(limit: Limit, line: Measurement) -> Judgement:
             if figures := line.interval("calibration_error"):
                 found = verdict.at_least(-figures.high, -figures.low, -most, MORE_EXAMPLES)
                 return limit.judged(what, figures, found, "{:.3f}".format, *line.counted)
+        case "max_truncated":
+            what, missing = f"the share of cut rows of at most {most:.2%}", "count of the rows that were cut"
+            if line.truncated_rows is not None:
+                share, tokens = line.truncated_rows / line.data_rows, plural(line.max_length, "token")
+                why = f"{share:.2%} ({line.truncated_rows:,} of {line.data_rows:,} rows are longer than {tokens})"
+                return limit.because(
+                    what, HOLDS if share <= most else BROKEN, why, share, share, share, line.data_rows, "rows"
+                )
         case "max_p95_ms":
             figures = line.text_p95_ms
             found = verdict.at_least(-figures.high, -figures.low, -most, verdict.NARROWER)

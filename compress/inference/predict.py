@@ -97,13 +97,13 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         if probabilities:
             _check_probabilities(model)
         examples = _examples(texts, task)
-        with counting() as truncation:
+        with counting(tokens=True) as truncation:
             logits = _logits(model, examples)
         accepted_from = None if thresholds is None else np.array(thresholds)
         found = [*task.described(examples, logits, labels, accepted_from, probabilities)]
         for prediction, example in zip(found, examples, strict=True):
-            if truncation.has_cut(example):
-                prediction["truncated"] = True
+            if unread := truncation.unread_tokens(example):
+                prediction |= {"truncated": True, "unread_tokens": unread}
         return found[0] if isinstance(texts, _ONE) else found
 
     first, *others = getattr(model.runner, "members", [model.runner])

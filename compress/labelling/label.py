@@ -93,7 +93,7 @@ class Job:
                 by_word=self.model.task.by_word,
                 advance=advance,
             )
-        return logits, sum(map(truncation.has_cut, examples))
+        return logits, truncation.cut_rows(examples)
 
 
 Shard = tuple[int, list[Example]]  # the number of a shard in the whole text, and its rows

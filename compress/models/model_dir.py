@@ -406,7 +406,7 @@ class Model:
         ``entities``, each with ``"start"``, ``"end"``, ``"label"``, ``"text"`` and ``"probability"``. A classifier
         that was calibrated with a share to be right adds ``"accepted"``: whether the probability reaches the threshold,
         or which labels do. Of a text that was cut, because the model does not read all of it, it has ``"truncated":
-        True``.
+        True`` and ``"unread_tokens"``, how many tokens that is.
 
         Args:
             texts: a text, a pair of texts as a tuple, or an example; or many of one kind: a list, an array, or a table

@@ -191,6 +191,7 @@ LIMITS: dict[str, tuple[float, float, str]] = {
     "max_drop_any_slice": _POINTS,
     "min_metric_any_slice": _FRACTION,
     "max_calibration_error": (0, 1, "a fraction from 0 to 1, such as 0.05"),
+    "max_truncated": (0, 1, "a fraction of the test rows from 0 to 1, such as 0.01"),
     "min_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
     "min_model_speedup": (_ABOVE_ZERO, _LARGEST, "a ratio above 0, such as 5 for five times as fast"),
     "max_p95_ms": (_ABOVE_ZERO, _LARGEST, "a number of milliseconds above 0"),
@@ -271,6 +272,9 @@ class BudgetLimits:
         default=None, metavar="SHARE", help="The metric of every slice, at least; or of one: NAME=SHARE."
     )
     max_calibration_error: Limit = option(default=None, metavar="SHARE", help="Expected calibration error, at most.")
+    max_truncated: Limit = option(
+        default=None, metavar="SHARE", help="Test rows that are longer than what is read, at most; 0 for none."
+    )
     min_speedup: Limit = option(
         default=None, metavar="X", help="Times as fast as the teacher in torch from text to label, at least."
     )

@@ -317,7 +317,7 @@ def _tables(
     ids, logits, written = pa.list_(pa.int32()), pa.list_(pa.float32()), 0
     for chunk in batched(rows, ENCODED_ROWS):
         tokens = encode(tokenizer, [row.example for row in chunk], max_length, by_word=task.by_word, counted=False)
-        cut = [number in tokens.truncated for number in range(len(chunk))]
+        cut = [number in tokens.unread for number in range(len(chunk))]
         has_logits = chunk[0].logits is not None
         chunk, tokens, cut = task.taught(chunk, tokens, cut)
         columns: dict[str, Any] = {key: pa.array(values, ids) for key, values in tokens.items()}

@@ -243,13 +243,43 @@ def test_of_a_million_characters_few_are_tokenised(side: str, monkeypatch: pytes
         assert max(len(str(call.args)) for call in read.call_args_list) < 50_000
 
 
-def test_the_rows_that_were_cut_are_known() -> None:
+def test_the_tokens_that_were_not_read_are_counted() -> None:
     tokens = tokenizer("bert")
     rows = shared_encoder(tokens)(["good film", "good film " * 20, "é " * 6, "é " * 7, "a"], None, 8)
-    assert rows.truncated == {1, 3}
+    assert rows.unread == {1: 34, 3: 1}
     pairs = shared_encoder(tokens)(["good", "good " * 5, "good"], ["film", "film", "film " * 4], 8)
-    assert pairs.truncated == {1}
-    assert shared_encoder(tokens).of_words([["good"] * 6, ["good"] * 7], 8).truncated == {1}
+    assert pairs.unread == {1: 1}
+    assert shared_encoder(tokens).of_words([["good"] * 6, ["good"] * 7], 8).unread == {1: 1}
+
+
+@pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("family", PRUNABLE)
+def test_tokens_of_long_texts_are_counted_in_pieces(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tokenizer(family)
+    texts = ["the film  is good . " * 90, "a plotless é 漢 film\n" * 70, " " * 300, "good film"]
+    pairs = ["good " * 99, *texts[:3]]
+    every, both = (shared_encoder(tokens).ids(some) for some in (texts, pairs))
+    monkeypatch.setattr(tokenization, "PART_CHARACTERS", 100)
+    encoder = TextEncoder(tokens.backend_tokenizer, segments=False, truncation_side="right")
+    assert encoder.ids(texts) == every
+    for others, sizes in (
+        (None, [len(ids) // 8 for ids in every]),
+        (pairs, [len(a + b) // 8 for a, b in zip(every, both, strict=True)]),
+    ):
+        special = sum(len(part.special) // 8 for part in encoder.layouts[others is not None])
+        found = encoder(texts, others, 24, whole=True)
+        left_out = {row: size + special - 24 for row, size in enumerate(sizes) if size + special > 24}
+        assert found.unread == left_out and lists(found) == lists(encoder(texts, others, 24))
+    words = [text.split() for text in texts]
+    found, part = (encoder.of_words(words, 24, whole=whole) for whole in (True, False))
+    counts = [
+        len(tokens.backend_tokenizer.encode(row, is_pretokenized=True, add_special_tokens=False)) for row in words
+    ]
+    assert found.unread == {
+        row: count + sum(encoder.ends(pairs=False)) - 24 for row, count in enumerate(counts) if count > 22
+    }
+    for row in range(len(words)):
+        assert all((found[key][row] == part[key][row]).all() for key in ("input_ids", "words"))
 
 
 @pytest.mark.usefixtures("short_parts")

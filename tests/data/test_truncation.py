@@ -22,7 +22,7 @@ def test_rows_are_counted_once_a_length() -> None:
         {"max_length": 8, "rows": 2, "truncated": 1},
         {"max_length": 12, "rows": 1, "truncated": 1},
     ]
-    assert [truncation.has_cut(row) for row in ROWS] == [False, True, True, False]
+    assert [truncation.unread_tokens(row) > 0 for row in ROWS] == [False, True, True, False]
     assert "1 of 2 rows at 8 tokens, 1 of 1 rows at 12 tokens; shorten" in truncation.sentence("shorten")
 
 
@@ -52,9 +52,9 @@ def test_a_sentence_whose_words_were_cut_off_counts() -> None:
 def test_a_row_is_cut_as_it_was_last_read() -> None:
     """As in a cascade, whose second member reads more of the text."""
     long, short, truncation = Example("long"), Example("short"), Truncation()
-    truncation.add(16, [long, short], {0})
-    truncation.add(16, [long], {0})
+    truncation.add(16, [long, short], {0: 7})
+    truncation.add(16, [long], {0: 7})
     assert truncation.entries() == [{"max_length": 16, "rows": 2, "truncated": 1}]
-    assert truncation.has_cut(long) and not truncation.has_cut(short)
-    truncation.add(512, [long], set())
-    assert not truncation.has_cut(long)
+    assert truncation.unread_tokens(long) == 7 and truncation.cut_rows([long, short]) == 1
+    truncation.add(512, [long], {})
+    assert not truncation.unread_tokens(long)

@@ -34,8 +34,8 @@ int main(int count, char **arguments) {
                 for (end = begin; texts[end] != '\n'; end++) {
                 }
                 const compress_text text = {texts + begin, end - begin};
-                int truncated;
-                const size_t tokens = compress_ids(model, text, NULL, ids, &truncated);
+                size_t unread;
+                const size_t tokens = compress_ids(model, text, NULL, ids, &unread);
                 compress_classify(model, text, NULL, logits);
                 printf("%s\t", compress_instructions(model));
                 for (size_t i = 0; i < tokens; i++) printf("%d ", (int)ids[i]);

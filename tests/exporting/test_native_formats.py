@@ -313,7 +313,7 @@ def test_node_answers_as_python_does(
     for model in modules:
         runner = NativeRunner(model.path)
         texts = [text.replace("\ud800", "\ufffd") for text in HOSTILE]
-        expected, truncated = runner.read(texts)
+        expected, unread = runner.read(texts)
         both, _ = runner.read(pairs)
         for wasm, instructions in ((simd, "wasm-simd"), (plain, "plain")):
             given = json.dumps({"wasm": wasm.as_uri(), "texts": HOSTILE, "pairs": pairs})
@@ -323,11 +323,11 @@ def test_node_answers_as_python_does(
             found = json.loads(done.stdout)
             assert (found["labels"], found["maxLength"]) == ([*model.labels], runner.max_length)
             assert found["instructions"] == instructions
-            assert [(one["ids"], one["truncated"]) for one in found["found"]] == [
+            assert [(one["ids"], one["unreadTokens"]) for one in found["found"]] == [
                 runner.core.ids(text) for text in texts
             ]
             assert [one["ids"] for one in found["both"]] == [runner.core.ids(pair)[0] for pair in pairs]
-            assert [one["truncated"] for one in found["found"]] == truncated.tolist()
+            assert [one["truncated"] for one in found["found"]] == (unread > 0).tolist()
             np.testing.assert_allclose([one["logits"] for one in found["found"]], expected, rtol=2e-5, atol=2e-5)
             logits = [[one["logits"][str(label)] for label in range(len(model.labels))] for one in found["both"]]
             np.testing.assert_allclose(logits, both, rtol=2e-5, atol=2e-5)

@@ -52,6 +52,7 @@ LIMITS = {
     "min_metric_any_slice": (0.87, "87.00% in 'l=en'", "89.00%", "88.00% to 90.00%", "2,000 examples"),
     "min_metric": (0.87, "87.00%", "89.50%", "88.00% to 91.50%", "2,000 examples"),
     "max_calibration_error": (0.06, "0.06", "0.030", "0.020 to 0.050", "2,000 examples"),
+    "max_truncated": (0.01, "1.00%", "0.50%", "10 of 2,000 rows are longer than 128 tokens", "holds"),
     "min_speedup": (5, "×5.00", "×5.50", "×5.20 to ×5.80", "3 rounds"),
     "min_model_speedup": (5, "×5.00", "×6.00", "×5.70 to ×6.30", "3 rounds"),
     "max_p95_ms": (1.3, "from text to label of at most 1.30 ms", "1.20 ms", "1.18 ms to 1.22 ms", "3 rounds"),
@@ -63,7 +64,7 @@ LIMITS = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_every_limit_states_value_interval_and_n(results: Results, name: str) -> None:
     limit, *said = LIMITS[name]
-    verdict = check([results(student(classes=[CLASS], slices=[SLICE]))], **{name: limit})
+    verdict = check([results(student(classes=[CLASS], slices=[SLICE], truncated_rows=10))], **{name: limit})
     assert verdict.exit_code == 0 and [j.gate for j in verdict.judgements] == [name]
     assert all(part in verdict.sentences[0] for part in ("student in onnxruntime", *said)), verdict.sentences[0]
 
@@ -88,6 +89,9 @@ def test_every_limit_has_such_a_case() -> None:
         ("max_calibration_error", 0.04, 3),
         ("max_calibration_error", 0.01, 1),
         ("max_calibration_error", 0.05, 0),
+        ("max_truncated", 0.005, 0),
+        ("max_truncated", 0.00499, 1),
+        ("max_truncated", 0, 1),
         ("min_speedup", 5.5, 3),
         ("min_speedup", 6, 1),
         ("min_speedup", 5.2, 0),
@@ -103,7 +107,7 @@ def test_every_limit_has_such_a_case() -> None:
     ],
 )
 def test_limits_are_judged_by_the_whole_interval(results: Results, name: str, limit: Any, code: int) -> None:
-    assert check([results(student())], **{name: limit}).exit_code == code
+    assert check([results(student(truncated_rows=10))], **{name: limit}).exit_code == code
 
 
 @pytest.mark.parametrize("words", [2000, 30_000])
@@ -123,7 +127,7 @@ def test_an_undecided_drop_names_the_examples_it_needs(results: Results, words: 
     assert "about 190,000 more examples would decide" in sentence  # (1.4286 * 2.02 / 0.3)**2 times as many
 
 
-@pytest.mark.parametrize("name", ["max_accuracy_drop", "min_metric", "max_calibration_error"])
+@pytest.mark.parametrize("name", ["max_accuracy_drop", "min_metric", "max_calibration_error", "max_truncated"])
 def test_what_was_not_measured_is_undecided_and_never_passed(results: Results, name: str) -> None:
     for missing in (
         ("metric", "difference_points", "calibration_error"),

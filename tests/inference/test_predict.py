@@ -72,13 +72,20 @@ def test_a_text_that_was_cut_says_so() -> None:
     model = load(torch_directory("bert"), compute=CPU)
     texts = ["film " * 62, "film " * 63, ("film", "film " * 90), ""]
     assert [one.get("truncated") for one in model.predict(texts[:2] + texts[3:])] == [None, True, None]
-    assert model.predict([texts[2]])[0]["truncated"] is True
+    assert model.predict([texts[2]])[0] | {"truncated": True, "unread_tokens": 30} == model.predict([texts[2]])[0]
+    long = "film " * 99_999  # of which only a part would be read to know that it is cut
+    assert model.predict(long)["unread_tokens"] == 99_999 - 62
 
 
 def test_a_tagged_sentence_that_was_cut_says_so(tmp_path: Path) -> None:
     model = load(write(tmp_path / "tagger", tagger()), compute=CPU)
     short, long, empty = model.predict(["film " * 9, "film " * 99, ""])
-    assert "truncated" not in short and long["truncated"] and long["tags"][-1] is None and empty["tags"] == []
+    assert (
+        "truncated" not in short
+        and long["unread_tokens"] == 99 - 62
+        and long["tags"][-1] is None
+        and empty["tags"] == []
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,16 +75,18 @@ int main(int count, char **arguments) {
     const size_t labels = compress_label_count(model);
     float *logits = malloc(labels * sizeof *logits);
     if (!logits) return 1;
+    size_t cut = 0;
     while (read_line(&line, &size, &room)) {
         const compress_text text = {line, size};
         size_t best = 0;
-        compress_classify(model, text, NULL, logits);
+        cut += compress_classify(model, text, NULL, logits) > 0;
         for (size_t i = 1; i < labels; i++) best = logits[i] > logits[best] ? i : best;
         const compress_text label = compress_label(model, best);
         fwrite(label.bytes, 1, label.size, stdout);
         for (size_t i = 0; i < labels; i++) printf("\t%.9g", logits[i]);
         putchar('\n');
     }
+    if (cut) fprintf(stderr, "%zu texts have more than the %zu tokens that are read\n", cut, compress_max_length(model));
     compress_close(model);
     free(logits);
     free(line);

@@ -8,6 +8,8 @@ export interface Classified {
   logits: Float32Array;
   /** Whether the text has more tokens than the model reads. */
   truncated: boolean;
+  /** How many more these are; 0 where the text was not cut. */
+  unreadTokens: number;
 }
 
 export interface Model {

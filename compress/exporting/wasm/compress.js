@@ -2,7 +2,7 @@
 //
 //     import { load } from "./compress.js";
 //     const model = await load();
-//     model.classify("a good film"); // { label, probability, logits, truncated }
+//     model.classify("a good film"); // { label, probability, logits, truncated, unreadTokens }
 
 const NO_PAIR = -1;
 
@@ -58,7 +58,8 @@ class Model {
     let sum = 0;
     for (const logit of logits) sum += Math.exp(logit - logits[best]);
     if (!Number.isFinite(sum)) throw new Error("the model gave logits that are not finite; its weights are damaged");
-    return { label: this.labels[best], probability: 1 / sum, logits, truncated: this.#library.was_truncated() === 1 };
+    const unreadTokens = this.#library.unread_tokens() >>> 0;
+    return { label: this.labels[best], probability: 1 / sum, logits, truncated: unreadTokens > 0, unreadTokens };
   }
 
   /** The logits of a text, one for each label. */

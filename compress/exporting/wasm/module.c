@@ -15,7 +15,7 @@ static uintptr_t next;
 static char error[COMPRESS_ERROR_BYTES];
 static int32_t ids[COMPRESS_MOST_TOKENS];
 static float logits[COMPRESS_MOST_LABELS];
-static int truncated;
+static size_t unread;
 
 /* Returns zeroed bytes that begin at a multiple of 64, or 0. */
 EXPORT(allocate) void *allocate(size_t size) {
@@ -57,7 +57,7 @@ EXPORT(instructions) const char *instructions(const compress_model *model) { ret
 /* A text is in the first `size` bytes, and the other of a pair in the `pair_size` behind; no pair is -1. */
 static size_t read_ids(const compress_model *model, const char *bytes, size_t size, size_t pair_size) {
     const compress_text text = {bytes, size}, pair = {bytes + size, pair_size};
-    return compress_ids(model, text, pair_size == SIZE_MAX ? NULL : &pair, ids, &truncated);
+    return compress_ids(model, text, pair_size == SIZE_MAX ? NULL : &pair, ids, &unread);
 }
 
 EXPORT(token_ids) size_t token_ids(const compress_model *model, const char *bytes, size_t size, size_t pair_size) {
@@ -66,13 +66,13 @@ EXPORT(token_ids) size_t token_ids(const compress_model *model, const char *byte
 
 EXPORT(ids_place) const int32_t *ids_place(void) { return ids; }
 
-/* Returns where the logits are; whether the text was cut is in `was_truncated`. */
+/* Returns where the logits are; how many tokens were not read is in `unread_tokens`. */
 EXPORT(classify) const float *classify(const compress_model *model, const char *bytes, size_t size, size_t pair_size) {
     compress_logits(model, ids, read_ids(model, bytes, size, pair_size), logits);
     return logits;
 }
 
-EXPORT(was_truncated) int was_truncated(void) { return truncated; }
+EXPORT(unread_tokens) size_t unread_tokens(void) { return unread; }
 
 /* What is used of the C library, where compilers make no instruction of it. */
 

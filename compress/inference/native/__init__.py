@@ -73,7 +73,8 @@ class NativeRunner:
         self.by_word: bool = self.core.is_tagger
 
     def read(self, texts: Sequence[str | tuple[str, str]], answers: int = -1) -> tuple[np.ndarray, np.ndarray]:
-        """Return the logits ``[N, C]`` float32 of texts or pairs, and which of them were cut, bool ``[N]``.
+        """Return the logits ``[N, C]`` float32 of texts or pairs, and how many tokens of each were not read, int64
+        ``[N]``.
 
         Of a tagger they are ``[answers, C]``, those of all words, and NaN of a word that has none.
 
@@ -81,10 +82,10 @@ class NativeRunner:
             TypeError: one is neither, or they are mixed.
         """
         logits = np.empty((len(texts) if answers < 0 else answers, len(self.labels)), np.float32)
-        truncated = np.empty(len(texts), np.bool_)
-        self.core.logits(texts, logits, truncated)
+        unread = np.empty(len(texts), np.int64)
+        self.core.logits(texts, logits, unread)
         refuse((not (np.isfinite(logits) | (self.by_word & np.isnan(logits))).all(), NOT_FINITE))
-        return logits, truncated
+        return logits, unread
 
     def run(self, texts: Sequence[Any]) -> np.ndarray:
         return self.read(texts, sum(word_counts([*map(Example, texts)])) if self.by_word else -1)[0]
@@ -95,8 +96,8 @@ class NativeRunner:
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""
-        ids, truncated = zip(*map(self.core.ids, self.prepare(examples)), strict=True)
-        count_rows(self.max_length, examples, frozenset(number for number, cut in enumerate(truncated) if cut))
+        ids, unread = zip(*map(self.core.ids, self.prepare(examples)), strict=True)
+        count_rows(self.max_length, examples, dict(enumerate(unread)))
         return [*map(len, ids)]
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
@@ -105,8 +106,8 @@ class NativeRunner:
         found = [np.empty((0, len(self.labels)), np.float32)]
         for begin in range(0, len(examples), _ROWS):
             some = examples[begin : begin + _ROWS]
-            logits, truncated = self.read(self.prepare(some), sum(word_counts(some)) if self.by_word else -1)
-            count_rows(self.max_length, some, frozenset(truncated.nonzero()[0].tolist()))
+            logits, unread = self.read(self.prepare(some), sum(word_counts(some)) if self.by_word else -1)
+            count_rows(self.max_length, some, dict(enumerate(unread.tolist())))
             found.append(logits)
             advance(len(some))
         return np.concatenate(found)

@@ -119,7 +119,7 @@ struct compress_model {
 
 /* compress_ids of one text. Where `starts` is there, of a tagger, it gets for every id the number of the word that begins
    there, counted from 1, or 0. */
-size_t text_ids(const compress_model *model, compress_text text, int32_t *ids, int32_t *starts, int *truncated);
+size_t text_ids(const compress_model *model, compress_text text, int32_t *ids, int32_t *starts, size_t *unread);
 
 /* The bytes of a row of the table, and what a row of codes becomes. */
 static inline size_t code_count(const numbers *n) { return (n->table_columns + CODE_COLUMNS - 1) / CODE_COLUMNS; }

@@ -42,17 +42,18 @@ int compress_is_tagger(const compress_model *model);
 size_t compress_word_count(compress_text text);
 
 /* Writes the token ids of a text, or of a pair where `pair` is not NULL, special tokens included, and returns how many
-   there are, at most compress_max_length. `truncated` says whether the text has more. */
+   there are, at most compress_max_length. `unread` says how many more the text has; all of it is looked at. */
 size_t compress_ids(const compress_model *model, compress_text text, const compress_text *pair, int32_t *ids,
-                    int *truncated);
+                    size_t *unread);
 
 /* Writes the logits of token ids, [labels], or [count, labels] of a tagger. COMPRESS_MOST_TOKENS are read. Ids that the
    model does not know are read as the unknown token. */
 void compress_logits(const compress_model *model, const int32_t *ids, size_t count, float *logits);
 
-/* Both: writes the logits of a text, or of a pair, and returns whether it was cut. A tagger writes those of words,
-   [compress_word_count, labels]: NaN for a word that was cut off or has no token, and infinity for what is no number. */
-int compress_classify(const compress_model *model, compress_text text, const compress_text *pair, float *logits);
+/* Both: writes the logits of a text, or of a pair, and returns how many of its tokens were not read, 0 where it was not
+   cut. A tagger writes those of words, [compress_word_count, labels]: NaN for a word that was cut off or has no token,
+   and infinity for what is no number. */
+size_t compress_classify(const compress_model *model, compress_text text, const compress_text *pair, float *logits);
 
 /* The instructions of its kernels: "avx512-vnni", "avx2", "neon", "wasm-simd" or "plain". */
 const char *compress_instructions(const compress_model *model);

@@ -305,11 +305,11 @@ void compress_logits(const compress_model *m, const int32_t *ids, size_t count, 
     answers(m, state, largest, 1, &logits);
 }
 
-static int tag_words(const compress_model *m, compress_text text, float *logits) {
+static size_t tag_words(const compress_model *m, compress_text text, float *logits) {
     const size_t numbers = compress_word_count(text) * m->n.labels;
     int32_t ids[COMPRESS_MOST_TOKENS], starts[COMPRESS_MOST_TOKENS];
-    int truncated;
-    const size_t count = text_ids(m, text, ids, starts, &truncated);
+    size_t unread;
+    const size_t count = text_ids(m, text, ids, starts, &unread);
     for (size_t i = 0; i < numbers; i++) logits[i] = NAN;
     tag(m, ids, count, starts, logits);
     for (size_t t = 0; t < count; t++)
@@ -317,15 +317,15 @@ static int tag_words(const compress_model *m, compress_text text, float *logits)
             float *logit = logits + (size_t)(starts[t] - 1) * m->n.labels + c;
             if (!isfinite(*logit)) *logit = INFINITY;
         }
-    return truncated;
+    return unread;
 }
 
-int compress_classify(const compress_model *m, compress_text text, const compress_text *pair, float *logits) {
+size_t compress_classify(const compress_model *m, compress_text text, const compress_text *pair, float *logits) {
     int32_t ids[COMPRESS_MOST_TOKENS];
-    int truncated;
+    size_t unread;
     if (m->n.is_tagger) return tag_words(m, text, logits);
-    compress_logits(m, ids, compress_ids(m, text, pair, ids, &truncated), logits);
-    return truncated;
+    compress_logits(m, ids, compress_ids(m, text, pair, ids, &unread), logits);
+    return unread;
 }
 
 const char *compress_instructions(const compress_model *model) { return model->kernels->instructions; }

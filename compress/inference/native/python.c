@@ -15,8 +15,9 @@
 enum { TEXTS_AT_ONCE = 256 };
 
 /* Keys of a prediction. */
-enum { LABEL, PROBABILITY, SCORE, ACCEPTED, PROBABILITIES, TRUNCATED, KEYS };
-static const char *const key_names[KEYS] = {"label", "probability", "score", "accepted", "probabilities", "truncated"};
+enum { LABEL, PROBABILITY, SCORE, ACCEPTED, PROBABILITIES, TRUNCATED, UNREAD_TOKENS, KEYS };
+static const char *const key_names[KEYS] = {"label",         "probability", "score",        "accepted",
+                                            "probabilities", "truncated",   "unread_tokens"};
 
 typedef struct {
     PyObject_HEAD
@@ -124,7 +125,7 @@ static PyObject *rounded(double number) {
 /* What a text is: {"label", "probability"}, or {"score"} of a model of one label.
 
    thresholds: the probability from which each label is accepted, or None. */
-static PyObject *prediction(const model_object *self, const float *logits, int truncated, PyObject *thresholds,
+static PyObject *prediction(const model_object *self, const float *logits, size_t unread, PyObject *thresholds,
                             int with_all) {
     const size_t count = compress_label_count(self->model);
     size_t best = 0;
@@ -152,7 +153,9 @@ static PyObject *prediction(const model_object *self, const float *logits, int t
                          rounded(exp((double)logits[i] - logits[best]) / sum));
         failed = put(found, self->keys[PROBABILITIES], all) || failed;
     }
-    if (!failed && truncated) failed = PyDict_SetItem(found, self->keys[TRUNCATED], Py_True);
+    if (!failed && unread)
+        failed = PyDict_SetItem(found, self->keys[TRUNCATED], Py_True) ||
+                 put(found, self->keys[UNREAD_TOKENS], PyLong_FromSize_t(unread));
     if (failed) Py_CLEAR(found);
     return found;
 }
@@ -181,16 +184,16 @@ static PyObject *predictions(const model_object *self, PyObject *texts, PyObject
     for (Py_ssize_t begin = 0; !failed && begin < PyTuple_Size(rows); begin += TEXTS_AT_ONCE) {
         const Py_ssize_t left = PyTuple_Size(rows) - begin, count = left < TEXTS_AT_ONCE ? left : TEXTS_AT_ONCE;
         compress_text some[TEXTS_AT_ONCE][2];
-        char truncated[TEXTS_AT_ONCE];
+        size_t unread[TEXTS_AT_ONCE];
         if ((failed = texts_at(self->model, rows, begin, count, some, &are_pairs))) break;
         Py_BEGIN_ALLOW_THREADS
         for (Py_ssize_t i = 0; i < count; i++)
-            truncated[i] = (char)compress_classify(self->model, some[i][0], are_pairs ? &some[i][1] : NULL,
-                                                   logits + (size_t)i * labels);
+            unread[i] = compress_classify(self->model, some[i][0], are_pairs ? &some[i][1] : NULL,
+                                          logits + (size_t)i * labels);
         Py_END_ALLOW_THREADS
         failed = PyErr_CheckSignals();
         for (Py_ssize_t i = 0; !failed && i < count; i++) {
-            PyObject *one = prediction(self, logits + (size_t)i * labels, truncated[i], thresholds, with_all);
+            PyObject *one = prediction(self, logits + (size_t)i * labels, unread[i], thresholds, with_all);
             failed = !one || PyList_Append(found, one);
             Py_XDECREF(one);
         }
@@ -213,13 +216,13 @@ static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize
     if (PyList_Check(args[0])) return predictions(self, args[0], args[1], with_all);
     compress_text texts[2];
     float logits[COMPRESS_MOST_LABELS];
-    int truncated;
+    size_t unread;
     const int is_pair = texts_of(self->model, args[0], texts);
     if (is_pair < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    truncated = compress_classify(self->model, texts[0], is_pair ? texts + 1 : NULL, logits);
+    unread = compress_classify(self->model, texts[0], is_pair ? texts + 1 : NULL, logits);
     Py_END_ALLOW_THREADS
-    return prediction(self, logits, truncated, args[1], with_all);
+    return prediction(self, logits, unread, args[1], with_all);
 }
 
 static PyObject *model_logits(PyObject *object, PyObject *args) {
@@ -227,16 +230,16 @@ static PyObject *model_logits(PyObject *object, PyObject *args) {
     const size_t labels = compress_label_count(model);
     const int is_tagger = compress_is_tagger(model);
     PyObject *list, *rows, *result = NULL;
-    Py_buffer logits, truncated;
+    Py_buffer logits, unread;
     int are_pairs = 0;
-    if (!PyArg_ParseTuple(args, "Ow*w*", &list, &logits, &truncated)) return NULL;
+    if (!PyArg_ParseTuple(args, "Ow*w*", &list, &logits, &unread)) return NULL;
     rows = PySequence_Tuple(list);
     if (!rows) goto done;
     const size_t count = (size_t)PyTuple_Size(rows);
     const size_t answers = (size_t)logits.len / sizeof(float) / labels; /* that there is room for */
     size_t answered = 0;
-    if ((size_t)logits.len != answers * labels * sizeof(float) || (size_t)truncated.len != count ||
-        (uintptr_t)logits.buf % sizeof(float))
+    if ((size_t)logits.len != answers * labels * sizeof(float) || (size_t)unread.len != count * sizeof(int64_t) ||
+        (uintptr_t)logits.buf % sizeof(float) || (uintptr_t)unread.buf % sizeof(int64_t))
         goto wrong_sizes;
     for (size_t begin = 0; begin < count; begin += TEXTS_AT_ONCE) {
         const size_t size = count - begin < TEXTS_AT_ONCE ? count - begin : TEXTS_AT_ONCE;
@@ -250,18 +253,18 @@ static PyObject *model_logits(PyObject *object, PyObject *args) {
         if (answered > answers) goto wrong_sizes;
         Py_BEGIN_ALLOW_THREADS
         for (size_t i = 0; i < size; i++)
-            ((char *)truncated.buf)[begin + i] = (char)compress_classify(
+            ((int64_t *)unread.buf)[begin + i] = (int64_t)compress_classify(
                 model, texts[i][0], are_pairs ? &texts[i][1] : NULL, (float *)logits.buf + first[i] * labels);
         Py_END_ALLOW_THREADS
         if (PyErr_CheckSignals()) goto done;
     }
     if (answered == answers) result = Py_NewRef(Py_None);
 wrong_sizes:
-    if (!result) PyErr_SetString(PyExc_ValueError, "logits are float32 [N, C] (of a tagger [words, C]), truncated bool [N]");
+    if (!result) PyErr_SetString(PyExc_ValueError, "logits are float32 [N, C] (of a tagger [words, C]), unread int64 [N]");
 done:
     Py_XDECREF(rows);
     PyBuffer_Release(&logits);
-    PyBuffer_Release(&truncated);
+    PyBuffer_Release(&unread);
     return result;
 }
 
@@ -290,19 +293,19 @@ static PyObject *model_ids(PyObject *object, PyObject *text) {
     const compress_model *model = ((model_object *)object)->model;
     compress_text texts[2];
     int32_t ids[COMPRESS_MOST_TOKENS];
-    int truncated;
+    size_t unread;
     const int is_pair = texts_of(model, text, texts);
     if (is_pair < 0) return NULL;
     size_t count;
     Py_BEGIN_ALLOW_THREADS
-    count = compress_ids(model, texts[0], is_pair ? texts + 1 : NULL, ids, &truncated);
+    count = compress_ids(model, texts[0], is_pair ? texts + 1 : NULL, ids, &unread);
     Py_END_ALLOW_THREADS
     PyObject *found = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; found && i < count; i++) {
         PyObject *id = PyLong_FromLong(ids[i]);
         if (!id || PyList_SetItem(found, (Py_ssize_t)i, id)) Py_CLEAR(found);
     }
-    return found ? Py_BuildValue("NO", found, truncated ? Py_True : Py_False) : NULL;
+    return found ? Py_BuildValue("NN", found, PyLong_FromSize_t(unread)) : NULL;
 }
 
 static PyObject *labels_get(PyObject *object, void *unused) {
@@ -338,11 +341,11 @@ static PyMethodDef model_methods[] = {
     {"predict", (PyCFunction)(void (*)(void))model_predict, METH_FASTCALL,
      "predict(texts, thresholds, probabilities): the prediction of a text or a pair, or those of a list of either."},
     {"logits", model_logits, METH_VARARGS,
-     "logits(texts, logits, truncated): write the logits of texts or pairs, float32 [N, C], and which were cut, [N]. A "
-     "tagger writes those of all words, [W, C]."},
+     "logits(texts, logits, unread): write the logits of texts or pairs, float32 [N, C], and how many tokens of each "
+     "were not read, int64 [N]. A tagger writes the logits of all words, [W, C]."},
     {"logits_of_ids", model_logits_of_ids, METH_VARARGS,
      "logits_of_ids(ids, logits): write the logits of token ids, int32 [T], float32 [C], or [T, C] of a tagger."},
-    {"ids", model_ids, METH_O, "ids(text): the token ids of a text or a pair, and whether it was cut."},
+    {"ids", model_ids, METH_O, "ids(text): the token ids of a text or a pair, and how many more it has, which are not read."},
     {NULL, NULL, 0, NULL},
 };
 

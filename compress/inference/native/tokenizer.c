@@ -10,11 +10,11 @@
 
 enum { WORD_CELL = 0, CONTINUATION_CELL = 1, REPLACEMENT = 0xFFFD };
 
-/* Where ids go: the first ones, or the last ones in a ring. `words`, where it is there, has the word of each. */
+/* Where ids go: `room` of them after the first `skipped`. All are counted. `words`, where it is there, has the word of
+   each. */
 typedef struct {
     int32_t *ids;
-    size_t room, count;
-    int keeps_last;
+    size_t room, skipped, count;
     int32_t *words, word;
 } id_list;
 
@@ -25,12 +25,10 @@ typedef struct {
 } word_buffer;
 
 static void put(id_list *list, int32_t id) {
-    if (list->count < list->room || (list->keeps_last && list->room)) {
-        const size_t at = list->count < list->room ? list->count : list->count % list->room;
-        list->ids[at] = id;
-        if (list->words) list->words[at] = list->word;
-    }
-    list->count++;
+    const size_t at = list->count++ - list->skipped;
+    if (at >= list->room) return; /* also what is skipped */
+    list->ids[at] = id;
+    if (list->words) list->words[at] = list->word;
 }
 
 /* Reads the character at `at` and returns where the next one begins. */
@@ -143,12 +141,12 @@ static int32_t added_at(const compress_model *m, const unsigned char *s, size_t 
     return found;
 }
 
-/* Appends the ids of a text, without special tokens around it; stops where `list` has more than `enough`. */
-static void read_text(const compress_model *m, compress_text text, id_list *list, size_t enough) {
+/* Appends the ids of a text, without special tokens around it. */
+static void read_text(const compress_model *m, compress_text text, id_list *list) {
     const unsigned char *s = (const unsigned char *)text.bytes;
     word_buffer word;
     word.size = word.characters = word.marks = 0;
-    for (size_t at = 0, next; at < text.size && list->count <= enough; at = next) {
+    for (size_t at = 0, next; at < text.size; at = next) {
         size_t added_bytes;
         const int32_t added = added_at(m, s, at, text.size, &added_bytes);
         if (added >= 0) {
@@ -188,27 +186,6 @@ static void read_text(const compress_model *m, compress_text text, id_list *list
     end_word(m, &word, list);
 }
 
-static void reverse(int32_t *ids, size_t count) {
-    for (size_t i = 0; i < count / 2; i++) {
-        const int32_t other = ids[i];
-        ids[i] = ids[count - 1 - i];
-        ids[count - 1 - i] = other;
-    }
-}
-
-/* Moves what is kept of the ids of a list (or of their words), its first or its last ones, to its beginning. */
-static void cut(const id_list *list, int32_t *ids, size_t kept) {
-    if (!list->keeps_last || !kept) return;
-    const size_t held = list->count < list->room ? list->count : list->room;
-    if (list->count > list->room) { /* the oldest is first again */
-        const size_t oldest = list->count % list->room;
-        reverse(ids, oldest);
-        reverse(ids + oldest, held - oldest);
-        reverse(ids, held);
-    }
-    memmove(ids, ids + held - kept, kept * sizeof *ids);
-}
-
 static size_t put_special(const compress_model *m, int part, int32_t *ids) {
     const uint32_t *special = VALUES(m, SPECIAL_IDS, uint32_t);
     for (int i = 0; i < part; i++) special += m->n.special[i];
@@ -216,47 +193,56 @@ static size_t put_special(const compress_model *m, int part, int32_t *ids) {
     return m->n.special[part];
 }
 
+/* Words are read one by one, as the library reads lists of them: what follows a space is never a part of what is before. */
+static void read_words(const compress_model *m, compress_text text, id_list *list) {
+    const char *end = text.bytes + text.size;
+    for (const char *at = text.bytes, *next; at < end && list->word < INT32_MAX; at = next) {
+        next = memchr(at, ' ', (size_t)(end - at));
+        if (!next) next = end;
+        if (next > at) {
+            list->word++;
+            read_text(m, (compress_text){at, (size_t)(next - at)}, list);
+        }
+        if (next < end) next++;
+    }
+}
+
+/* Appends what is kept of a text that has been counted: where the first tokens are left out it is read again. */
+static void keep(const compress_model *m, compress_text text, id_list *list, size_t kept) {
+    if (!m->n.truncates_left || list->count <= kept) return;
+    list->skipped = list->count - kept;
+    list->count = 0;
+    list->word = 0;
+    (m->n.is_tagger ? read_words : read_text)(m, text, list);
+}
+
 /* Of pairs that are too long the library cuts the longer text, and then both to a half. */
-static size_t pair_ids(const compress_model *m, compress_text text, compress_text pair, int32_t *ids, int *truncated) {
+static size_t pair_ids(const compress_model *m, compress_text text, compress_text pair, int32_t *ids, size_t *unread) {
     const uint32_t *special = m->n.special;
     const size_t room = m->n.max_length - special[2] - special[3] - special[4];
     int32_t seconds[COMPRESS_MOST_TOKENS];
     const size_t before = put_special(m, 2, ids);
-    id_list first = {ids + before, room, 0, (int)m->n.truncates_left, NULL, 0}, second = first;
+    id_list first = {ids + before, room, 0, 0, NULL, 0}, second = first;
     second.ids = seconds;
-    read_text(m, text, &first, SIZE_MAX);
-    read_text(m, pair, &second, SIZE_MAX);
+    read_text(m, text, &first);
+    read_text(m, pair, &second);
     size_t one = first.count, other = second.count;
-    *truncated = one + other > room;
-    if (*truncated) {
+    *unread = one + other > room ? one + other - room : 0;
+    if (*unread) {
         size_t shorter = one < other ? one : other;
         if (shorter > room / 2) shorter = room / 2;
         if (one > other)
             one = room - shorter, other = shorter;
         else
             one = shorter, other = room - shorter;
+        keep(m, text, &first, one);
+        keep(m, pair, &second, other);
     }
-    cut(&first, first.ids, one);
-    cut(&second, seconds, other);
     size_t count = before + one;
     count += put_special(m, 3, ids + count);
     memcpy(ids + count, seconds, other * sizeof *ids);
     count += other;
     return count + put_special(m, 4, ids + count);
-}
-
-/* Words are read one by one, as the library reads lists of them: what follows a space is never a part of what is before. */
-static void read_words(const compress_model *m, compress_text text, id_list *list, size_t enough) {
-    const char *end = text.bytes + text.size;
-    for (const char *at = text.bytes, *next; at < end && list->count <= enough && list->word < INT32_MAX; at = next) {
-        next = memchr(at, ' ', (size_t)(end - at));
-        if (!next) next = end;
-        if (next > at) {
-            list->word++;
-            read_text(m, (compress_text){at, (size_t)(next - at)}, list, enough);
-        }
-        if (next < end) next++;
-    }
 }
 
 size_t compress_word_count(compress_text text) {
@@ -265,17 +251,16 @@ size_t compress_word_count(compress_text text) {
     return count;
 }
 
-size_t text_ids(const compress_model *m, compress_text text, int32_t *ids, int32_t *starts, int *truncated) {
+size_t text_ids(const compress_model *m, compress_text text, int32_t *ids, int32_t *starts, size_t *unread) {
     const size_t room = m->n.max_length - m->n.special[0] - m->n.special[1], before = put_special(m, 0, ids);
-    id_list list = {ids + before, room, 0, (int)m->n.truncates_left, starts ? starts + before : NULL, 0};
-    (m->n.is_tagger ? read_words : read_text)(m, text, &list, list.keeps_last ? SIZE_MAX : room);
-    *truncated = list.count > room;
-    const size_t kept = *truncated ? room : list.count, end = before + kept;
-    cut(&list, list.ids, kept);
+    id_list list = {ids + before, room, 0, 0, starts ? starts + before : NULL, 0};
+    (m->n.is_tagger ? read_words : read_text)(m, text, &list);
+    const size_t kept = list.count < room ? list.count : room, end = before + kept;
+    *unread = list.count - kept;
+    keep(m, text, &list, kept);
     size_t count = end + put_special(m, 1, ids + end);
     if (!count) ids[count++] = (int32_t)m->n.unknown_id;
     if (starts) {
-        cut(&list, list.words, kept);
         memset(starts, 0, before * sizeof *starts);
         memset(starts + end, 0, (count - end) * sizeof *starts);
         for (size_t i = end; i-- > before + 1;) /* from the end: the token before still has its word */
@@ -285,9 +270,9 @@ size_t text_ids(const compress_model *m, compress_text text, int32_t *ids, int32
 }
 
 size_t compress_ids(const compress_model *m, compress_text text, const compress_text *pair, int32_t *ids,
-                    int *truncated) {
-    if (!pair || m->n.is_tagger) return text_ids(m, text, ids, NULL, truncated);
-    const size_t count = pair_ids(m, text, *pair, ids, truncated);
+                    size_t *unread) {
+    if (!pair || m->n.is_tagger) return text_ids(m, text, ids, NULL, unread);
+    const size_t count = pair_ids(m, text, *pair, ids, unread);
     if (count) return count;
     ids[0] = (int32_t)m->n.unknown_id;
     return 1;

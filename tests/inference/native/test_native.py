@@ -139,7 +139,7 @@ def test_ids_are_those_of_the_tokenizer(settings: dict[str, Any]) -> None:
     texts += [f"a\u302e{mark}\U0001d165" for mark in MARKS]  # the last mark goes before the first unless one is between
     rows = encoder(texts, None, tokens.model_max_length)
     for number, (text, expected) in enumerate(zip(texts, rows["input_ids"], strict=True)):
-        assert model.ids(text) == (expected.tolist(), number in rows.truncated), ascii(text)
+        assert model.ids(text) == (expected.tolist(), rows.unread.get(number, 0)), ascii(text)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -150,9 +150,9 @@ def test_long_texts_and_pairs_are_cut_as_the_tokenizer_does(side: str, length: i
     for _ in range(500):
         text, pair = ("".join(random.choices("ab c!", k=random.randrange(2 * length))) for _ in range(2))
         rows = encoder([text], None, length)
-        assert model.ids(text) == (rows["input_ids"][0].tolist(), bool(rows.truncated))
+        assert model.ids(text) == (rows["input_ids"][0].tolist(), rows.unread.get(0, 0))
         rows = encoder([text], [pair], length)
-        assert model.ids((text, pair)) == (rows["input_ids"][0].tolist(), bool(rows.truncated))
+        assert model.ids((text, pair)) == (rows["input_ids"][0].tolist(), rows.unread.get(0, 0))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -169,14 +169,14 @@ def test_words_have_the_logits_of_their_first_tokens(side: str) -> None:
     texts = [*TEXTS, *(" ".join(fuzz(random, 4) for _ in range(random.randrange(12))) for _ in range(3000))]
     for text in texts:
         words = Example(text).words
-        found, cut = np.zeros((len(words), 2), np.float32), np.zeros(1, np.bool_)
-        model.logits([text], found, cut)
+        found, unread = np.zeros((len(words), 2), np.float32), np.zeros(1, np.int64)
+        model.logits([text], found, unread)
         read, expected = encoder.of_words([words], 12), np.full(len(words), np.nan)
         for id, start in zip(read["input_ids"][0], read["words"][0], strict=True):
             if start:
                 expected[start - 1] = id
         np.testing.assert_array_equal(found[:, 0], expected, ascii(text))
-        assert cut[0] == bool(read.truncated)
+        assert unread[0] == read.unread.get(0, 0)
 
 
 NETWORKS: dict[str, Any] = {
@@ -282,7 +282,7 @@ def test_it_is_what_predicts(tmp_path: Path, caplog: pytest.LogCaptureFixture, m
         found, expected = model.predict(TEXTS), graph.predict(TEXTS)
         chances, others = ([one.pop("probability") for one in some] for some in (found, expected))
         assert chances == pytest.approx(others, abs=2e-4)
-        assert found == expected and found[-1]["truncated"]
+        assert found == expected and found[-1]["unread_tokens"] > 0
         assert [model.predict(text)["label"] for text in TEXTS] == [one["label"] for one in found]
         assert model.predict(TEXTS[0]) == model.predict([TEXTS[0]])[0] == model.predict([Example(TEXTS[0])])[0]
         pair = ("a film", "a plot")
@@ -312,7 +312,7 @@ def test_it_is_what_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert isinstance(graph.runner, LoadedModel)
     found, expected = model.predict(TEXTS), graph.predict(TEXTS)
     chances, others = ([one.pop("probabilities") for one in some] for some in (found, expected))
-    assert [*map(len, chances)] == [*map(len, others)] and found == expected and found[-1]["truncated"]
+    assert [*map(len, chances)] == [*map(len, others)] and found == expected and found[-1]["unread_tokens"] > 0
     for some, other in zip(chances, others, strict=True):
         assert [value or 0 for value in some] == pytest.approx([value or 0 for value in other], abs=2e-4)
     assert model.predict(TEXTS[0]) == model.predict([Example(TEXTS[0])])[0] == model.predict(TEXTS)[0]
@@ -492,11 +492,11 @@ def test_predictions_are_seen_by_no_other_thread_before_they_are_whole() -> None
 def test_signals_are_handled_within_a_list() -> None:
     """Those that come while nobody looks become one."""
     model, texts, handled = NativeRunner(onnx_directory("cnn").path).core, ["a good film " * 40] * 20_000, list[int]()
-    logits, truncated = np.empty((len(texts), len(model.labels)), np.float32), np.empty(len(texts), np.bool_)
+    logits, unread = np.empty((len(texts), len(model.labels)), np.float32), np.empty(len(texts), np.int64)
     before = signal.signal(signal.SIGALRM, lambda number, frame: handled.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     try:
-        for call in (lambda: model.predict(texts, None, False), lambda: model.logits(texts, logits, truncated)):
+        for call in (lambda: model.predict(texts, None, False), lambda: model.logits(texts, logits, unread)):
             handled.clear()
             call()
             assert len(handled) > 4
