@@ -20,10 +20,12 @@ from compress.errors import CompressError, refuse
 from compress.evaluation.entities import class_figures
 from compress.evaluation.metrics import (
     ACCURACY,
+    FEW_CLASSES,
     Array,
     Difference,
     Metric,
     agreement,
+    average_precision_figures,
     calibration_error,
     calibration_interval,
     interval,
@@ -468,6 +470,7 @@ def _class_fields(
     """Compare recall class by class: recall is the accuracy on the rows of a class, and so are its intervals.
 
     Where the metric counts entities, these are the rows, and each is found or not; classes have precision and F1 too.
+    A few classes of whole texts have the average precision, which no threshold decides.
     """
     names, figures = labels, [Fields()] * len(labels)
     parts = (
@@ -480,6 +483,12 @@ def _class_fields(
         right, before = (metric.units.found(one.predicted, gold, sentences) for one in (model, teacher))
         names, sentences = metric.units.classes, sentences[starts]
         parts = ((of == index, right, before) for index in range(len(names)))
+    elif sentences is None and model.probabilities is not None and len(labels) <= FEW_CLASSES:
+        figures = [
+            interval_fields("average_precision", average_precision_figures(chances, held) if held.any() else None)
+            for index, chances in enumerate(model.probabilities.T)
+            for held in [task.held(gold, index)]
+        ]
     found = []
     for label, more, (held, mine, reference) in zip(names, figures, parts, strict=True):
         of_teacher = ModelPredictions(reference, None)

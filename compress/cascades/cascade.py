@@ -189,6 +189,8 @@ def cascade(request: Cascade) -> CascadeDir:
     twice = len({member.sha256 for member in members}) < len(members)
     refuse((twice, "one model is given twice; give each model once, from fast to accurate"))
     metric = last.task.metric(request.metric, last.labels)
+    ranks = f"a cascade answers by different models, and {metric.name} ranks the probabilities of one"
+    refuse((metric.of_probabilities, f"{ranks}; use --metric macro-f1"))
     checked = check_roles({role: own for role, own in read.items() if own}, request.overlap)
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
     check_unseen(members, rows["validation"])

@@ -436,14 +436,17 @@ def _parts_table(line: Measurement, part: str, name: str, figure: str, cell: Cal
             integer(one.get("lost")),
             integer(one.get("won")),
             share(one.get("precision")),
-            share(one.get("f1"), interval=(one.get("f1_low"), one.get("f1_high"))),
+            *(
+                share(one.get(figure), interval=(one.get(f"{figure}_low"), one.get(f"{figure}_high")))
+                for figure in ("f1", "average_precision")
+            ),
         ]
         for one in (line.classes if part == "class" else line.slices)
     ]
     rows.sort(key=lambda row: (row[4].value is None, row[4].value or 0.0))
-    of_entities = ["Lost", "Won", "Precision", "F1"]
-    headings = [part.capitalize(), "Rows", figure.capitalize(), "Of the teacher", "Points", *of_entities]
-    return ReportTable(f"{line.model} by {part}", headings, rows).without_empty(of_entities)
+    of_some = ["Lost", "Won", "Precision", "F1", "Average precision"]
+    headings = [part.capitalize(), "Rows", figure.capitalize(), "Of the teacher", "Points", *of_some]
+    return ReportTable(f"{line.model} by {part}", headings, rows).without_empty(of_some)
 
 
 def _flip_table(

@@ -494,7 +494,7 @@ class Checks:
         default=None,
         metavar="NAME",
         needs=("validation", "control"),
-        help="Default: that of the task.",
+        help="What selects and judges, such as macro-f1 or average-precision. Default: that of the task.",
     )
 
     @property

@@ -177,13 +177,13 @@ class Task(str, ABC):
     def constant_score(self, gold: Array, labels: Sequence[str], metric: str | None) -> float:
         """Return the best metric of one class for all rows: the most frequent one, or the last, of which F1 is.
 
-        It is minus infinity where all labels are of one class, so that this is right.
+        It is minus infinity where all labels are of one class, so that this is right, and of what ranks rows.
         """
-        gold = gold[gold != NO_LABEL]
-        if len(np.unique(gold)) == 1:
+        gold, found = gold[gold != NO_LABEL], self.metric(metric, labels)
+        if len(np.unique(gold)) == 1 or found.of_probabilities:
             return -np.inf
         constant = (np.full_like(gold, label) for label in (np.bincount(gold).argmax(), len(labels) - 1))
-        found, one_text = self.metric(metric, labels), np.zeros(len(gold))
+        one_text = np.zeros(len(gold))
         return max(score(one, gold, metric=found, classes=len(labels), sentences=one_text) for one in constant)
 
     # Judging
@@ -192,7 +192,7 @@ class Task(str, ABC):
         """Return a metric by name, or the default; with the labels of a model it can be computed.
 
         Raises:
-            CompressError: it is unknown, of another task, or ``f1`` with more than two labels.
+            CompressError: it is unknown, of another task, or of the last of two labels and there are more.
         """
         known = {metric.name: metric for metric in self.metrics}
         key = (name or next(iter(known))).replace("_", "-")
@@ -201,8 +201,9 @@ class Task(str, ABC):
                 f"metric {name!r} does not fit {self}; choose one of {', '.join(known)} with --metric."
                 f"{did_you_mean(key, known)}"
             )
-        if key == "f1" and labels and len(labels) != 2:
-            raise CompressError(f"metric 'f1' needs two labels, not {len(labels)}; use --metric macro-f1")
+        if known[key].of_last and labels and len(labels) != 2:
+            many = "mean-average-precision" if known[key].of_probabilities else "macro-f1"
+            raise CompressError(f"metric {key!r} needs two labels, not {len(labels)}; use --metric {many}")
         return known[key]
 
     def evaluate(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import binomtest
+from sklearn.metrics import average_precision_score
 
 from compress.benchmarking.result_fields import keep_predictions, quality_fields
 from compress.benchmarking.results.schema import FIELDS, Measurement
@@ -115,6 +116,11 @@ def test_recall_is_compared_class_by_class(found: dict[str, dict[str, Any]]) -> 
         0.75,
     )
     assert (positive["recall"], positive["teacher_recall"], positive["difference_points"]) == (0.25, 0.75, -50.0)
+    chances = np.exp(MODEL[:, 1])
+    expected_precision = average_precision_score(GOLD, chances), average_precision_score(1 - np.array(GOLD), -chances)
+    found_precision = positive["average_precision"], negative["average_precision"]
+    assert found_precision == pytest.approx(expected_precision)
+    assert positive["average_precision_low"] < found_precision[0] < positive["average_precision_high"]
     held = np.array(GOLD) == 1
     expected = paired_difference(
         MODEL.argmax(1)[held], TEACHER.argmax(1)[held], np.ones(4, int), metric=ACCURACY, classes=2
@@ -122,6 +128,17 @@ def test_recall_is_compared_class_by_class(found: dict[str, dict[str, Any]]) -> 
     assert (positive["low"], positive["high"]) == (expected.low, expected.high)
     wilson = binomtest(1, 4).proportion_ci(method="wilson")
     assert (positive["recall_low"], positive["recall_high"]) == pytest.approx((wilson.low, wilson.high))
+
+
+def test_a_metric_of_probabilities_is_compared_and_keeps_classes() -> None:
+    metric, task = metrics_by_name()["average-precision"], find_task("classification")
+    given: dict[str, Any] = {"baseline": "teacher", "metric": metric, "task": task, "labels": LABELS}
+    found = quality_fields({"teacher": TEACHER, "model": MODEL}, np.array(GOLD), **given)["model"]
+    reached, before = (average_precision_score(GOLD, one[:, 1]) for one in (MODEL, TEACHER))
+    assert (found["metric"], found["difference_points"]) == pytest.approx((reached, 100 * (reached - before)))
+    assert found["difference_low"] < found["difference_points"] < found["difference_high"]
+    assert found["mcnemar_p"] is None and found["classes"][1]["recall"] == 0.25
+    Measurement.read(line("model", **found).to_json())
 
 
 def test_classes_with_one_row_or_none_have_nulls() -> None:
@@ -132,6 +149,7 @@ def test_classes_with_one_row_or_none_have_nulls() -> None:
     assert len(classes) == 150
     assert classes[0]["rows"] == 8 and classes[0]["low"] is not None
     one, none = classes[1], classes[2]
+    assert "average_precision" not in one  # of many classes
     assert one["rows"] == 1 and one["recall"] in {0.0, 1.0} and one["low"] is one["high"] is None
     assert none == {
         "label": "class 2",

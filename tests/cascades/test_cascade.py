@@ -298,6 +298,8 @@ def test_no_cascade_within_the_budget_writes_nothing(models: list[Model], tmp_pa
         )
     with pytest.raises(CompressError, match="within 1 point: it is the fastest of them alone"):
         cascade(models[::-1], tmp_path / "out", validation=rows, **PLACE)
+    with pytest.raises(CompressError, match="average-precision ranks the probabilities of one; use --metric macro-f1"):
+        cascade(models, tmp_path / "out", validation=rows, metric="mean-average-precision", **PLACE)
     assert not [*tmp_path.iterdir()]
 
 

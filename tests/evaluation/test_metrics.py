@@ -21,13 +21,14 @@ def columns(rows: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])
-@pytest.mark.parametrize("name", ["accuracy", "macro-f1", "matthews"])
+@pytest.mark.parametrize("name", ["accuracy", "macro-f1", "balanced-accuracy", "matthews"])
 def test_classification_metrics_equal_scikit_learn(name: str, classes: int) -> None:
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+    from sklearn.metrics import accuracy_score, balanced_accuracy_score, f1_score, matthews_corrcoef
 
     reference = {
         "accuracy": accuracy_score,
         "macro-f1": lambda g, p: f1_score(g, p, average="macro"),
+        "balanced-accuracy": balanced_accuracy_score,
         "matthews": matthews_corrcoef,
     }[name]
     predicted, gold = columns(200, classes)
@@ -52,7 +53,37 @@ def test_f1_is_of_the_last_label() -> None:
     assert metrics.score([1, 1, 1, 0], [1, 1, 0, 1], metric=METRICS["f1"], classes=2) == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("name", ["f1", "macro-f1", "matthews"])
+def test_average_precision_of_the_example_of_scikit_learn() -> None:
+    """Its page has 0.83 for these four rows: the hits are first and third, (1 + 2 / 3) / 2."""
+    of_last = np.array([0.1, 0.4, 0.35, 0.8])
+    chances, gold = np.stack([1 - of_last, of_last], axis=1), [0, 0, 1, 1]
+    assert metrics.score(chances, gold, metric=METRICS["average-precision"], classes=2) == pytest.approx(5 / 6)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_average_precision_equals_scikit_learn(classes: int) -> None:
+    from sklearn.metrics import average_precision_score
+
+    _, gold = columns(300, classes)
+    drawn = np.random.default_rng(4).dirichlet(np.ones(classes), len(gold)) + 0.3 * np.eye(classes)[gold]
+    chances = np.round(drawn / drawn.sum(axis=1, keepdims=True), 1)  # with ties
+    by_class = [average_precision_score(gold == index, chances[:, index]) for index in range(classes)]
+    mean, last = (METRICS[name] for name in ("mean-average-precision", "average-precision"))
+    assert metrics.score(chances, gold, metric=mean, classes=classes) == pytest.approx(np.mean(by_class), abs=1e-12)
+    assert metrics.score(chances, gold, metric=last, classes=classes) == pytest.approx(by_class[-1], abs=1e-12)
+    one = np.zeros_like(gold)  # a class without a row has none
+    assert metrics.score(chances, one, metric=mean, classes=classes) == pytest.approx(1.0)
+    low, high = metrics.interval(chances, gold, metric=last, classes=classes)
+    value, *bounds = metrics.average_precision_figures(chances[:, -1], gold == classes - 1)
+    assert value == pytest.approx(by_class[-1]) and low < value < high
+    assert bounds == pytest.approx([low, high], abs=0.03)
+    same = metrics.paired_difference(chances, chances, gold, metric=last, classes=classes)
+    assert (same.points, same.low, same.high, same.mcnemar_p) == (0.0, 0.0, 0.0, None)
+    worse = metrics.paired_difference(chances[::-1], chances, gold, metric=mean, classes=classes)
+    assert worse.low < worse.points < worse.high < 0
+
+
+@pytest.mark.parametrize("name", ["f1", "macro-f1", "balanced-accuracy", "matthews"])
 def test_resamples_are_scored_each_for_itself(name: str) -> None:
     """Words without an answer are predicted to be -1, which is no class."""
     predicted, gold = (np.stack(many) for many in zip(*(columns(50, 3, seed) for seed in range(4)), strict=True))
@@ -108,6 +139,8 @@ def test_unknown_and_unfit_metrics_are_the_users_mistake() -> None:
         find_task("regression").metric("accuracy")
     with pytest.raises(CompressError, match="macro-f1"):
         find_task("classification").metric("f1", ("a", "b", "c"))
+    with pytest.raises(CompressError, match="needs two labels, not 3; use --metric mean-average-precision"):
+        find_task("classification").metric("average_precision", ("a", "b", "c"))
 
 
 def test_wilson_interval_closed_form() -> None:

@@ -90,6 +90,19 @@ def test_the_best_checkpoint_is_kept_not_the_last(tmp_path: Path) -> None:
     assert made.manifest.metrics[0]["value"] == right / 16
 
 
+@pytest.mark.parametrize("metric", ["macro-f1", "average-precision"])
+def test_the_checkpoint_is_selected_by_a_metric(metric: str, tmp_path: Path) -> None:
+    wild = replace(TRAINING, epochs=8.0, learning_rate=5e-2, schedule="constant", evaluations=8)
+    made = tuned(encoder(tmp_path), tmp_path / "teacher", training=wild, metric=metric)
+    logits = load_classifier(made, compute=Compute(device="cpu", threads=1)).runner.logits(validation_rows())
+    gold = made.task.gold(validation_rows(), made.labels, "validation")
+    found = made.manifest.metrics[0]
+    assert found["name"] == metric
+    assert found["value"] == pytest.approx(made.task.evaluate(logits, gold, made.labels, metric), abs=1e-6)
+    lines = map(json.loads, (made.path / "metrics.jsonl").read_text().splitlines())
+    assert found["value"] == pytest.approx(max(line["validation"] for line in lines if "validation" in line), abs=1e-5)
+
+
 def test_a_constant_rate_has_its_warm_up(tmp_path: Path) -> None:
     settings = replace(TRAINING, max_steps=8, schedule="constant", warmup_share=0.5, learning_rate=1e-3)
     made = tuned(encoder(tmp_path), tmp_path / "teacher", training=settings)

@@ -62,6 +62,7 @@ ClassRecall = Annotated[
             **_RECALL_BOUNDS,
             **dict.fromkeys(("lost", "won"), Count),
             **dict.fromkeys(("precision", "f1", "f1_low", "f1_high"), Amount),
+            **dict.fromkeys(("average_precision", "average_precision_low", "average_precision_high"), Amount | None),
         },
     ),
 ]
@@ -280,7 +281,8 @@ class Measurement(WithIntervals):
     classes: Annotated[
         list[ClassRecall],
         "one object a class: label, rows, recall, recall_low, recall_high, teacher_recall, difference_points, low, "
-        "high, lost, won; where its rows are entities, precision, f1, f1_low, f1_high too",
+        "high, lost, won; where its rows are entities, precision, f1, f1_low, f1_high too; of up to 10 classes of "
+        "texts average_precision, average_precision_low, average_precision_high",
     ]
     slices: Annotated[
         list[Slice],
