@@ -278,7 +278,7 @@ def test_the_bootstrap_of_sums_is_the_bootstrap_of_words() -> None:
     assert fast == pytest.approx(slow, abs=1e-12)
     mixed = draw.permutation(len(which))  # words need not be in order
     assert sentence_bootstrap((right[mixed],), lambda x: x.mean(), which[mixed], seed=3) == pytest.approx(slow)
-    with pytest.raises(CompressError, match="two labelled sentences"):
+    with pytest.raises(CompressError, match="one sentence, or query"):
         sentence_mean_interval(right, np.zeros(len(right)))
 
 

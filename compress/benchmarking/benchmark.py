@@ -58,6 +58,7 @@ from compress.data import (
 )
 from compress.errors import CompressError, refuse
 from compress.evaluation import metrics
+from compress.evaluation.ranking import tell_queries
 from compress.fields import is_given
 from compress.host import describe_host, without_home
 from compress.inference.compute import Compute, resolve_device
@@ -219,6 +220,8 @@ def benchmark(
         check_unseen(opened, rows.examples, "test", TRAINING_ROLES, option="data")
         fitted = _read_fitted(train, rows, settings.overlap, opened)
         metric = first.task.metric(settings.metric or None, first.labels)
+        if metric.ranks:
+            tell_queries(metric, rows.gold, first.task.clusters(rows.examples, metric))
         measured = [*candidates, *build_pruning_steps(steps, scratch)]
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
@@ -303,7 +306,7 @@ def _measure(
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, compute.device, progress)
-    sentences = teacher.task.clusters(rows.examples)
+    sentences = teacher.task.clusters(rows.examples, metric)
     lengths = token_lengths(reference, runs) if settings.slice_lengths else ()
     slices = {**rows.slices, **slices_by_length(lengths, settings.slice_lengths)}
     quality = quality_fields(
@@ -314,7 +317,7 @@ def _measure(
         task=teacher.task,
         labels=teacher.labels,
         sentences=sentences,
-        slices={name: held if sentences is None else held[sentences] for name, held in slices.items()},
+        slices={name: held[sentences] if teacher.task.by_word else held for name, held in slices.items()},
     )
     for run, own in zip(runs, workloads, strict=True):
         described = describe_run(run, runs)

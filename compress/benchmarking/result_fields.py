@@ -6,7 +6,7 @@ N rows, C classes. What each field means is said in :mod:`compress.benchmarking.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from compress.benchmarking.rounds import speedup_of
 from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.data import Example
 from compress.errors import CompressError, refuse
-from compress.evaluation.entities import class_figures
+from compress.evaluation.entities import Entities, class_figures
 from compress.evaluation.metrics import (
     ACCURACY,
     FEW_CLASSES,
@@ -343,7 +343,7 @@ class ModelPredictions:
 
     def judged(self, metric: Metric) -> Array:
         """Return what a metric reads, see :meth:`compress.tasks.Task.judged`."""
-        return cast(Array, self.probabilities) if metric.of_probabilities else self.predicted
+        return metric.reads(self.predicted, self.probabilities)
 
 
 def quality_fields(
@@ -366,7 +366,7 @@ def quality_fields(
         baseline: title of the teacher that the others are compared with.
         metric: what to measure.
         labels: names of the classes in order.
-        sentences: where a task answers words, the sentence of each, ``[N]``.
+        sentences: where a task answers words, the sentence of each, ``[N]``; of a metric that ranks, the query.
         slices: which answers are of each slice of the rows, bool ``[N]`` by its name.
 
     Raises:
@@ -385,7 +385,7 @@ def quality_fields(
         found[title] = {
             **_metric_fields(model, teacher, gold, metric, task, len(labels), sentences),
             "classes": _class_fields(model, teacher, gold, metric, task, labels, sentences) if task.has_classes else [],
-            **_flip_fields(model, teacher, gold, task, sentences),
+            **_flip_fields(model, teacher, gold, task, sentences if task.by_word else None),
         }
         if slices:
             found[title]["slices"] = [
@@ -433,6 +433,9 @@ def _metric_fields(
     sentences: Array | None,
 ) -> Fields:
     mine, reference = model.judged(metric), teacher.judged(metric)
+    queries = {}
+    if metric.ranks and metric.units and sentences is not None:
+        queries = {"metric_queries": len(np.unique(sentences[metric.units.judged(gold, sentences)]))}
     compared: dict[str, Any] = {"metric": metric, "classes": classes, "sentences": sentences}
     value, reached = score(mine, gold, **compared), score(reference, gold, **compared)
     bounds = interval(mine, gold, **compared)
@@ -450,6 +453,7 @@ def _metric_fields(
         "metric_name": metric.name,
         **interval_fields("metric", (value, *bounds)),
         "metric_rows": len(gold),
+        **queries,
         "metric_kept_percent": 100 * value / reached if reached > 0 else None,
         **interval_fields("difference_points", (difference.points, difference.low, difference.high)),
         "mcnemar_p": difference.mcnemar_p,
@@ -477,7 +481,7 @@ def _class_fields(
         (task.held(gold, index), *(task.held(one.predicted, index) for one in (model, teacher)))
         for index in range(len(labels))
     )
-    if metric.units and sentences is not None:
+    if isinstance(metric.units, Entities) and sentences is not None:
         figures = class_figures(metric.units.counts(model.predicted, gold, sentences))
         starts, _, of = metric.units.read(gold, sentences)
         right, before = (metric.units.found(one.predicted, gold, sentences) for one in (model, teacher))
@@ -512,8 +516,12 @@ def _part_fields(
     """Compare on the answers that a part of the rows ``held [N]`` has.
 
     A part without rows has no metric. One row, or words of one sentence, has no interval, and rows that are all alike
-    have none where it is resampled, as if they could not be otherwise: null.
+    have none where it is resampled, as if they could not be otherwise: null. A metric that ranks needs queries with a
+    relevant row.
     """
+    if metric.units and sentences is not None:
+        held = held.copy()
+        held[held] = metric.units.judged(gold[held], sentences[held])
     mine, reference, gold = model.judged(metric)[held], teacher.judged(metric)[held], gold[held]
     own = None if sentences is None else sentences[held]
     about: dict[str, Any] = {"metric": metric, "classes": classes, "sentences": own}

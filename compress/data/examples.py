@@ -57,7 +57,8 @@ class Example:
     has one label in a list has it in both: it may be of a classifier, or of a model that gives several.
     A row to tag is a sentence: ``text`` is its words with a space between them (:func:`sentence`), and ``tags`` are the
     labels of the words, one each; its ``label`` is None. ``origin`` and ``number`` say where a row was read, and
-    ``values`` are its cells in further columns that were asked for. ``given`` is the text as it was given, where
+    ``values`` are its cells in further columns that were asked for, and ``query`` that in the column of queries.
+    ``given`` is the text as it was given, where
     that is another: with white space around it, or before its words were found (:mod:`compress.data.words`).
     """
 
@@ -70,6 +71,7 @@ class Example:
     number: int = field(default=0, compare=False, repr=False)
     values: tuple[str, ...] = field(default=(), compare=False, repr=False)
     given: str = field(default="", compare=False, repr=False)
+    query: str = field(default="", compare=False, repr=False)
 
     @property
     def where(self) -> str:

@@ -161,13 +161,14 @@ class FileSource(TextSource):
         kind: Kind = "text",
         reader: LabelReader | None = None,
         values: Sequence[str] = (),
+        query: str | None = None,
         in_turn: bool = True,
     ) -> None:
         self.name = name
         self.format = tables[0].format
         self.columns = columns
         self.identity = frozenset(place for table in tables for place in table.identity)
-        self._values = tuple(values)
+        self._values, self._query = tuple(values), query
         self._labelled = labelled
         self._kind, self.of_words = kind, kind == "words"
         self._reader = reader
@@ -197,6 +198,7 @@ class FileSource(TextSource):
         pair_at = None if columns.text_pair is None else index[columns.text_pair]
         label_at = None if columns.label is None or not self._labelled else index[columns.label]
         values_at = [index[name] for name in self._values]
+        query_at = None if self._query is None else index[self._query]
         longest = text_limit_bytes()
         renamed, classes = self.renamed, table.classes.get(columns.label or "", ())
         each = () if renamed else columns.each
@@ -227,7 +229,8 @@ class FileSource(TextSource):
                         label, labels = self._reader.read(cells)
                     values = tuple((label_of(cells[at := place]) or "").strip() for place in values_at)
                     given = "" if tags is not None or given == text else given
-                    row = Example(text, pair, label, tags, labels, origin, number, values, given)
+                    query = "" if query_at is None else (label_of(cells[at := query_at]) or "").strip()
+                    row = Example(text, pair, label, tags, labels, origin, number, values, given, query)
                     if label_at is not None and not (label or row.tags is not None or labels is not None):
                         raise CompressError(
                             f"{row.where} has no labels in column {columns.label!r}, and others have: remove the row, "
@@ -331,12 +334,14 @@ class ColumnNames:
     Args:
         label_column: where every label has a column of 0 and 1, their names with a comma between them.
         label_separator: what stands between the labels of a row, such as ``|``; without, text is one label.
+        query_column: where the query of a row is, whose rows are ranked; a column of text too.
     """
 
     text_column: str | None = None
     text_pair_column: str | None = None
     label_column: str | None = None
     label_separator: str | None = None
+    query_column: str | None = None
 
 
 def open_source(
@@ -366,7 +371,8 @@ def open_source(
     names = ColumnNames(**columns)
     given = Columns(names.text_column or "", names.text_pair_column, names.label_column)
     parts = tuple(filter(None, map(str.strip, (names.label_column or "").split(","))))
-    wanted = [name for name in (given.text, given.text_pair, given.label, *parts, *values) if name]
+    query = (names.query_column,) if names.query_column else ()
+    wanted = [name for name in (given.text, given.text_pair, given.label, *parts, *values, *query) if name]
     in_turn = True
     if not isinstance(data, str | Path):
         tables = [object_table(data, role=role, labelled=labelled, wanted=wanted)]
@@ -393,15 +399,15 @@ def open_source(
         given = replace(given, label=parts[0], each=parts)
     with faults_of(name, "examples"):
         chosen, kind, reader = _columns(tables[0], given, labelled, names.label_separator or "")
-        for column in values:
+        for column in (*values, *query):
             count, known = tables[0].columns.count(column), ", ".join(tables[0].columns[:20])
             found = f"has {'two columns' if count else 'no column'} {column!r}; it has {known}: give the name of one."
             used = f"the column {column!r} holds the text, and no values: name the text with --text-column."
             refuse(
                 (count != 1, f"{tables[0].name} {found}{did_you_mean(column, tables[0].columns)}"),
-                (column in (chosen.text, chosen.text_pair), f"{tables[0].name}: {used}"),
+                (column in values and column in (chosen.text, chosen.text_pair), f"{tables[0].name}: {used}"),
             )
-    reading: Any = {"kind": kind, "reader": reader, "values": values, "in_turn": in_turn}
+    reading: Any = {"kind": kind, "reader": reader, "values": values, "query": names.query_column, "in_turn": in_turn}
     return FileSource(tables, chosen, name=name, labelled=labelled, **reading)
 
 
@@ -590,7 +596,7 @@ def open_text(
         read: makes rows of plain text what a model reads (:meth:`compress.tasks.Task.row`).
         columns: as for :func:`open_rows`.
     """
-    left_out = {"label_map", "label_separator", "label_column" if beside is not None else ""}
+    left_out = {"label_map", "label_separator", "query_column", "label_column" if beside is not None else ""}
     names = {key: value for key, value in columns.items() if key not in left_out}
     data = tuple(item for one in data for item in (one if _are(Path, one) else [one]))
     sources, plain = list[TextSource](), list(map(_is_plain, data))

@@ -29,30 +29,27 @@ RESAMPLES = 2000
 BATCH_VALUES = 4_000_000  # some 32 MB
 FEW_CLASSES = 10
 BINS = 15  # of the calibration error
+NO_INTERVAL = "one sentence, or query with a relevant row, has no interval; give two labelled ones or more"
 
 
 class CountedUnits(Protocol):
-    """What a metric counts where that is not single answers, such as entities, and their classes."""
-
-    classes: tuple[str, ...]
+    """What a metric counts where that is not single answers: entities of sentences, or queries."""
 
     def counts(self, predicted: Array, gold: Array, sentences: Array) -> Array:
-        """Return the counts ``[S, ...]`` of every sentence, whose sums the metric is a function of."""
+        """Return the counts ``[S, ...]`` of every sentence or query, whose sums the metric is a function of."""
 
-    def read(self, tags: Array, sentences: Array) -> tuple[Array, Array, Array]:
-        """Return the first word, the last word and the class of each unit."""
-
-    def found(self, predicted: Array, gold: Array, sentences: Array) -> Array:
-        """Tell which units of gold were predicted."""
+    def judged(self, gold: Array, sentences: Array) -> Array:
+        """Tell which answers are of a sentence or query that counts, ``[N]``."""
 
 
 @dataclass(frozen=True)
 class Metric:
     """A metric by the name a user types: a function of predictions ``[..., N]``, gold ``[..., N]`` and C.
 
-    With ``units`` it is a function of the sums of their counts, ``[..., 3, K]``. Of sets of labels it reads
+    With ``units`` it is a function of the sums of their counts, ``[..., 3, K]`` of entities. Of sets of labels it reads
     ``[..., N, C]``; with ``of_probabilities`` those of every label, instead of predictions. ``counts`` names what it
-    counts of a class, where these are no answers. With ``of_last`` it is of the last of two labels.
+    counts of a class, where these are no answers. With ``of_last`` it is of the last of two labels. Where it ``ranks``
+    the rows of queries it reads the probabilities of that label, or scores.
     """
 
     name: str
@@ -62,6 +59,13 @@ class Metric:
     of_probabilities: bool = False
     counts: str = ""
     of_last: bool = False
+    ranks: bool = False
+
+    def reads(self, predicted: Array, chances: Array | None) -> Array:
+        """Return what the metric reads of predictions ``[N]`` and probabilities ``[N, C]``, where there are any."""
+        if chances is None or not self.of_probabilities:
+            return predicted
+        return np.asarray(chances[:, -1]) if self.ranks else chances
 
     @property
     def is_accuracy(self) -> bool:
@@ -70,7 +74,7 @@ class Metric:
     @property
     def axes(self) -> int:
         """How many axes it reads of the answers of a model: rows, and where it is of probabilities classes."""
-        return 1 + self.of_probabilities
+        return 1 + (self.of_probabilities and not self.ranks)
 
 
 @dataclass(frozen=True)
@@ -302,14 +306,14 @@ def score(
     """
     first, second = _rows(predicted, gold, metric.axes)
     if metric.units:
-        return float(metric.statistic(_unit_counts(metric.units, (first,), second, sentences).sum(axis=0)[0]))
+        return float(metric.statistic(_unit_counts(metric.units, (first,), second, sentences).sum(axis=0))[0])
     first, second = _read(metric, first, second)
     return float(metric.statistic(first, second, classes))
 
 
 def _unit_counts(units: CountedUnits, models: Sequence[Array], gold: Array, sentences: Array | None) -> Array:
     """Return the counts of every sentence for each model, ``[S, M, ...]``."""
-    assert sentences is not None, "the metric counts parts of sentences"
+    assert sentences is not None, "the metric counts parts of sentences, or queries"
     return np.stack([units.counts(predicted, gold, sentences) for predicted in models], axis=1)
 
 
@@ -504,7 +508,7 @@ def sentence_mean_interval(values: Array, sentences: Array, *, seed: int = 0) ->
 def resampled_sums(counts: Array, *, seed: int = 0) -> Array:
     """Return the sums of the counts ``[S, ...]`` of sentences over resamples of them, ``[RESAMPLES, ...]``."""
     rows = len(counts)
-    refuse((rows < 2, "words of one sentence have no interval; give two labelled sentences or more"))
+    refuse((rows < 2, NO_INTERVAL))
     flat, found = counts.reshape(rows, -1).astype(float), []
     for drawn in _draws(rows, seed):
         places = drawn + rows * np.arange(len(drawn))[:, None]
@@ -525,7 +529,7 @@ def sentence_weights(sentences: Array, generator: np.random.Generator) -> Iterat
 def _of_sentences(sentences: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the position of every word's sentence, ``[W]``, and the words of every sentence, ``[S]``."""
     _, inverse, sizes = np.unique(sentences, return_inverse=True, return_counts=True)
-    refuse((len(sizes) < 2, "words of one sentence have no interval; give two labelled sentences or more"))
+    refuse((len(sizes) < 2, NO_INTERVAL))
     return inverse, sizes
 
 

@@ -184,7 +184,7 @@ class MaskedEvaluation:
 
     @cached_property
     def _compared(self) -> dict[str, Any]:
-        sentences = self.rows.task.clusters(self.rows.gold.examples)
+        sentences = self.rows.task.clusters(self.rows.gold.examples, self.rows.metric)
         return {"metric": self.rows.metric, "classes": self.rows.classes, "sentences": sentences}
 
 

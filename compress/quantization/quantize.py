@@ -450,7 +450,7 @@ class Judge:
         """
         reference = self.logits("fp32", rows, advance)
         fp32 = self.task.predictions(reference)
-        sentences = self.task.clusters(rows)
+        sentences = self.task.clusters(rows, metric)
         check_label_meaning(fp32, gold, self.labels, "validation")
         expected = self.task.score(reference, gold, metric, sentences)
         try:

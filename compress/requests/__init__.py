@@ -329,7 +329,9 @@ class Written(Request[Result]):
             given = [value if isinstance(value, list | tuple) else (value,) for value in opened.values()]
             # The key of a source has its place, which the same file keeps when it changes.
             content = [
-                content_sha256(replace(row, tags=row.values) if row.values else row for row in one)
+                content_sha256(
+                    replace(row, tags=(*row.values, row.query)) if row.values or row.query else row for row in one
+                )
                 for values in given
                 for one in values
                 if isinstance(one, TextSource)
@@ -415,7 +417,8 @@ class PlainColumns:
     @property
     def columns(self) -> dict[str, Any]:
         """The names, as :func:`compress.data.open_rows` takes them."""
-        names = ("text_column", "text_pair_column", "label_column", "label_separator", "label_map", "format")
+        columns = ("text_column", "text_pair_column", "label_column", "query_column")
+        names = (*columns, "label_separator", "label_map", "format")
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
 
@@ -467,6 +470,13 @@ class LabelColumns(TextColumns):
         decides=False,
         needs=("data",),
         help='What labels of data mean: {"0": "bad", ...} in JSON or TOML.',
+    )
+    query_column: str | None = option(
+        default=None,
+        metavar="NAME",
+        decides=False,
+        needs=("data",),
+        help="Column of the query whose rows a metric such as ndcg ranks; by default rows of one first text.",
     )
 
 

@@ -87,7 +87,8 @@ class ValidationRows:
         return model.task.judged(logits, self.metric)
 
     def judge(self, predicted: np.ndarray) -> ValidationScore:
-        compared: dict[str, Any] = {"metric": self.metric, "classes": len(self.teacher.labels)}
+        sentences = self.teacher.task.clusters(self.examples, self.metric)
+        compared: dict[str, Any] = {"metric": self.metric, "classes": len(self.teacher.labels), "sentences": sentences}
         difference = paired_difference(predicted, self.reference, self.gold, **compared, seed=self.seed)
         value = score(predicted, self.gold, **compared)
         return ValidationScore(value, difference.points, difference.low, difference.high)

@@ -68,7 +68,7 @@ TEACHER = "the teacher in int8"  # as the last member of a cascade
 # Fields of the search that its winner is made with again.
 _AGAIN = (
     *("teacher", "unlabeled", "train", "validation", "metric", "overlap", "seed", "device", "threads", "precision"),
-    *("text_column", "text_pair_column", "label_column", "label_separator", "label_map", "format"),
+    *("text_column", "text_pair_column", "label_column", "label_separator", "label_map", "query_column", "format"),
 )
 
 

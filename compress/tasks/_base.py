@@ -12,6 +12,7 @@ from compress.data.examples import Example, infer_labels
 from compress.data.tokenization import TokenRows, by_sentence, word_counts
 from compress.errors import CompressError, did_you_mean
 from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, log_probabilities, probabilities, score
+from compress.evaluation.ranking import RANK_METRICS, queries_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -56,7 +57,7 @@ class Task(str, ABC):
     label_probabilities: ClassVar[bool] = False
     native_answers: ClassVar[bool] = True
     native_forms: ClassVar[tuple[str, ...]] = ("native", "c")
-    metrics: ClassVar[tuple[Metric, ...]] = CLASS_METRICS
+    metrics: ClassVar[tuple[Metric, ...]] = (*CLASS_METRICS, *RANK_METRICS)
     baselines: ClassVar[tuple[str, ...]] = ()
     unfit_losses: ClassVar[Mapping[str, str]] = {}
     no_calibration: ClassVar[str] = "only classifiers have probabilities to calibrate"
@@ -126,8 +127,14 @@ class Task(str, ABC):
         """Return how many answers each row has; None where each has one."""
         return word_counts(rows) if self.by_word else None
 
-    def clusters(self, rows: Sequence[Example]) -> Array | None:
-        """Return the row of each answer, ``[N]``, which is drawn as a whole; None where each row is one answer."""
+    def clusters(self, rows: Sequence[Example], metric: Metric) -> Array | None:
+        """Return the row or query of each answer, ``[N]``, which is drawn as a whole; None where each is by itself.
+
+        Raises:
+            CompressError: the metric ranks the rows of queries, and there is nothing to rank.
+        """
+        if metric.ranks:
+            return queries_of(rows, metric.name)
         return np.repeat(np.arange(len(rows)), word_counts(rows)) if self.by_word else None
 
     def by_row(self, answers: Array, rows: Sequence[Example]) -> Array | list[Array]:
@@ -201,7 +208,7 @@ class Task(str, ABC):
                 f"metric {name!r} does not fit {self}; choose one of {', '.join(known)} with --metric."
                 f"{did_you_mean(key, known)}"
             )
-        if known[key].of_last and labels and len(labels) != 2:
+        if known[key].of_last and self.has_classes and labels and len(labels) != 2:
             many = "mean-average-precision" if known[key].of_probabilities else "macro-f1"
             raise CompressError(f"metric {key!r} needs two labels, not {len(labels)}; use --metric {many}")
         return known[key]
@@ -222,8 +229,9 @@ class Task(str, ABC):
         return score(self.judged(logits, metric), gold, metric=metric, classes=logits.shape[-1], sentences=clusters)
 
     def judged(self, logits: Array, metric: Metric) -> Array:
-        """Return what a metric reads of logits ``[N, C]``: predictions ``[N]``, or probabilities ``[N, C]``."""
-        return cast(Array, self.probabilities(logits)) if metric.of_probabilities else self.predictions(logits)
+        """Return what a metric reads of logits ``[N, C]`` (:meth:`compress.evaluation.metrics.Metric.reads`)."""
+        chances = self.probabilities(logits) if metric.of_probabilities else None
+        return metric.reads(self.predictions(logits), chances)
 
     def predictions(self, logits: ArrayLike) -> Array:
         """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64."""

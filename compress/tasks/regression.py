@@ -9,6 +9,7 @@ from compress.arrays import np
 from compress.data.examples import Example, finite_number, infer_labels, row_name
 from compress.errors import CompressError
 from compress.evaluation.metrics import SCORE_METRICS, Array
+from compress.evaluation.ranking import RANK_METRICS
 from compress.progress import logger
 from compress.tasks import labels_of
 from compress.tasks._base import Task
@@ -24,7 +25,7 @@ class Regression(Task):
     problem_type = "regression"
     has_classes = False
     no_label = float("nan")
-    metrics = SCORE_METRICS
+    metrics = (*SCORE_METRICS, *RANK_METRICS)
     baselines = ("majority", "static-embedding", "tfidf")
     unfit_losses = {
         "classes": "compares classes (the loss {loss}), and {model} is a regression; use a student that learns by "

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compress.arrays import np
 from compress.data.examples import Example, LabelIndex, row_name
 from compress.data.tokenization import NO_ANSWER, TokenRows, by_sentence, word_counts
 from compress.data.words import split_words
 from compress.errors import CompressError, refuse
-from compress.evaluation.metrics import Array, probabilities
+from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, probabilities
 from compress.tasks._base import NO_LABEL, Task
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Tagging(Task):
     auto_class = f"AutoModel{ENDING}"
     pipeline = "token-classification"
     by_word = True
+    metrics: ClassVar[tuple[Metric, ...]] = CLASS_METRICS
     native_answers = False
     native_forms = ("native",)
     baselines = ("word-majority",)

@@ -59,7 +59,6 @@ from compress.training.training_data import (
     batch_of,
     collator,
     column,
-    shortest_first,
     tokenized,
 )
 
@@ -217,7 +216,7 @@ def fit(
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
     if selection:
         held = tokenized(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
-        selection = replace(selection, rows=shortest_first(held))
+        selection = selection.tokenized(held, run.task)
     rows = {
         text: tokenized(
             prepared / f"training-{text}.arrow", data.rows(text), tokenizer, mixed_ids=mixed_ids, **tokenizing

@@ -161,15 +161,15 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _score(prediction: Any, *, task: Task, labels: Sequence[str], metric: str | None) -> dict[str, float]:
+def _score(prediction: Any, *, task: Task, labels: Sequence[str], selection: Selection) -> dict[str, float]:
     """Return the metric. Logits that are not numbers still have a largest one: they score minus infinity."""
-    logits, gold, sentences = prediction.predictions, prediction.label_ids, None
+    logits, gold, sentences = prediction.predictions, prediction.label_ids, selection.queries
     if not np.isfinite(logits).all():
         return {"score": -math.inf}
     if task.by_word:
         words = gold != NO_LABEL
         logits, gold, sentences = logits[words], gold[words], words.nonzero()[0]
-    return {"score": task.evaluate(logits, gold, labels, metric, sentences)}
+    return {"score": task.evaluate(logits, gold, labels, selection.metric, sentences)}
 
 
 class WeightedLoss(NamedTuple):
@@ -336,7 +336,7 @@ class DistillationTrainer(Trainer):
         arguments._n_gpu = min(arguments.n_gpu, 1)
         self.objective: Objective = objective
         self.folder, self.task = run.folder, run.task
-        evaluate = partial(_score, task=run.task, labels=labels, metric=selection.metric if selection else None)
+        evaluate = partial(_score, task=run.task, labels=labels, selection=selection) if selection else None
         # Before the optimiser, which trains their modules too.
         self.losses = attach_losses(objective.losses, objective.teacher, model)
         super().__init__(
@@ -345,7 +345,7 @@ class DistillationTrainer(Trainer):
             train_dataset=rows,
             eval_dataset=selection.rows if selection else None,
             data_collator=collate,
-            compute_metrics=evaluate if selection else None,
+            compute_metrics=evaluate,
             callbacks=[EarlyStoppingCallback(training.patience)] if selection and training.patience else [],
             optimizer_cls_and_kwargs=(RowAdamW, self.get_optimizer_cls_and_kwargs(arguments)[1]),
         )

@@ -215,11 +215,23 @@ class Gold:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows that select the best checkpoint, tokenised or not, and the name of their split in the manifest."""
+    """Rows that select the best checkpoint, and the name of their split in the manifest.
+
+    Of tokenised rows ``queries`` ``[N]`` are those whose rows the metric ranks, if it does.
+    """
 
     rows: Sequence[TrainingRow] | Dataset
     split: str
     metric: str | None
+    queries: np.ndarray | None = None
+
+    def tokenized(self, rows: Dataset, task: Task) -> Self:
+        """Return the selection with its rows tokenised, shortest first."""
+        metric, ordered = task.metric(self.metric), shortest_first(rows)
+        if not metric.ranks:
+            return replace(self, rows=ordered)
+        queries = task.clusters([row.example for row in self.rows], metric)
+        return replace(self, rows=ordered, queries=cast(np.ndarray, queries)[column(ordered, "row")])
 
     def score(self, value: float | None, task: Task) -> dict[str, Any]:
         return {"name": task.metric(self.metric).name, "value": value, "split": self.split, "rows": len(self.rows)}

@@ -52,6 +52,7 @@ def test_every_field_of_the_schema_is_there_and_of_its_type(found: dict[str, dic
         "predictions",
         "gold",
         "slices",
+        "metric_queries",
         "batch_dependent_share",
     }
     for one in found.values():

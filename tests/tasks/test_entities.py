@@ -214,7 +214,7 @@ def test_intervals_draw_whole_sentences() -> None:
     assert found.low < found.points < found.high
     with pytest.raises(AssertionError, match="parts of sentences"):
         score(model, gold, metric=metric, classes=5)
-    with pytest.raises(CompressError, match="two labelled sentences"):
+    with pytest.raises(CompressError, match="one sentence, or query"):
         interval(model, gold, **{**compared, "sentences": np.zeros(len(gold))})
 
 

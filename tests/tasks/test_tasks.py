@@ -67,7 +67,7 @@ def test_the_parts_of_a_task_fit_each_other(name: str, tmp_path: Path) -> None:
     assert predicted.shape == column.shape and task.differ(logits, -logits) and not task.differ(logits, logits)
     assert np.array_equal(task.column(task.pseudo_labels([*by_row])), predicted)
     assert [metric.name for metric in task.metrics] == [task.metric(one.name).name for one in task.metrics]
-    assert -1 <= task.evaluate(logits, column, labels, clusters=task.clusters(rows)) <= 1
+    assert -1 <= task.evaluate(logits, column, labels, clusters=task.clusters(rows, task.metric(None, labels))) <= 1
     chances = task.probabilities(logits)
     change, lost, won = task.flips(predicted, column, column, chances, chances)
     assert change.shape == lost.shape == won.shape == column.shape and not won.any()

@@ -266,6 +266,9 @@ class Measurement(WithIntervals):
     ]
     metric: Annotated[Number | None, "as a fraction", BOUNDS]
     metric_rows: Annotated[Count, "rows it was computed on; words of a tagger, whose intervals draw whole sentences"]
+    metric_queries: Annotated[
+        Count | None, "queries with a relevant row, which a metric of rankings is a mean over; its intervals draw them"
+    ] = None
     metric_kept_percent: Annotated[Number | None, "of the teacher's metric"]
     difference_points: Annotated[Number | None, "metric minus the teacher's on the same rows, in points", BOUNDS]
     mcnemar_p: Annotated[Amount | None, "exact McNemar test against the teacher; null for regression and tagging"]
@@ -384,6 +387,8 @@ class Measurement(WithIntervals):
     @property
     def counted(self) -> tuple[int, str]:
         """What the metric is a mean over: how many, and of what; of a tagger words, several to an example."""
+        if self.metric_queries is not None:
+            return self.metric_queries, "queries"
         return self.metric_rows, "words" if self.metric_rows > self.data_rows else "examples"
 
     def points_above(self, other: Self) -> float:
