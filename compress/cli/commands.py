@@ -27,6 +27,7 @@ from compress.requests.measuring import parse_limit
 
 _KINDS: Mapping[str, click.ParamType[Any]] = {
     "assignments": values.Read(values.assignment),
+    "class-weights": values.Read(values.class_weights),
     "columns": values.Read(values.columns),
     "duration": values.Read(values.time_in_seconds),
     "engine": click.Choice(["local", "ray"]),

@@ -96,6 +96,17 @@ def assignment(text: str) -> tuple[str, Any]:
     return name, value
 
 
+def class_weights(text: str) -> Any:
+    """Return ``balanced``, or weights by class of ``NAME=VALUE,NAME=VALUE``."""
+    if text == "balanced":
+        return text
+    found = [one.rpartition("=") for one in columns(text)]
+    with suppress(ValueError):
+        if all(name for name, _, _ in found) and len({name for name, _, _ in found}) == len(found):
+            return {name: float(weight) for name, _, weight in found}
+    raise ValueError(f"{text!r} is neither balanced nor a weight for each of some classes, such as spam=5,ham=1")
+
+
 def time_in_seconds(text: str) -> float:
     """Return the seconds of a time such as ``30s``, ``15m`` or ``2h``."""
     found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,3})?)([smh])", text)

@@ -11,6 +11,19 @@ NO_TARGET = -100
 
 
 @dataclass(frozen=True)
+class Balance:
+    """How the loss on gold labels makes up for classes that are rare: numbers of each class, none where not asked.
+
+    ``weights`` multiply the loss of an answer by that of its gold label (:meth:`compress.tasks.Task.hard_loss`).
+    ``shift`` is added to the logits in training only, ``tau log prior`` (Menon et al. 2021, "Long-tail learning via
+    logit adjustment", arXiv:2007.07314, equation 10).
+    """
+
+    weights: tuple[float, ...] = ()
+    shift: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Batch:
     """One batch of tokenised text, padded on the right.
 
@@ -21,7 +34,7 @@ class Batch:
     targets (``nan``) for regression; ``None`` when no row has one. ``targets`` ``[B, T]`` are the ids of the tokens
     that masking chose, ``-100`` elsewhere; ``None`` when the text is whole. ``mixed_ids`` ``[B, M]`` is the same text
     in a mixture of two vocabularies (:mod:`compress.training.build_student`), with its ``mixed_mask``. ``rows``
-    ``[B]`` are the numbers of the rows in what is taught.
+    ``[B]`` are the numbers of the rows in what is taught. ``balance`` is how gold labels count.
     """
 
     input_ids: Tensor
@@ -34,6 +47,7 @@ class Batch:
     rows: Tensor | None = None
     words: Tensor | None = None
     task: Task = field(default_factory=default)
+    balance: Balance = Balance()
 
     def answers(self, logits: Tensor) -> Tensor:
         """Return a model's logits ``[B, C]``; of ``[B, T, C]`` those where words start, ``[W, C]``."""

@@ -98,7 +98,7 @@ def scoring_batches(
         if task.by_word:
             arrays["words"], starts = arrays["words"] > 0, arrays["words"]
             labels = [labels[row][starts[row, token] - 1] for row, token in zip(*np.nonzero(starts), strict=True)]
-        tensors = {key: torch.from_numpy(values).to(device) for key, values in arrays.items()}
+        tensors: dict[str, Any] = {key: torch.from_numpy(values).to(device) for key, values in arrays.items()}
         yield Batch(**tensors, labels=torch.tensor(labels, device=device) if labels else None, task=task)
 
 

@@ -33,13 +33,14 @@ from compress.recipes.study import (
     StudyStudent,
     StudyTeacher,
 )
-from compress.recipes.training import LEAST_MAX_LENGTH, TeacherRecipe, Training, replace_training
+from compress.recipes.training import LEAST_MAX_LENGTH, ClassWeights, TeacherRecipe, Training, replace_training
 
 __all__ = [
     "Augmentation",
     "BenchmarkSettings",
     "Budget",
     "Choice",
+    "ClassWeights",
     "DataSet",
     "Kind",
     "LEAST_MAX_LENGTH",

@@ -134,6 +134,8 @@ class Phase(Checked):
                 yield f"training.{name} cannot differ between phases; set share"
         if "max_length" in self.training:
             yield "training.max_length cannot differ between phases, which read the same tokens; set it for all"
+        for name in {"class_weights", "logit_adjustment"} & {*self.training}:
+            yield f"training.{name} cannot differ between phases, which read the same gold labels; set it for all"
 
 
 @validated

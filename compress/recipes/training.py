@@ -12,6 +12,7 @@ from compress.errors import CompressError
 from compress.fields import validated
 from compress.recipes.parsing import Checked, parse, require
 
+ClassWeights = Literal["balanced"] | dict[str, PositiveFloat]
 LEAST_MAX_LENGTH = 8  # tokenizers do not cut to fewer tokens than the special ones that they add
 
 
@@ -29,6 +30,9 @@ class Training(Checked):
     a better score; 0, the default, never stops it: while the learning rate falls the score may still rise.
     ``max_length`` is the number of tokens that a text is cut to; 0 chooses it by the lengths of the training rows
     (:func:`compress.training.phases.length_for`).
+    ``class_weights``, ``balanced`` or by name, multiply the loss on gold labels; ``logit_adjustment`` adds so many
+    times the logarithm of each class's share of them to the logits, in training only
+    (:class:`compress.models.batch.Balance`).
     ``precision`` ``auto`` is bfloat16 where the device multiplies it faster than float32; on a CPU a short trial tells.
     """
 
@@ -47,6 +51,8 @@ class Training(Checked):
     patience: NonNegativeInt = 0
     max_length: int = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    class_weights: ClassWeights | None = None
+    logit_adjustment: NonNegativeFloat = 0.0
 
     def for_classes(self, classes: int) -> "Training":
         """Return this training with the floor of so many classes in ``min_steps``."""

@@ -195,8 +195,9 @@ class Request(Generic[Result]):
         number = "{:.10g}s" if kind_of(field) in {"duration", "seconds"} else "{:.6g}"
         if kind_of(field) == "share":
             value = "/".join(map(str, value))
-        if isinstance(value, Mapping) and kind_of(field) == "assignments":
+        if isinstance(value, Mapping) and kind_of(field) in {"assignments", "class-weights"}:
             value = tuple(f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in value.items())
+            value = ",".join(value) if kind_of(field) == "class-weights" else value
         for one in value if isinstance(value, tuple) else [value]:
             named = isinstance(one, int | float) or _is_path(one)
             shown = number.format(one) if isinstance(one, float) else str(getattr(one, "path", one))

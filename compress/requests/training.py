@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from compress.errors import refuse
-from compress.fields import is_given, option, validated
+from compress.fields import Holds, is_given, option, validated
 from compress.models.compute import PRECISIONS, TRACKERS
 from compress.models.model_dir import Model, open_model
+from compress.recipes import ClassWeights
 from compress.recipes import Training as Hyperparameters
 from compress.requests import (
     FORCE,
@@ -42,7 +43,35 @@ from compress.requests import (
 
 
 @validated
-class Finetune(Written[Model], LabelColumns, Checks, Trained):
+class Adjusted:
+    """What replaces values of a recipe's training."""
+
+    _: KW_ONLY
+    max_length: int | None = MAX_LENGTH
+    class_weights: Annotated[ClassWeights | None, Holds("class-weights")] = option(
+        default=None,
+        metavar="WEIGHTS",
+        needs=("train",),
+        help="Weights of classes in the loss on gold labels: balanced, so that all count the same, or by name, such as "
+        "spam=5,ham=1.",
+    )
+    logit_adjustment: float | None = option(
+        default=None,
+        ge=0,
+        metavar="TAU",
+        needs=("train",),
+        help="Add TAU times the logarithm of each class's share of the gold labels to the logits, in training only: 1 "
+        "is for all classes alike, 0 for rows as they come.",
+    )
+
+    def adjusted(self, training: Hyperparameters) -> Hyperparameters:
+        """Return a training with the values that are given."""
+        given = {name: getattr(self, name) for name in ("max_length", "class_weights", "logit_adjustment")}
+        return replace(training, **{name: value for name, value in given.items() if value is not None})
+
+
+@validated
+class Finetune(Written[Model], Adjusted, LabelColumns, Checks, Trained):
     """Fine-tune a teacher from a pretrained encoder and labelled text.
 
     Labelled words give a token classifier (a tagger), other labels a classifier of whole texts.
@@ -55,7 +84,6 @@ class Finetune(Written[Model], LabelColumns, Checks, Trained):
     _: KW_ONLY
     train: Rows = option(help="Labelled text to train on.", metavar="FILE")
     validation: Rows = option(help="Labelled text that selects the best checkpoint.", metavar="FILE")
-    max_length: int | None = MAX_LENGTH
     training: Hyperparameters | None = option(default=None, has_option=False, help="In place of the recipe's.")
 
 
@@ -92,7 +120,7 @@ class Pretrain(Written[Model], TextColumns, Trained):
 
 
 @validated
-class Distill(Written[Model], LabelColumns, Checks, Trained):
+class Distill(Written[Model], Adjusted, LabelColumns, Checks, Trained):
     """Train a student to match its teacher.
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
@@ -136,7 +164,6 @@ class Distill(Written[Model], LabelColumns, Checks, Trained):
     )
     start: AnyModel | None = option(default=None, metavar="DIR", help="Start from this output of 'compress pretrain'.")
     control: bool = option(default=False, help="Train the control instead: same student and plan, gold labels only.")
-    max_length: int | None = MAX_LENGTH
 
     def faults(self) -> Iterator[str]:
         if is_given(self.unlabeled) and self.labels:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from compress.arrays import np
 from compress.data.examples import Example, infer_labels
 from compress.data.tokenization import TokenRows, by_sentence, word_counts
-from compress.errors import CompressError, did_you_mean
+from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, log_probabilities, probabilities, score
 from compress.evaluation.ranking import RANK_METRICS, queries_of
 
@@ -151,11 +151,43 @@ class Task(str, ABC):
         """Return those of the training rows that teach something, their tokens, and whether each was cut."""
         return rows, tokens, cut
 
-    def hard_loss(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of the losses of the answers with a gold label, and which ones have one: ``[]``, ``[N]``."""
+    def hard_loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the sum of the losses of the answers with a gold label, and which ones have one: ``[]``, ``[N]``.
+
+        The loss of an answer is multiplied by the weight of its label, of ``weights`` ``[C]``.
+        """
         from torch.nn.functional import cross_entropy
 
-        return cross_entropy(logits, labels, ignore_index=NO_LABEL, reduction="sum"), labels != NO_LABEL
+        total = cross_entropy(logits, labels, weights, ignore_index=NO_LABEL, reduction="sum")
+        return total, labels != NO_LABEL
+
+    def class_weights(
+        self, asked: Literal["balanced"] | Mapping[str, float], gold: Array, labels: Sequence[str]
+    ) -> Array:
+        """Return the weight of each class, ``[C]``: as asked by name, others 1, or balanced by gold answers ``[N]``.
+
+        Raises:
+            CompressError: a name is no label.
+        """
+        if isinstance(asked, str):
+            return self.balanced_weights(gold, len(labels))
+        unknown = next((name for name in asked if name not in labels), None)
+        refuse(
+            (
+                unknown is not None,
+                f"class_weights names {unknown!r}, and the classes are {some_of(labels)}."
+                f"{did_you_mean(str(unknown), labels)}",
+            )
+        )
+        return np.array([asked.get(label, 1.0) for label in labels], float)
+
+    def balanced_weights(self, gold: Array, classes: int) -> Array:
+        """Return weights by which all classes that occur count the same, and their mean over the answers is 1.
+
+        As scikit-learn's ``compute_class_weight("balanced")``.
+        """
+        counts = np.bincount(gold.astype(int), minlength=classes)
+        return np.where(counts > 0, len(gold) / (np.maximum(counts, 1) * (counts > 0).sum()), 1.0)
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of every answer with its label, ``[N]``."""

@@ -107,16 +107,23 @@ class MultiLabel(Task):
 
     # Training
 
-    def hard_loss(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def hard_loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """A weight is that of a label where a row has it, and 1 where it has not."""
         known = ~labels.isnan().any(dim=1)
-        losses = self.losses(logits, labels.nan_to_num())
+        losses = self.losses(logits, labels.nan_to_num(), weights)
         return (losses * known).sum(), known
 
-    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def balanced_weights(self, gold: Array, classes: int) -> Array:
+        """Return how many rows have not a label for each that has it: both sides of a label count the same."""
+        counts = set_members(gold).sum(axis=0)
+        return np.where((counts > 0) & (counts < len(gold)), (len(gold) - counts) / np.maximum(counts, 1), 1.0)
+
+    def losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean over labels of the binary cross-entropy of every answer, ``[N]``."""
         from torch.nn.functional import binary_cross_entropy_with_logits as binary
 
-        return binary(logits.float(), labels.float().expand_as(logits), reduction="none").mean(dim=1)
+        given = labels.float().expand_as(logits)
+        return binary(logits.float(), given, reduction="none", pos_weight=weights).mean(dim=1)
 
     def divergence(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
         """Return ``T**2`` times the mean over N and labels of ``KL(p_teacher || p_student)``; ``p = sigmoid(z/T)``."""

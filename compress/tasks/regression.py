@@ -65,7 +65,7 @@ class Regression(Task):
             scores.append(value)
         return scores
 
-    def hard_loss(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def hard_loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         from torch.nn.functional import mse_loss
 
         known = ~labels.isnan()

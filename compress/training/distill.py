@@ -30,7 +30,7 @@ from compress.requests.training import Distill
 from compress.tasks import Task, default
 from compress.training.build_student import build_student, try_student
 from compress.training.encoders import encoder_of, open_encoder
-from compress.training.phases import check_batch_sizes, fit, with_length
+from compress.training.phases import balance_of, check_batch_sizes, fit, with_length
 from compress.training.trainer import TrainingRun, summary
 from compress.training.training_data import (
     Gold,
@@ -63,8 +63,7 @@ def distill(request: Distill) -> Model:
     model = open_teacher(request.teacher, opened)
     unlabeled = request.open_text(read=model.task.row)
     recipe: StudentRecipe = load_recipe("students", request.student)
-    if request.max_length:
-        recipe = replace(recipe, training=replace(recipe.training, max_length=request.max_length))
+    recipe = replace(recipe, training=request.adjusted(recipe.training))
     start, recipe = (None, recipe) if request.start is None else open_start(request.start, recipe)
     compute = replace(request.compute, device=resolve_device(request.device))
 
@@ -93,6 +92,7 @@ def distill(request: Distill) -> Model:
     if not validation and not request.control:
         check_held_out(pool, pool_size, has_others=bool(train))
     gold = Gold(train, model.task.gold(train, model.labels, "train"))
+    balance_of(recipe.training, model.task, gold.labels, model.labels)  # refuses what does not fit
     selecting = Gold(validation, model.task.gold(validation, model.labels, "validation"))
     phases = CONTROL_PHASES if request.control else possible_phases(recipe, train)
     check_batch_sizes(recipe.training, phases)
@@ -259,6 +259,9 @@ def check_request(model: Model, recipe: StudentRecipe, request: Distill, opened:
     has_pool, has_validation = is_given(request.unlabeled), is_given(request.validation)
     has_text, reads_pool = has_pool or opened, recipe.reads_pool or recipe.vocabulary
     losses = () if control else [plugins.find("losses", choice.name) for choice in recipe.losses]
+    learns_gold = control or "labels" in recipe.needs
+    balanced = recipe.training.class_weights or recipe.training.logit_adjustment
+    no_gold = f"{student} has no such loss; use one that has, such as q8bert, or fine-tune the teacher with them"
     refuse(
         (
             not has_text and (reads_pool or not train),
@@ -299,6 +302,11 @@ def check_request(model: Model, recipe: StudentRecipe, request: Distill, opened:
         (
             not control and not train and all(map(reads_gold_alone, recipe.phases)),
             f"{student} learns from gold labels, and there are none; give --train FILE",
+        ),
+        (
+            balanced and not (learns_gold and train),
+            "class weights and logit adjustment change the loss on gold labels, and "
+            f"{'there are none; give --train FILE' if learns_gold else no_gold}",
         ),
     )
 

@@ -12,7 +12,7 @@ from compress.recipes import Choice, Phase, Training, resolved
 from compress.requests.training import Finetune
 from compress.tasks import of_rows
 from compress.training.encoders import find_recipe, open_encoder
-from compress.training.phases import fit, with_length
+from compress.training.phases import balance_of, fit, with_length
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData
 
@@ -35,9 +35,10 @@ def finetune(request: Finetune) -> Model:
     names = task.new_labels(roles["train"], roles["validation"])
     metric = task.metric(data.metric, names).name
     training = request.training or (recipe.training if recipe else TRAINING)
-    training = replace(training, max_length=request.max_length or training.max_length)
+    training = request.adjusted(training)
     compute = replace(request.compute, device=resolve_device(request.device))
     gold = {role: Gold(rows, task.gold(rows, names, role)) for role, rows in roles.items()}
+    balance_of(training, task, gold["train"].labels, names)  # refuses what does not fit
     with request.begin(
         {"encoder": encoder},
         data=checked.described(),

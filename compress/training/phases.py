@@ -31,6 +31,7 @@ from compress.errors import CompressError, first_line, interruptions, refuse, sy
 from compress.host import few_kernels
 from compress.inference import processes
 from compress.inference.compute import autocast, fast_float32
+from compress.models.batch import Balance
 from compress.models.components import embeddings_projection
 from compress.models.integer_rounding import forget_quantization
 from compress.models.manifest import cached_json, is_whole, keep, kept, seal
@@ -39,6 +40,7 @@ from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.progress import logger, silent
 from compress.recipes import Phase, Training, replace_training
 from compress.surgery.unit_masks import masked_positions
+from compress.tasks import Task, labels_of
 from compress.training.teacher_signal import (
     FIRST_STATES_LIMIT_BYTES,
     LIVE,
@@ -198,7 +200,9 @@ def fit(
             :func:`compress.training.trainer.detach_loss_modules`.
     """
     work, selection = run.folder / WORK_FOLDER, data.selection
-    training = run.training.for_classes(model.config.num_labels or 0)
+    training, labels = run.training.for_classes(model.config.num_labels or 0), labels_of(model.config.to_dict())
+    run = replace(run, balance=balance_of(training, run.task, data.gold.labels, labels))
+    balance = {name: dict(zip(labels, one, strict=True)) for name, one in asdict(run.balance).items() if one}
     check_batch_sizes(training, phases)
     rows_planned = data.planned_rows or sum(1 for _ in data.rows("all"))
     limit = maximum_length(tokenizer, model.config.to_dict())
@@ -245,7 +249,22 @@ def fit(
         keep_loss_modules,
     )
     join_logs({part.name: work / part.name for part in planned}, run.folder)
-    return [replace(outcome, max_length=length, truncated_rows=cut) for outcome in outcomes]
+    return [replace(outcome, max_length=length, truncated_rows=cut, balance=balance) for outcome in outcomes]
+
+
+def balance_of(training: Training, task: Task, gold: Sequence[Any], labels: Sequence[str]) -> Balance:
+    """Return what a training asks for of gold labels, as :meth:`compress.tasks.Task.gold` gives them; nothing without.
+
+    Raises:
+        CompressError: the task has no classes, or a name is none of them.
+    """
+    asked, tau = training.class_weights, training.logit_adjustment
+    balanced = "class_weights and logit_adjustment are of classes"
+    refuse(((asked or tau) and not task.has_classes, f"{balanced}, and a {task} has none; leave them out"))
+    column = task.column(gold) if len(gold) else np.zeros(0)
+    weights = task.class_weights(asked, column, labels) if asked and len(column) else np.zeros(0)
+    shift = tau * task.prior(column, len(labels)) if tau and len(column) else np.zeros(0)
+    return Balance(*(tuple(np.round(one, 6).tolist()) for one in (weights, shift)))
 
 
 def chosen_length(

@@ -41,6 +41,7 @@ from compress.host import few_kernels
 from compress.inference import processes
 from compress.inference.compute import Compute, Precision, fast_float32, resolve_precision
 from compress.inference.threads import using_threads
+from compress.models.batch import Balance
 from compress.models.manifest import METRICS_NAME, is_whole, seal
 from compress.models.output_dir import work_title
 from compress.models.training_log import read_training
@@ -83,7 +84,7 @@ class Outcome:
 
     A run that selects no checkpoint has no score. One that prunes names the units it ``masked``: for ``heads`` and
     ``neurons`` a list a layer, of positions among those that were there. Texts were cut to ``max_length`` tokens, and
-    ``truncated_rows`` of the training rows were longer.
+    ``truncated_rows`` of the training rows were longer. ``balance`` is what was made up for rare classes, by name.
     """
 
     planned_steps: int
@@ -97,11 +98,12 @@ class Outcome:
     masked: Mapping[str, list[list[int]]] | None = None
     max_length: int = 0
     truncated_rows: int = 0
+    balance: Mapping[str, Mapping[str, float]] | None = None
 
     @property
     def noted(self) -> dict[str, Any]:
         """The manifest's notes on it: everything but the pruned units, which the shapes tell."""
-        without = {"masked"} if self.precision_reason else {"masked", "precision_reason"}
+        without = {"masked", *(name for name in ("precision_reason", "balance") if not getattr(self, name))}
         return {key: value for key, value in asdict(self).items() if key not in without}
 
 
@@ -114,6 +116,7 @@ class TrainingRun:
         compute: with a resolved device.
         progress: how progress is shown, with ``title``.
         precision_reason: why it computes in float32, where bfloat16 was wanted.
+        balance: of the gold labels.
     """
 
     folder: Path
@@ -123,6 +126,7 @@ class TrainingRun:
     progress: Progress = silent
     title: str = "Training"
     precision_reason: str = ""
+    balance: Balance = Balance()
 
     @property
     def precision(self) -> Precision:
@@ -335,7 +339,7 @@ class DistillationTrainer(Trainer):
         # One process trains on one GPU: torchrun starts more. DataParallel would multiply the batch by their number.
         arguments._n_gpu = min(arguments.n_gpu, 1)
         self.objective: Objective = objective
-        self.folder, self.task = run.folder, run.task
+        self.folder, self.task, self.balance = run.folder, run.task, run.balance
         evaluate = partial(_score, task=run.task, labels=labels, selection=selection) if selection else None
         # Before the optimiser, which trains their modules too.
         self.losses = attach_losses(objective.losses, objective.teacher, model)
@@ -388,7 +392,7 @@ class DistillationTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        batch = batch_of(inputs, task=self.task)
+        batch = batch_of(inputs, task=self.task, balance=self.balance)
         batch = self.objective.masker(batch) if self.objective.masker else batch
         raw, student = self.student(batch, model)
         student = replace(student, trained_layers=self.objective.trained_layers)

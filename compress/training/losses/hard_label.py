@@ -1,4 +1,7 @@
-"""Cross-entropy with gold labels (mean squared error for regression); rows without a gold label do not count."""
+"""Cross-entropy with gold labels (mean squared error for regression); rows without a gold label do not count.
+
+Where the training asks for it, classes have weights, and logits their prior (:class:`compress.models.batch.Balance`).
+"""
 
 from torch import Tensor
 
@@ -14,5 +17,7 @@ def loss(student: Outputs, teacher: Outputs, batch: Batch) -> Tensor:
     if batch.labels is None:
         return zero(student)
     logits, labels = student.logits.float(), batch.labels  # no row is picked out: a GPU would wait to count them
-    total, known = batch.task.hard_loss(logits, labels)
+    weights, shift = batch.balance.weights, batch.balance.shift
+    logits = logits + logits.new_tensor(shift) if shift else logits
+    total, known = batch.task.hard_loss(logits, labels, logits.new_tensor(weights) if weights else None)
     return total / known.sum().clamp(min=1)
