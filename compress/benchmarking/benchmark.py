@@ -226,7 +226,8 @@ def benchmark(
         device = compute.device
         entries = plan_entries(measured, settings.runtimes, lambda model: _to_onnx(model, scratch), device)
         has_train = fitted is not None
-        baselines = plan_baselines(settings.baselines, candidates, scratch, has_train=has_train)
+        pairs = all(row.text_pair is not None for row in rows.examples)
+        baselines = plan_baselines(settings.baselines, candidates, scratch, has_train=has_train, pairs=pairs)
         compared = competitor_models(candidates, settings.competitor_models)
         added, left_out = plan_competitors(settings.competitors, compared, scratch, device=device, has_train=has_train)
         # Last, because the largest take a while to build: a mistake in the settings is found before.

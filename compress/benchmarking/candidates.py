@@ -287,12 +287,17 @@ def _with_own_names(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def plan_baselines(
-    wanted: bool | Sequence[str], candidates: Sequence[Candidate], scratch: Path, *, has_train: bool
+    wanted: bool | Sequence[str],
+    candidates: Sequence[Candidate],
+    scratch: Path,
+    *,
+    has_train: bool,
+    pairs: bool = False,
 ) -> list[Entry]:
     """Return an entry for each baseline, which run on the CPU: for all of the teacher's task, none, or those named.
 
     Raises:
-        CompressError: an unknown baseline, one of another task, or named ones without training rows.
+        CompressError: an unknown baseline, one of another task or of ``pairs``, or named ones without training rows.
     """
     names = plugins.names("baselines") if wanted is True else wanted or ()
     lacks_train = f"the baselines {', '.join(names)} are fitted on training rows; give them with --train FILE"
@@ -305,8 +310,14 @@ def plan_baselines(
     for given in dict.fromkeys(names):
         plugin = plugins.find("baselines", given)
         module, name = plugin.load(), plugin.name
-        able = [one for one in everything().values() if name in one.baselines or one in getattr(module, "TASKS", ())]
-        if teacher.task in able:
+        able = [
+            one
+            for one in everything().values()
+            if name in (*one.baselines, *one.pair_baselines) or one in getattr(module, "TASKS", ())
+        ]
+        if not pairs and name in teacher.task.pair_baselines:
+            refuse((wanted is not True, f"the baseline {name} compares the texts of pairs; leave it out"))
+        elif teacher.task in able:
             new = new_candidate(name, "baseline", candidates, scratch)
             entries.append(Entry(new, str(module.RUNTIME), new.model, name, "cpu", "baselines", teacher))
         elif wanted is not True:

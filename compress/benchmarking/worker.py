@@ -258,6 +258,7 @@ class Starting:
                 directory=str(self.entry.directory.path),
                 model=str(source.path.resolve()),
                 rows=str(self.scratch),
+                encoder=self.settings.encoder,
             )
             self.builder.close()
         for run in self.runs:

@@ -58,12 +58,13 @@ class RequestHandler:
     def __init__(self) -> None:
         self.earlier: dict[tuple[Any, ...], deque[list[int]]] = {}  # batches by their size and shape
 
-    def build(self, *, folder: str, plugin: str, directory: str, model: str, rows: str) -> Any:
+    def build(self, *, folder: str, plugin: str, directory: str, model: str, rows: str, encoder: str = "") -> Any:
         """Fit a baseline or convert a model for a competitor: afterwards ``directory`` can be loaded.
 
         Args:
             model: the model that a competitor runs; for baselines the teacher.
             rows: the folder of :func:`write_rows`.
+            encoder: for baselines that read a pretrained one (``READS_ENCODER``); by default the teacher's.
         """
         target, place, train = Path(directory), Path(model), Path(rows) / TRAIN_NAME
         target.mkdir(parents=True)
@@ -73,7 +74,8 @@ class RequestHandler:
         module = plugins.find(folder, plugin).load()
         import_required(module)
         if folder == "baselines":
-            module.fit(target, examples, labels, source.task, len(source.labels), source)
+            read = {"encoder": encoder} if getattr(module, "READS_ENCODER", False) else {}
+            module.fit(target, examples, labels, source.task, len(source.labels), source, **read)
         else:
             competitors.build(module, target, source, examples, labels)
 

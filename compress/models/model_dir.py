@@ -287,15 +287,19 @@ class Model:
         """
         return self._load_encoder(task.auto_model(), num_labels=len(labels), **task.head_settings(labels))
 
+    def body(self) -> "PreTrainedModel":
+        """Load an encoder without its head."""
+        from transformers import AutoModel
+
+        return self._load_encoder(AutoModel)
+
     def give_body(self, student: "PreTrainedModel") -> None:
         """Give a student the embeddings and layers of this encoder of its family and shape; its head stays as it is.
 
         Raises:
             CompressError: another family or shape, or weights of the encoder are missing.
         """
-        from transformers import AutoModel
-
-        body = self._load_encoder(AutoModel)
+        body = self.body()
         theirs, ours = (
             {name: value for name, value in base.state_dict().items() if not set(name.split(".")) & _HEAD_PARTS}
             for base in (body, student.base_model)

@@ -72,6 +72,11 @@ class BenchmarkSettings(Checked):
         flags={"--no-baselines": (False, "Do not measure baselines, cheap classifiers fitted on gold labels only.")},
         help="Whether to measure baselines, cheap classifiers fitted on gold labels only, or which.",
     )
+    encoder: str = option(
+        default="",
+        metavar="DIR|RECIPE",
+        help="Pretrained encoder of the baseline cosine. Default: the one that the teacher was fine-tuned from.",
+    )
     competitors: Names = option(
         default=(),
         metavar="NAME",

@@ -16,6 +16,7 @@ from compress.errors import CompressError, PartlyMade, refuse
 from compress.fields import fields_of
 from compress.inference.compute import Compute
 from compress.labelling.label_dir import LabelDir
+from compress.models.encoders import encoder_of
 from compress.models.manifest import METRICS_NAME, file_sha256
 from compress.models.model_dir import Model, removals_of
 from compress.progress import logger
@@ -42,7 +43,6 @@ from compress.studies.plan import (
     within_budget,
 )
 from compress.training.distill import CONTROL_PHASES
-from compress.training.encoders import encoder_of
 from compress.training.training_data import augmented, one_of
 
 

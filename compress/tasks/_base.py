@@ -39,6 +39,7 @@ class Task(str, ABC):
         native_forms: those of ``compress export --format`` without a graph that it can take.
         metrics: the first is the default.
         baselines: those of this package that can answer it; others name tasks in ``TASKS``.
+        pair_baselines: more of them, for pairs of texts.
         unfit_losses: what a loss reads (its ``NEEDS``) that this task cannot give, and why, as a sentence without
             subject about ``{loss}`` and ``{model}``.
         no_calibration, no_cascade, no_search: why these stages refuse its models; empty where they take them.
@@ -59,6 +60,7 @@ class Task(str, ABC):
     native_forms: ClassVar[tuple[str, ...]] = ("native", "c")
     metrics: ClassVar[tuple[Metric, ...]] = (*CLASS_METRICS, *RANK_METRICS)
     baselines: ClassVar[tuple[str, ...]] = ()
+    pair_baselines: ClassVar[tuple[str, ...]] = ()
     unfit_losses: ClassVar[Mapping[str, str]] = {}
     no_calibration: ClassVar[str] = "only classifiers have probabilities to calibrate"
     no_cascade: ClassVar[str] = "only classifiers have a confidence"

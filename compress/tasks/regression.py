@@ -27,6 +27,7 @@ class Regression(Task):
     no_label = float("nan")
     metrics = (*SCORE_METRICS, *RANK_METRICS)
     baselines = ("majority", "static-embedding", "tfidf")
+    pair_baselines = ("bm25", "cosine")
     unfit_losses = {
         "classes": "compares classes (the loss {loss}), and {model} is a regression; use a student that learns by "
         "logit-mse, such as minilm-3"

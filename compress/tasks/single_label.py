@@ -17,6 +17,7 @@ class SingleLabel(Task):
     label_probabilities = True
     native_forms = ("native", "c", "wasm")
     baselines = ("majority", "static-embedding", "tfidf")
+    pair_baselines = ("bm25", "cosine")
     no_calibration = no_cascade = ""
 
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
+from compress.models.encoders import encoder_of, open_encoder
 from compress.models.manifest import is_whole
 from compress.models.model_dir import Model
 from compress.progress import logger
@@ -29,7 +30,6 @@ from compress.requests.labelling import Label
 from compress.requests.training import Distill
 from compress.tasks import Task, default
 from compress.training.build_student import build_student, try_student
-from compress.training.encoders import encoder_of, open_encoder
 from compress.training.phases import balance_of, check_batch_sizes, fit, with_length
 from compress.training.trainer import TrainingRun, summary
 from compress.training.training_data import (

@@ -6,12 +6,12 @@ from transformers import set_seed
 
 from compress.data import check_roles
 from compress.inference.compute import resolve_device
+from compress.models.encoders import find_recipe, open_encoder
 from compress.models.model_dir import Model
 from compress.progress import quiet_libraries
 from compress.recipes import Choice, Phase, Training, resolved
 from compress.requests.training import Finetune
 from compress.tasks import of_rows
-from compress.training.encoders import find_recipe, open_encoder
 from compress.training.phases import balance_of, fit, with_length
 from compress.training.trainer import TrainingRun
 from compress.training.training_data import Gold, Selection, TrainingData

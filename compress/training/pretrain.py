@@ -26,13 +26,13 @@ from compress.data import ContentFingerprint, TextSource, data_entry
 from compress.errors import CompressError, refuse
 from compress.inference.compute import resolve_device
 from compress.models.components import example_inputs, input_embeddings
+from compress.models.encoders import open_encoder
 from compress.models.model_dir import Model
 from compress.models.output_dir import PREPARED, WORK_FOLDER
 from compress.progress import logger, quiet_libraries
 from compress.recipes import Choice, Phase, StudentRecipe, Training, of_phases, resolved
 from compress.requests.training import Pretrain
 from compress.training.build_student import build_student, try_student
-from compress.training.encoders import open_encoder
 from compress.training.losses._common import VocabularyHead, masked_tokens
 from compress.training.phases import fit
 from compress.training.teacher_signal import ActivationRecorder

@@ -237,3 +237,77 @@ def test_a_head_is_read_back_for_any_memory_order(tmp_path: Path) -> None:
     weights = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     _linear_head.Head(weights, np.zeros(3, dtype=np.float32)).save(tmp_path)
     np.testing.assert_array_equal(_linear_head.Head.load(tmp_path).weights, weights)
+
+
+# Of pairs
+
+
+def similar(count: int = 60) -> list[Example]:
+    """Return pairs with the share of the second text's words that the first has."""
+    rows = examples(count)
+    return [
+        Example(row.text, f"{rows[(i * 7) % count].text} {'' if i % 3 else row.text}".strip())
+        for i, row in enumerate(rows)
+    ]
+
+
+def encoder(folder: Path) -> str:
+    import transformers
+
+    body = transformers.AutoModel.from_pretrained(torch_directory("bert").path)
+    body.save_pretrained(folder)
+    torch_directory("bert").tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("name", default().pair_baselines)
+def test_a_baseline_of_pairs_answers_row_by_row_in_the_order_of_its_score(name: str, tmp_path: Path) -> None:
+    rows, module = similar(), plugins.find("baselines", name).load()
+    own = {"encoder": encoder(tmp_path / "encoder")} if name == "cosine" else {}
+    module.fit(
+        tmp_path, rows, np.array([float(row.text in row.text_pair) for row in rows]), find_task("regression"), 1,
+        torch_directory("bert"), **own,
+    )  # fmt: skip
+    runner = module.start(tmp_path, threads=1, device="cpu")
+    answers = runner.run(runner.prepare(rows))
+    assert answers.shape == (60, 1) and answers.dtype == np.float32
+    alone = np.concatenate([runner.run(runner.prepare([row])) for row in rows])
+    np.testing.assert_allclose(alone, answers, atol=1e-5)
+    same = [row.text in row.text_pair for row in rows]
+    assert answers[same].mean() > answers[np.invert(same)].mean()
+
+
+def test_bm25_is_its_formula(tmp_path: Path) -> None:
+    module = plugins.find("baselines", "bm25").load()
+    rows = [Example("cat", "a cat sat"), Example("cat dog", "a dog"), Example("bird", "the dog and the cat ran")]
+    module.fit(tmp_path, rows, np.array([1.0, 0.0, 0.5]), find_task("regression"), 1, torch_directory("bert"))
+    found = module._scorer(tmp_path)([Example("Cat bird", "a cat, a CAT"), Example("emu", "emu"), Example("cat", "")])
+    rarity = np.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+    length = 1.2 * (0.25 + 0.75 * 4 / (11 / 3))
+    unknown = np.log(1 + 3.5 / 0.5) * 2.2 / (1 + 1.2 * (0.25 + 0.75 / (11 / 3)))
+    assert found[:, 0] == pytest.approx([rarity * 2 * 2.2 / (2 + length), unknown, 0])
+
+
+def test_the_cosine_is_that_of_mean_pooled_states(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModel
+
+    place, module, rows = encoder(tmp_path / "encoder"), plugins.find("baselines", "cosine").load(), similar(6)
+    (tmp_path / "made").mkdir()
+    gold = np.arange(6.0)
+    module.fit(tmp_path / "made", rows, gold, find_task("regression"), 1, torch_directory("bert"), encoder=place)
+    prepare, cosines, _ = module._open(tmp_path / "made")
+    network, tokenizer = AutoModel.from_pretrained(place).eval(), torch_directory("bert").tokenizer
+    for row, found in zip(rows, cosines(prepare(rows)), strict=True):
+        with torch.inference_mode():
+            one, other = (
+                network(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(dim=0)
+                for text in (row.text, row.text_pair)
+            )
+        assert found[0] == pytest.approx(float(torch.cosine_similarity(one, other, dim=0)), abs=1e-5)
+
+
+def test_an_encoder_that_nothing_names_is_said(tmp_path: Path) -> None:
+    module = plugins.find("baselines", "cosine").load()
+    with pytest.raises(Unavailable, match="is named or found; name it with 'compress benchmark --encoder'"):
+        module.fit(tmp_path, similar(), np.arange(60.0), find_task("regression"), 1, torch_directory("bert"))

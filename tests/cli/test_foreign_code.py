@@ -16,11 +16,11 @@ from transformers import AutoModelForSequenceClassification
 
 from compress.cli import execute
 from compress.errors import CompressError
+from compress.models.encoders import encoder_of
 from compress.models.loading import load_network
 from compress.models.manifest import Manifest
 from compress.models.model_dir import Model
 from compress.models.output_dir import finish
-from compress.training.encoders import encoder_of
 from tests.cli.test_cli import Desk
 from tests.support.training_data import STUDY_HEAD, write_study_data
 

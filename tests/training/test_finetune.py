@@ -15,10 +15,10 @@ from compress.data import Example
 from compress.errors import CompressError
 from compress.inference.compute import Compute
 from compress.inference.predict import load as load_classifier
+from compress.models.encoders import open_recipe
 from compress.models.model_dir import Model
 from compress.recipes import TeacherRecipe
 from compress.requests.compression import export
-from compress.training.encoders import open_recipe
 from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, torch_directory, write
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 

@@ -19,12 +19,12 @@ from onnx import helper, numpy_helper
 from transformers import BertConfig, BertModel
 
 from compress.errors import CompressError
+from compress.models import encoders
+from compress.models.encoders import encoder_of, open_encoder, open_recipe
 from compress.models.manifest import Manifest
 from compress.models.model_dir import Model
 from compress.models.output_dir import finish
 from compress.recipes import TeacherRecipe, resolved
-from compress.training import encoders
-from compress.training.encoders import encoder_of, open_encoder, open_recipe
 from tests.support.tiny import classifier, write
 
 RECIPE = TeacherRecipe("mine", package="tiny-encoder-part", package_parts=3, name="mine")
