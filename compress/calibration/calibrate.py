@@ -24,9 +24,13 @@ starts (Angelopoulos et al. 2021, "Learn then Test", arXiv:2110.01052). The boun
 thresholds to be fixed; they are quantiles of the same confidences, which changes the certainty by a few tenths of a
 percent.
 
-*Decisions.* A label of several a text may be given from where its F1 on validation rows is highest (Lipton et al. 2014,
-"Optimal Thresholding of Classifiers to Maximize F1 Measure", arXiv:1402.1892). Its shift moves that point to a
-probability of 0.5, where every client decides, so that its probability says no more how often it is right.
+*Decisions.* A class, or each label of several a text, may be given from where its F1 on validation rows is highest
+(Lipton et al. 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure", arXiv:1402.1892), or where its recall
+or its precision is certainly as asked. Its shift moves that point to where every client decides, a probability of 0.5,
+or the highest of several, so that its probability says no more how often it is right. That the score of the kth of n
+rows, from below, is a threshold of a recall of r has the probability that Beta(n - k + 1, k) is above r (Wilks 1941,
+"Determination of sample sizes for setting tolerance limits"); of precision the bound is that of acceptance, at
+thresholds among twice as many rows as are of the class.
 """
 
 import itertools
@@ -44,7 +48,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from compress.data import describe_rows, row_key, row_keys
-from compress.errors import CompressError, refuse
+from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.evaluation.metrics import (
     ACCURACY,
     BINS,
@@ -67,7 +71,7 @@ from compress.models.model_dir import Model, check_unseen
 from compress.progress import logger
 from compress.reporting.calibration_page import calibration_page
 from compress.reporting.pages import write_study
-from compress.requests.compression import Calibrate
+from compress.requests.compression import Calibrate, Decision
 from compress.tasks import Task, default
 
 FOLDER, CALIBRATION_NAME = "calibration", "calibration.json"
@@ -207,17 +211,68 @@ def fit_vector(logits: Array, gold: Array, task: Task = CLASSES) -> Scaling:
     return Scaling(np.exp(common + own), shift)
 
 
-def decided_by_f1(one: Calibrated, gold: Array, keys: Array, task: Task) -> Calibrated:
-    """Return a calibration whose shifts move 0.5 to where the F1 of each label is highest; its logits are out of fold.
+def decided_by(
+    decision: Decision, one: Calibrated, raw: Array, gold: Array, keys: Array, task: Task, labels: Sequence[str]
+) -> Calibrated:
+    """Return a calibration whose shifts move decisions; its logits are out of fold by F1, else what the model gives.
 
-    A label of fewer than ``FEWEST_OF_LABEL`` rows keeps its 0.5.
+    Of each label, one of fewer than ``FEWEST_OF_LABEL`` rows keeps its 0.5.
+
+    Args:
+        raw: the logits ``[N, C]`` before calibration.
+
+    Raises:
+        CompressError: the class has too few rows, or no threshold is certain.
     """
-    held, folds, moved = task.members(gold, one.logits.shape[1]), keys % FOLDS, one.logits.copy()
-    for fold in np.unique(folds):
-        held_out = folds == fold
-        moved[held_out] -= best_f1_cuts(one.logits[~held_out], held[~held_out])
-    shift = (0.0 if one.scaling.shift is None else one.scaling.shift) - best_f1_cuts(one.logits, held)
-    return Calibrated(one.name, Scaling(one.scaling.scale, shift), moved, one.losses)
+    folds, by_fold = keys % FOLDS, decision.by == "f1"
+    scaled = one.logits if by_fold else one.scaling.apply(raw)
+    moved = scaled.copy()
+
+    def cuts(rows: Array) -> Array:
+        logits, of_gold = scaled[rows], gold[rows]
+        if not decision.label:
+            return best_f1_cuts(logits, task.members(of_gold, len(labels)))
+        index = labels.index(decision.label)
+        margins, held = task.margins(logits, index), task.held(of_gold, index)
+        cut = best_f1_cuts(margins[:, None], held[:, None])[0] if by_fold else certain_cut(margins, held, decision)
+        return np.asarray(np.eye(len(labels))[index] * cut)
+
+    whole = cuts(np.ones(len(gold), bool))
+    for fold in np.unique(folds) if by_fold else ():
+        moved[folds == fold] -= cuts(folds != fold)
+    shift = (0.0 if one.scaling.shift is None else one.scaling.shift) - whole
+    return Calibrated(one.name, Scaling(one.scaling.scale, shift), moved if by_fold else scaled - whole, one.losses)
+
+
+def certain_cut(margins: Array, held: Array, decision: Decision) -> float:
+    """Return above which margin ``[N]`` a class, whose rows are ``held``, certainly has the recall or precision asked.
+
+    Of recall it is the highest, of precision the one that gives most rows.
+
+    Raises:
+        CompressError: none is certain.
+    """
+    from scipy.stats import beta
+
+    by, least, label = decision
+    own, best = np.sort(margins[held]), None
+    if by == "recall":
+        bounds = beta.ppf(1 - CERTAINTY, np.arange(len(own), 0, -1), np.arange(1, len(own) + 1))
+        sure = np.flatnonzero(bounds >= least)
+        best, most = (own[sure[-1]] if len(sure) else None), max(bounds, default=0.0)
+    else:
+        first = np.argsort(-margins, kind="stable")[: 2 * len(own)]
+        found = accept_from(margins[first], held[first], least)
+        best = None if found is None else found.threshold
+        most = max(level.at_least for level in levels(margins[first], held[first]))
+    if best is None:
+        raise CompressError(
+            f"no threshold is certain to have a {by} of {100 * least:g}% for {label!r} on its {len(own):,} validation "
+            f"rows: at most {100 * most:.1f}% is; give more, {rows_needed(least):,} without an error at the least, or "
+            "ask for less"
+        )
+    below = margins[margins < best]
+    return float((best + below.max()) / 2 if len(below) else best - 1.0)
 
 
 def best_f1_cuts(logits: Array, held: Array) -> Array:
@@ -370,7 +425,8 @@ def calibrate(request: Calibrate) -> Model:
             as often as asked.
     """
     source, validation = Model.open(request.model), request.read("validation")
-    task, moves = source.task, request.decide_by == "f1"
+    task, decision = source.task, request.decision
+    moves = decision.by != "probability"
     acceptance = request.accept_at and {"right": request.accept_at, "by": request.accept_by}
     refuse(
         (bool(source.task.no_calibration), f"{source.path} is made for {source.task}; {source.task.no_calibration}"),
@@ -378,11 +434,11 @@ def calibrate(request: Calibrate) -> Model:
             (
                 asked and way not in known,
                 f"{source.path} is made for {source.task}, which takes no --{option} {way}; use --{option} "
-                f"{' or '.join(known)}",
+                f"{' or '.join(known)}{', or name a class, such as f1:CLASS' * (way == 'f1')}",
             )
             for asked, option, way, known in (
                 (acceptance, "accept-by", request.accept_by, source.task.accepts_by),
-                (True, "decide-by", request.decide_by, source.task.decides_by),
+                (not decision.label, "decide-by", decision.by, source.task.decides_by),
             )
         ),
         (
@@ -407,8 +463,26 @@ def calibrate(request: Calibrate) -> Model:
         check_unseen([source], own)
     network = None if source.is_onnx else source.load()
     shifts = network is None or last_layer(network).bias is not None
-    no_shift = f"the last layer of {source.path} has no bias to move a decision by; leave out --decide-by f1"
-    refuse((moves and not shifts, no_shift))
+    label, of_label = decision.label, 0
+    if label in source.labels:
+        of_label = int(task.held(gold, source.labels.index(label)).sum())
+    refuse(
+        (
+            moves and not shifts,
+            f"the last layer of {source.path} has no bias to move a decision by; leave out --decide-by "
+            f"{request.decide_by}",
+        ),
+        (
+            label and label not in source.labels,
+            f"--decide-by names {label!r}, and the classes are {some_of(source.labels)}."
+            f"{did_you_mean(label, source.labels)}",
+        ),
+        (
+            label and of_label < FEWEST_OF_LABEL,
+            f"--decide-by {request.decide_by} needs {FEWEST_OF_LABEL} rows of {label!r} or more, and --validation has "
+            f"{of_label}; give more",
+        ),
+    )
 
     with request.begin(
         {"model": source},
@@ -424,7 +498,7 @@ def calibrate(request: Calibrate) -> Model:
             keys = row_keys(rows)
             found = calibrations(logits, gold, keys, shifts=shifts, task=task)
             chosen = best_calibration(found)
-            used = decided_by_f1(chosen, gold, keys, task) if moves else chosen
+            used = decided_by(decision, chosen, logits, gold, keys, task, source.labels) if moves else chosen
         content: dict[str, Any] = {
             "model": source.name,
             "model_sha256": source.sha256,
@@ -445,7 +519,7 @@ def calibrate(request: Calibrate) -> Model:
             ],
             "coverage": [asdict(level) for level in levels(*_confidence(used, gold, task)[:2])],
             "acceptance": acceptance and _accepted(acceptance, used, gold, source.labels, task),
-            "decisions": _decided(chosen, used, gold, source.labels, task) if moves else None,
+            "decisions": _decided(decision, chosen, used, gold, source.labels, task) if moves else None,
         }
         notes = {**source.manifest.notes, "calibration": chosen.name, "temperature": chosen.scaling.temperature}
         for noted in ("acceptance", "decisions"):
@@ -524,16 +598,30 @@ def _confidence(one: Calibrated, gold: Array, task: Task) -> tuple[Array, Array,
     return task.sureness(cast(Array, task.probabilities(one.logits))), predicted == gold, predicted
 
 
-def _decided(before: Calibrated, after: Calibrated, gold: Array, labels: Sequence[str], task: Task) -> dict[str, Any]:
-    """Return the probability from which each label is given now, and the metrics by it and by 0.5, out of fold."""
+def _decided(
+    decision: Decision, before: Calibrated, after: Calibrated, gold: Array, labels: Sequence[str], task: Task
+) -> dict[str, Any]:
+    """Return the probability, of two classes, from which labels are given now, and the metrics by it and by 0.5.
+
+    Of a named class there are its recall and its precision too.
+    """
     moved = (0.0 if before.scaling.shift is None else before.scaling.shift) - cast(Array, after.scaling.shift)
     compared = {
         metric.name: [task.score(one.logits, gold, metric) for one in (before, after)]
         for metric in task.metrics
-        if not metric.of_probabilities
+        if not metric.of_probabilities and not (metric.of_last and len(labels) != 2)
     }
-    cuts = cast(Array, task.probabilities(moved[None]))[0]
-    return {"by": "f1", "thresholds": dict(zip(labels, np.round(cuts, 4).tolist(), strict=True)), "metrics": compared}
+    thresholds = dict(zip(labels, np.round(1 / (1 + np.exp(-moved)), 4).tolist(), strict=True))
+    if label := decision.label:
+        thresholds, index = {label: thresholds[label]}, labels.index(label)
+        held, given = (
+            task.held(gold, index),
+            [task.held(task.predictions(one.logits), index) for one in (before, after)],
+        )
+        hits = [int((held & one).sum()) for one in given]
+        compared["recall"] = [hit / int(held.sum()) for hit in hits]
+        compared["precision"] = [hit / max(int(one.sum()), 1) for hit, one in zip(hits, given, strict=True)]
+    return {**decision._asdict(), "thresholds": thresholds, "metrics": compared}
 
 
 def _accepted(

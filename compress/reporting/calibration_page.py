@@ -38,12 +38,19 @@ def _calibration_verdict(found: Mapping[str, Any]) -> list[str]:
     if method == "vector":
         sentences.append(f"Vector scaling may change predictions: {_percent(before['accuracy'])} were right before.")
     if decisions := found.get("decisions"):
-        (micro, by_half), (macro, by_half_macro) = [*decisions["metrics"].items()][:2]
+        label, by = decisions.get("label"), decisions["by"]
+        names = ("recall", "precision", "accuracy" if "accuracy" in decisions["metrics"] else "macro-f1")
+        first, *others = (
+            f"{name} {before_it:.1%} before and {after_it:.1%} after"
+            for name, (before_it, after_it) in decisions["metrics"].items()
+            if not label or name in names
+        )
+        where = "its F1 is highest" if by == "f1" else f"its {by} is {decisions['least']:.6g}, with 95% certainty"
         sentences.append(
-            f"Each label is given from where its F1 is highest, which was moved to a probability of 0.5: {micro} "
-            f"{by_half[0]:.1%} before and {by_half[1]:.1%} after, {macro} {by_half_macro[0]:.1%} and "
-            f"{by_half_macro[1]:.1%}, on rows that none was found on. Probabilities no longer say how often a label is "
-            "right."
+            f"{repr(label) if label else 'Each label'} is given from where {where}, which was moved to a probability "
+            f"of 0.5: {'; '.join([first, *(others if label else others[:1])])}, on "
+            f"{'rows that none was found on' if by == 'f1' else 'the rows that it was found on'}. Probabilities no "
+            f"longer say how often {'this' if label else 'a'} label is right."
         )
     if not acceptance:
         return sentences

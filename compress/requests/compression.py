@@ -1,9 +1,10 @@
 """What pruning, quantization, export, calibration and cascades are asked for."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from compress.fields import is_given, option, validated
 from compress.models.model_dir import CascadeDir, Model
@@ -187,6 +188,17 @@ class Export(Written[Model]):
     )
 
 
+class Decision(NamedTuple):
+    """When a class is given: ``by`` its probability, F1, or where its recall or precision is ``least``."""
+
+    by: str
+    least: float
+    label: str
+
+
+_DECISION = re.compile(r"(f1|recall(?==)|precision(?==))(?:(?<!f1)=([0-9]{0,6}\.?[0-9]{1,6})(%?))?:(.+)", re.DOTALL)
+
+
 @validated
 class Calibrate(Written[Model], LabelColumns, Placing):
     """Make probabilities right, and find when to accept them.
@@ -211,14 +223,27 @@ class Calibrate(Written[Model], LabelColumns, Placing):
         needs=("accept_at",),
         help="One threshold for all predictions, or one for each class, that holds for this class.",
     )
-    decide_by: Literal["probability", "f1"] = option(
+    decide_by: str = option(
         default="probability",
-        help="Of several labels a text: give each above 0.5, or move 0.5 to where its F1 is highest.",
+        metavar="WAY",
+        help="When a class is given: by its probability; f1:CLASS from where its F1 is highest; recall=98%:CLASS or "
+        "precision=95%:CLASS where that is certain, with the most of the other. Of several labels a text, f1 is of "
+        "each. A probability of 0.5 is moved there.",
     )
+
+    @property
+    def decision(self) -> Decision:
+        found = _DECISION.fullmatch(self.decide_by)
+        by, share, percent, label = found.groups() if found else ("", None, None, None)
+        return Decision(by or self.decide_by, float(share or 0) / (100 if percent else 1), label or "")
 
     def faults(self) -> Iterator[str]:
         if self.accept_at is not None and not 0 < self.accept_at < 1:
             yield f"--accept-at {self.accept_at:.6g} is not between 0% and 100%; give a share such as 95%"
+        known, least = _DECISION.fullmatch(self.decide_by), self.decision.least
+        if self.decide_by not in {"probability", "f1"} and not (known and (known[2] is None or 0 < least < 1)):
+            ways = "probability, f1, f1:CLASS, recall=98%:CLASS or precision=95%:CLASS"
+            yield f"--decide-by {self.decide_by!r:.60} is none of {ways}"
 
 
 @validated

@@ -297,6 +297,10 @@ class Task(str, ABC):
         """Tell which answers ``[N]`` are, or have, the class ``index``, ``[N]``."""
         return np.asarray(answers == index)
 
+    def margins(self, logits: Array, index: int) -> Array:
+        """Return by how much logits ``[N, C]`` are for the class ``index``: it is given above 0, ``[N]``."""
+        return np.asarray(logits[:, index] - np.delete(logits, index, axis=1).max(axis=1))
+
     def flips(
         self, predicted: Array, reference: Array, gold: Array, chances: Array | None, reference_chances: Array | None
     ) -> tuple[Array, Array, Array]:

@@ -191,6 +191,9 @@ class MultiLabel(Task):
     def held(self, answers: Array, index: int) -> Array:
         return np.asarray(set_members(answers)[:, index])
 
+    def margins(self, logits: Array, index: int) -> Array:
+        return logits[:, index]
+
     def flips(
         self, predicted: Array, reference: Array, gold: Array, chances: Array | None, reference_chances: Array | None
     ) -> tuple[Array, Array, Array]:

@@ -15,7 +15,7 @@ from compress.calibration.calibrate import (
     _quality,
     best_f1_cuts,
     calibrations,
-    decided_by_f1,
+    decided_by,
     fit_vector,
 )
 from compress.cli import execute
@@ -24,6 +24,7 @@ from compress.errors import CompressError
 from compress.evaluation.metrics import as_sets, calibration_error
 from compress.inference.predict import load
 from compress.models.model_dir import Model
+from compress.requests.compression import Decision
 from compress.tasks import find_task
 from tests.support.samples import SAMPLES
 from tests.support.tiny import classifier, write
@@ -78,7 +79,7 @@ def test_decisions_by_f1_are_judged_on_other_rows() -> None:
     logits, held = draw(2000)
     gold, keys = as_sets(held), np.arange(len(held))
     none = calibrations(logits, gold, keys, task=TASK)[0]
-    moved = decided_by_f1(none, gold, keys, TASK)
+    moved = decided_by(Decision("f1", 0.0, ""), none, logits, gold, keys, TASK, ("a", "b", "c"))
     metric = TASK.metric("macro-f1")
     whole = TASK.score(moved.scaling.apply(logits), gold, metric)
     out_of_fold = TASK.score(moved.logits, gold, metric)
