@@ -210,7 +210,8 @@ def benchmark(
                 "is compared by CPU time, which other work hardly moves",
                 threads,
             )
-        candidates = open_candidates(teacher, models, controls)
+        opened_teacher = Model.open(teacher).with_windows(settings.windows or None)
+        candidates = open_candidates(opened_teacher, models, controls)
         keep_apart(files, [candidate.model.path for candidate in candidates])
         steps = plan_pruning_steps(candidates) if settings.pruning_steps else []
         first = candidates[0].model

@@ -327,7 +327,8 @@ def _flops(worker: Worker, mine: Sequence[WorkerRun], runs: Sequence[WorkerRun])
     ]
     candidate = mine[0].entry.candidate
     try:
-        found = worker.ask("arithmetic", directory=str(candidate.model.path.resolve()), jobs=jobs)["flops"]
+        place, windows = str(candidate.model.path.resolve()), str(candidate.model.given_windows or "")
+        found = worker.ask("arithmetic", directory=place, windows=windows, jobs=jobs)["flops"]
     except CompressError as error:  # what was timed is worth more than this
         logger.warning("the operations of %s are not counted: %s", candidate.name, error)
         return {}

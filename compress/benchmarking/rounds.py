@@ -43,9 +43,9 @@ def workloads_of(run: WorkerRun, settings: BenchmarkSettings) -> list[Workload]:
     lengths = [None, *(settings.lengths if reads_tokens and entry.kind != "pruning-step" else ())]
     sizes = [min(settings.batch_sizes)] if entry.kind == "reference-model" else settings.batch_sizes
     workloads = [Workload(size, length) for length in lengths for size in sizes]
-    if entry.is_reference and settings.padded_teacher:
+    readable = int(run.loaded["max_length"])
+    if entry.is_reference and settings.padded_teacher and readable:  # windows are nearly all of one length
         # Rows are padded as is common, to at least 128 tokens, and none is cut for it.
-        readable = int(run.loaded["max_length"])
         width = readable if settings.max_length else min(readable, max(PADDED_WIDTH, *run.loaded["lengths"]))
         workloads += [Workload(size, None, width) for size in sizes]
     return workloads

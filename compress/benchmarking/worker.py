@@ -295,5 +295,6 @@ def load_candidate(run: WorkerRun, rows: Path, *, cores: Sequence[int], **option
         rows=str(rows),
         task=answers.task,
         labels=list(answers.labels),
+        windows=str(run.entry.directory.given_windows or ""),
         **options,
     )

@@ -25,8 +25,9 @@ from compress import plugins, tasks
 from compress.benchmarking import competitors
 from compress.benchmarking.hardware import matmul_peak_tflops, peak_gpu_memory, peak_memory, reset_peak_memory
 from compress.data.examples import Example
-from compress.data.tokenization import pad
+from compress.data.tokenization import pad, shared_encoder
 from compress.data.truncation import counting
+from compress.data.windows import WindowRows
 from compress.errors import CompressError, Unavailable
 from compress.host import end_with_parent, installed_versions, library_versions
 from compress.inference.batching import run_by_length
@@ -101,9 +102,9 @@ class RequestHandler:
             folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
             cores: the CPU cores that the process is pinned to; none leaves it free.
             rows: the folder of :func:`write_rows`.
-            options: ``task`` and ``labels``, which answers are of. ``max_length`` and ``lengths``, see
-                :class:`compress.inference.runners.LoadedModel`; runtimes only. ``handicap`` lengthens each run by this
-                share of its time, to test whether a benchmark detects it.
+            options: ``task`` and ``labels``, which answers are of. ``windows`` in place of those of its config.
+                ``max_length`` and ``lengths``, see :class:`compress.inference.runners.LoadedModel`; runtimes only.
+                ``handicap`` lengthens each run by this share of its time, to test whether a benchmark detects it.
         """
         max_length, lengths = options.get("max_length", 0), options.get("lengths", ())
         self.cores, self.handicap = cores, options.get("handicap", 0.0)
@@ -119,7 +120,8 @@ class RequestHandler:
             from compress.models.model_dir import open_model
 
             def opened() -> Model:
-                return replace(open_model(place, verify=False), compute=Compute(device, threads))
+                found = replace(open_model(place, verify=False), compute=Compute(device, threads))
+                return found.with_windows(options.get("windows") or None)
 
             self.model = opened()
             is_native = plugin == NATIVE and serving_runtime(self.model, device) == NATIVE
@@ -231,20 +233,27 @@ class RequestHandler:
             "peak_gpu_memory_bytes": peak_gpu_memory(),
         }
 
-    def arithmetic(self, *, directory: str, jobs: list[dict[str, Any]]) -> Any:
+    def arithmetic(self, *, directory: str, windows: str, jobs: list[dict[str, Any]]) -> Any:
         """Return the operations of a row on average over the batches of each job; null where they cannot be counted.
 
         Args:
+            windows: in place of those of the config of the model.
             jobs: ``batches``, of which only the lengths of the rows count, and the ``width`` they are padded to.
         """
         from compress.inference.runners import widen
         from compress.models.components import count_flops
 
-        model = Model.open(directory, verify=False).load()
+        opened = Model.open(directory, verify=False).with_windows(windows or None)
+        model = opened.load()
 
         @cache
         def count(lengths: tuple[int, ...], width: int) -> float | None:
-            return count_flops(model, widen(pad([{"input_ids": [1] * length} for length in lengths], 0), width, 0))
+            rows = [{"input_ids": np.ones(length, np.int64)} for length in lengths]
+            if opened.windows:
+                ends = shared_encoder(opened.tokenizer).ends(pairs=False)
+                rows = [*WindowRows(opened.windows, {"input_ids": [row["input_ids"] for row in rows]}, ends)]
+            flops = count_flops(model, widen(pad(rows, 0), width, 0))
+            return flops and flops * len(rows) / len(lengths)
 
         counted = [[count(tuple(lengths), job["width"]) for lengths in job["batches"]] for job in jobs]
         return {"flops": [None if None in one else sum(flops or 0.0 for flops in one) / len(one) for one in counted]}

@@ -45,6 +45,9 @@ _COMMA = "\x1f"  # in JSON never a part of a text, where it would be escaped
     show_default=True,
     help="CPU threads; 0 is one for each core that no other program keeps busy.",
 )
+@click.option(
+    "--windows", metavar="SIZE,STRIDE[,POOLING]", help="Read long documents by windows, such as 256,128,mean."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print more.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def command(

@@ -41,6 +41,7 @@ Text = TypeVar("Text", str, list[str])
 Items = TypeVar("Items", bytes, str, list[int], list[str])
 
 PART_CHARACTERS = 2**22  # tokenised at a time: an encoding has a hundred bytes a character, also of what is cut
+WHOLE = 2**40  # tokens that nothing is cut to
 KEPT_WORDS = 65_536  # some 10 MB; later words are cut anew each time
 _PRINTABLE = re.compile(r"[\t\n\r -~]*")
 _ID_BYTES = 8

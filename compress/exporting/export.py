@@ -12,6 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # 
 
 from compress import plugins
 from compress.data.tokenization import OFFSET_POSITIONS, maximum_length
+from compress.data.windows import WINDOWS_KEY
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.exporting.native_formats import check_native, write_format
 from compress.exporting.onnx_graph import drop_segments, operator_counts
@@ -74,7 +75,7 @@ def export(request: Export) -> Model:
         CompressError: the model is ONNX already, or the graph's logits differ from the model's by more than 1e-4; the
             native library does not run the model.
     """
-    source, is_graph = Model.open(request.model), request.format == "onnx"
+    source, is_graph = Model.open(request.model).with_windows(request.windows), request.format == "onnx"
     if is_graph:
         refuse((source.is_onnx, f"{source.path} is an ONNX model already; use it as it is, or 'compress quantize' it"))
     else:
@@ -155,6 +156,8 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
     stock = AutoConfig.for_model(family, **settings)
     task = of_config(config.to_dict())
     stock.problem_type = stock.problem_type or task.problem_type  # type: ignore[assignment]
+    if windows := getattr(config, WINDOWS_KEY, None):
+        setattr(stock, WINDOWS_KEY, windows)
     stock.architectures = [task.auto_model()._model_mapping[type(stock)].__name__]
     return stock
 

@@ -34,6 +34,11 @@ def check_native(source: Model, form: str) -> None:
     known = source.is_onnx or str(source.config.get("model_type", "")).removeprefix(TYPE) in NATIVE
     refuse(
         (source.is_native, f"{source.path} is a native model; export the directory it was exported from"),
+        (
+            source.windows,
+            f"{source.path} reads documents by windows of {source.windows}, and the native library does not; use "
+            "--format onnx",
+        ),
         (not known, _refusal(source, f"its network is {source.config.get('model_type')!r}")),
         (
             form not in source.task.native_forms,

@@ -14,7 +14,8 @@ import numpy as np
 from compress import plugins
 from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.tokenization import at_words, by_sentence, encode, pad, word_counts
+from compress.data.tokenization import at_words, by_sentence, encode, in_parts, pad, word_counts
+from compress.data.windows import WindowRows, Windows
 from compress.errors import CompressError, refuse
 from compress.files import fault_of
 from compress.host import memory_bytes
@@ -48,26 +49,48 @@ def logits_of(
     max_length: int,
     batch_rows: int = BATCH_ROWS,
     by_word: bool = False,
+    windows: Windows | None = None,
     advance: Advance = lambda rows: None,
 ) -> np.ndarray:
     """Return logits ``[N, C]`` float32 in the order of the examples; ``advance`` by the rows of each batch.
 
     With ``by_word`` the model answers words, and N counts those of all texts in order; a word without an answer has no
-    numbers (:mod:`compress.data.tokenization`).
+    numbers (:mod:`compress.data.tokenization`). With ``windows`` texts are read whole, some at a time, and a batch
+    holds windows.
     """
-    tokens = encode(tokenizer, examples, max_length, by_word=by_word)
     words = word_counts(examples) if by_word else None
 
-    def run_rows(rows: list[int]) -> np.ndarray:
-        most = rows_in_memory(max(len(tokens["input_ids"][row]) for row in rows))
+    def run_rows(row_of: Callable[[int], TokenArrays], rows: list[int]) -> np.ndarray:
+        read = [row_of(row) for row in rows]
+        most = rows_in_memory(max(len(one["input_ids"]) for one in read))
         if len(rows) > most:
-            return np.concatenate([run_rows(rows[start : start + most]) for start in range(0, len(rows), most)])
-        arrays = pad([{key: ids[row] for key, ids in tokens.items()} for row in rows], tokenizer.pad_token_id or 0)
+            parts = range(0, len(rows), most)
+            return np.concatenate([run_rows(row_of, rows[start : start + most]) for start in parts])
+        arrays = pad(read, tokenizer.pad_token_id or 0)
         logits = run(arrays)
-        advance(len(rows))
         return logits if words is None else at_words(logits, arrays["words"], [words[row] for row in rows])
 
-    return run_by_length([len(ids) for ids in tokens["input_ids"]], run_rows, batch_rows, words)
+    if windows is None:
+        tokens = encode(tokenizer, examples, max_length, by_word=by_word)
+
+        def run_texts(rows: list[int]) -> np.ndarray:
+            logits = run_rows(lambda row: {key: ids[row] for key, ids in tokens.items()}, rows)
+            advance(len(rows))
+            return logits
+
+        return run_by_length([len(ids) for ids in tokens["input_ids"]], run_texts, batch_rows, words)
+
+    found = list[np.ndarray]()
+    for some in list(in_parts(examples, lambda example: len(example.text))) or [[]]:
+        cut = WindowRows.of_texts(windows, tokenizer, some)
+
+        def run_windows(rows: list[int], cut: WindowRows = cut) -> np.ndarray:
+            logits = run_rows(cut.row, rows)
+            advance(int(cut.begins[rows].sum()))
+            return logits
+
+        found.append(windows.pool(run_by_length(cut.lengths.tolist(), run_windows, batch_rows), cut.counts))
+    return np.concatenate(found)
 
 
 def rows_in_memory(length: int) -> int:
@@ -176,6 +199,34 @@ def padding_changes(run: Run, arrays: TokenArrays, tolerance: float = _ROUNDING)
 def _cut(arrays: TokenArrays, rows: np.ndarray, length: int) -> TokenArrays:
     # Arrays with one value a row are counts of words, which the model does not read.
     return {name: values[rows, :length] for name, values in arrays.items() if values.ndim == 2}
+
+
+class WindowsRun:
+    """A run function of the windows of documents, with their ``counts``, that gives logits ``[N, C]`` of documents.
+
+    It runs :data:`BATCH_ROWS` windows at a time, those of similar length together. ``device_ms`` is that of all of them
+    together; what else the run function has is its own.
+    """
+
+    device_ms: float | None = None
+
+    def __init__(self, run: Run, windows: Windows) -> None:
+        self._run, self._windows = run, windows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+    def __call__(self, arrays: TokenArrays) -> np.ndarray:
+        lengths, times = arrays["attention_mask"].sum(axis=1), list[Any]()
+
+        def run(rows: list[int]) -> np.ndarray:
+            logits = self._run(_cut(arrays, np.array(rows), int(lengths[rows[-1]])))
+            times.append(getattr(self._run, "device_ms", None))
+            return logits
+
+        logits = run_by_length(lengths.tolist(), run, min(BATCH_ROWS, rows_in_memory(int(lengths.max()))))
+        self.device_ms = None if None in times else sum(times)
+        return self._windows.pool(logits, arrays["counts"])
 
 
 def open_runtime(

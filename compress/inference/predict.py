@@ -67,20 +67,21 @@ def acceptance_thresholds(model: Model) -> tuple[float, ...] | None:
     return tuple(math.inf if value is None else float(value) for value in found)
 
 
-def load(model: Model | str | Path, *, compute: Compute = Compute()) -> Model:
+def load(model: Model | str | Path, *, compute: Compute = Compute(), windows: str | None = None) -> Model:
     """Open and load a model, torch or ONNX, or a cascade, for prediction.
 
     Args:
         model: its directory.
         compute: device and threads. ``auto`` is the CPU for an ONNX model.
+        windows: see :meth:`Model.with_windows`.
 
     Raises:
         CompressError: it is no classifier or does not open, or lacks a package (extra ``onnx``, of torch ``train``).
     """
     try:
-        opened = replace(open_model(model), compute=compute)
+        opened = replace(open_model(model), compute=compute).with_windows(windows)
         acceptance_thresholds(opened)
-        logger.debug("%s reads %d tokens of a text", opened.name, opened.max_length)
+        logger.debug("%s reads %s tokens of a text", opened.name, opened.max_length or "all")
     except ModuleNotFoundError as error:
         raise MissingPackage(error) from None
     return opened
@@ -161,6 +162,7 @@ def predict(
     probabilities: bool = False,
     device: str = "auto",
     threads: int = 0,
+    windows: str | None = None,
     **columns: Unpack[_Columns],
 ) -> Iterator[Prediction]:
     """Yield the prediction of each text, with its text, in order.
@@ -172,6 +174,7 @@ def predict(
         probabilities: add those of all labels of a classifier.
         device: ``auto``, ``cpu`` or ``cuda``.
         threads: CPU threads; 0 for one a free core.
+        windows: read long documents by windows, such as ``256,128,mean``.
         columns: ``label_column``, ``text_column``, ``text_pair_column`` and ``format`` of data.
 
     Raises:
@@ -185,6 +188,7 @@ def predict(
         probabilities=probabilities,
         device=device,
         threads=threads,
+        windows=windows,
         **columns,
     )
     return chain.from_iterable(found)
@@ -198,6 +202,7 @@ def predictions(
     probabilities: bool,
     device: str,
     threads: int,
+    windows: str | None = None,
     **columns: Unpack[_Columns],
 ) -> Iterator[list[Prediction]]:
     """Return the predictions of lists of texts or pairs, or of data, as lists; see :func:`predict`."""
@@ -212,7 +217,7 @@ def predictions(
         ((data is None) == (chunks is None), "predict needs either TEXT arguments or --data FILE"),
     )
     source = None if data is None else open_text(data, role="data", keep_empty=True, **chosen)
-    opened = load(model, compute=Compute(device, threads))
+    opened = load(model, compute=Compute(device, threads), windows=windows)
     if source is not None:
         task = opened.task  # a tagger says where entities are in the text as it was given
         chunks = batched(iter(source.read_by(task.row)) if task.by_word else source.texts(), CHUNK_ROWS)

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -23,9 +24,10 @@ import numpy as np
 from compress.data.examples import Example
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import TokenRows, at_words, encode, maximum_length, pad, shared_encoder, word_counts
+from compress.data.windows import READS_WHOLE, WindowRows, Windows, whole_rows
 from compress.errors import refuse
 from compress.evaluation.metrics import confidence
-from compress.inference.batching import Run, TokenArrays, logits_of, open_runtime
+from compress.inference.batching import BATCH_ROWS, Run, TokenArrays, WindowsRun, logits_of, open_runtime
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.native import NativeRunner, runs_natively
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
@@ -70,7 +72,8 @@ class LoadedModel:
     """A :class:`Runner` of a model's own tokenizer and a function of token arrays, which :meth:`start` opens.
 
     The function of a tagger answers tokens, ``[B, T, C]``; ``run`` then gives what words are answered, ``[W, C]``.
-    ``max_length`` is what rows are cut to. ``model`` is there where :meth:`open` made it.
+    ``max_length`` is what rows are cut to, 0 where ``windows`` read them whole. ``model`` is there where :meth:`open`
+    made it.
     """
 
     tokenizer: AnyTokenizer
@@ -80,6 +83,7 @@ class LoadedModel:
     tokenizer_inside: bool = False
     by_word: bool = False
     model: Any = None  # a Model
+    windows: Windows | None = None
 
     @classmethod
     def open(cls, model: Model, max_length: int = 0, lengths: Sequence[int] = ()) -> Self:
@@ -93,7 +97,10 @@ class LoadedModel:
         Raises:
             CompressError: the model cannot read a row of such a length.
         """
-        tokenizer = model.plain_tokenizer
+        tokenizer, windows = model.plain_tokenizer, model.windows
+        refuse((windows and max_length, READS_WHOLE.format(model.name, windows)))
+        if windows:
+            return cls(tokenizer, 0, model=model, windows=windows)
         longest, asked = maximum_length(tokenizer, model.config), max(lengths, default=0)
         refuse((asked > longest, f"--length {asked} is more than the {longest} tokens that it can read"))
         return cls(tokenizer, min(max_length or longest, longest), by_word=model.task.by_word, model=model)
@@ -103,12 +110,17 @@ class LoadedModel:
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``; advances by the rows."""
-        limits: dict[str, Any] = {"max_length": self.max_length, "by_word": self.by_word}
+        limits: dict[str, Any] = {"max_length": self.max_length, "by_word": self.by_word, "windows": self.windows}
         return logits_of(examples, self.function, self.tokenizer, **limits, advance=advance)
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""
-        return [*map(len, encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)["input_ids"])]
+        return [*map(len, self._encoded(examples)["input_ids"])]
+
+    def _encoded(self, examples: Sequence[Example]) -> TokenRows:
+        if self.windows:
+            return whole_rows(self.tokenizer, examples)
+        return encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)
 
     def prepare(self, examples: Sequence[Example], *, length: int | None = None, width: int = 0) -> TokenArrays:
         """Tokenise and pad to the longest row.
@@ -118,11 +130,16 @@ class LoadedModel:
             length: make every row exactly so many tokens.
             width: pad to so many tokens at least.
         """
-        return self._padded(self._tokens(examples, length), examples, width)
+        tokens = self._tokens(examples, length)
+        if not self.windows:
+            rows = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
+            return self._padded(rows, examples, width)
+        cut = WindowRows(self.windows, tokens, shared_encoder(self.tokenizer).ends(pairs=False))
+        return {**self._padded([*cut], examples, width), "counts": cut.counts}
 
-    def _tokens(self, examples: Sequence[Example], length: int | None = None) -> list[TokenArrays]:
+    def _tokens(self, examples: Sequence[Example], length: int | None = None) -> TokenRows:
         if length is None:
-            tokens = encode(self.tokenizer, examples, self.max_length, by_word=self.by_word)
+            tokens = self._encoded(examples)
         else:
             read = encode(self.tokenizer, examples, max(length, _ROOM_FOR_SPECIAL_TOKENS), counted=False)
             ends = shared_encoder(self.tokenizer).ends(pairs=any(one.text_pair is not None for one in examples))
@@ -133,7 +150,7 @@ class LoadedModel:
                     for key, rows in read.items()
                 }
             )
-        return [{key: ids[row] for key, ids in tokens.items()} for row in range(len(examples))]
+        return tokens
 
     def _padded(self, rows: Sequence[TokenArrays], examples: Sequence[Example], width: int = 0) -> TokenArrays:
         padding_id = int(self.tokenizer.pad_token_id or 0)
@@ -143,17 +160,24 @@ class LoadedModel:
         return arrays
 
     def run(self, inputs: TokenArrays) -> np.ndarray:
+        if self.windows:
+            return self._windows_run(inputs)
         logits: np.ndarray = self.function(inputs)
         return at_words(logits, inputs["words"], inputs["counts"].tolist()) if "words" in inputs else logits
 
+    @cached_property
+    def _windows_run(self) -> WindowsRun:
+        return WindowsRun(self.function, cast(Windows, self.windows))
+
     def prepare_shapes(self, rows: int, length: int) -> None:
         """Let a runtime that prepares for shapes, such as one of CUDA graphs, do so for batches up to ``[B, T]``."""
-        getattr(self.function, "prepare_shapes", lambda *_: None)(rows, length)
+        shape = (BATCH_ROWS, self.windows.size) if self.windows else (rows, length)
+        getattr(self.function, "prepare_shapes", lambda *_: None)(*shape)
 
     @property
     def device_ms(self) -> float | None:
         """Time of the last run on the GPU alone, in milliseconds, if the runtime takes it."""
-        return getattr(self.function, "device_ms", None)
+        return getattr(self._windows_run if self.windows else self.function, "device_ms", None)
 
 
 @dataclass

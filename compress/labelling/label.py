@@ -18,6 +18,7 @@ from compress.data import ContentFingerprint, Example, TextSource, among, batche
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.tokenization import maximum_length, tokenizer_sha256
 from compress.data.truncation import count_stream, counting
+from compress.data.windows import READS_WHOLE, Windows
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.escaping import is_uri
 from compress.exporting.export import has_exporter
@@ -65,6 +66,7 @@ class Plan:
     reason: str = ""  # of a precision that was chosen by measurement
     batch_rows: int = BATCH_ROWS
     shard_rows: int = SHARD_ROWS
+    windows: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Job:
                 max_length=self.plan.max_length,
                 batch_rows=self.plan.batch_rows,
                 by_word=self.model.task.by_word,
+                windows=self.model.windows,
                 advance=advance,
             )
         return logits, truncation.cut_rows(examples)
@@ -133,7 +136,7 @@ def label(request: Label) -> LabelDir:
             "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16",
         )
     )
-    model, progress = Model.open(request.teacher), request.progress
+    model, progress = Model.open(request.teacher).with_windows(request.windows), request.progress
     unlabeled = cast(TextSource, request.open_text(rows=request.rows, read=model.task.row))
     uri = str(request.output) if is_uri(str(request.output)) else ""
     local = replace(request, output=work_place(uri)) if uri else request
@@ -304,10 +307,12 @@ def plan_for(
     if precision == "bfloat16":
         refuse((model.is_onnx, f"--precision bfloat16 needs a torch teacher, and {model.name} is ONNX; use float32"))
         runtime = "torch"
-    limit = maximum_length(tokenizer, model.config)
+    limit, windows = maximum_length(tokenizer, model.config), str(model.windows or "")
+    refuse((windows and max_length, READS_WHOLE.format(model.name, windows)))
     if max_length > limit:
         logger.info("max_length = %s is more than %s reads: texts are cut to %s tokens", max_length, model.name, limit)
-    return Plan(runtime, device, compute.threads or default_threads(), min(max_length or limit, limit), precision)
+    limit = 0 if windows else min(max_length or limit, limit)
+    return Plan(runtime, device, compute.threads or default_threads(), limit, precision, windows=windows)
 
 
 def _faster_plan(
@@ -322,7 +327,7 @@ def _faster_plan(
     with using_threads(plan.threads):
         runs = {one.precision: start_runtime(one, model, scratch) for one in (plan, half)}
         try:
-            better, reason = compare_precisions(runs, rows, tokenizer, max_length=plan.max_length, task=model.task)
+            better, reason = compare_precisions(runs, rows, tokenizer, plan.max_length, model.task, model.windows)
         except (CompressError, RuntimeError) as error:  # in bfloat16, if not in both, which labelling says
             if interruptions or system_fault(error):
                 raise
@@ -348,7 +353,12 @@ def runtime_directory(plan: Plan, model: Model, scratch: Path) -> Path:
 
 
 def compare_precisions(
-    runs: Mapping[str, Run], rows: Sequence[Example], tokenizer: AnyTokenizer, *, max_length: int, task: Task
+    runs: Mapping[str, Run],
+    rows: Sequence[Example],
+    tokenizer: AnyTokenizer,
+    max_length: int,
+    task: Task,
+    windows: Windows | None = None,
 ) -> tuple[bool, str]:
     """Return whether the second run is to be used instead of the first, and why.
 
@@ -359,7 +369,7 @@ def compare_precisions(
     """
 
     def label(name: str) -> np.ndarray:
-        return logits_of(rows, runs[name], tokenizer, max_length=max_length, by_word=task.by_word)
+        return logits_of(rows, runs[name], tokenizer, max_length=max_length, by_word=task.by_word, windows=windows)
 
     exact, rounded = runs
     reference = label(exact)

@@ -57,6 +57,7 @@ class PartNotes(Checked):
     max_length: int
     precision: str
     shard_rows: int
+    windows: str | None = None
 
     def faults(self) -> list[str]:
         """Return what the labelling stage does not write."""
@@ -79,6 +80,7 @@ class LabelPart(LabelDir):
             "the number of parts": self.notes.parts,
             "the text or the order of its rows": [self.rows, self.notes.shards_sha256],
             "--max-length": self.notes.max_length,
+            "--windows": self.notes.windows,
             "--precision": self.notes.precision,
             "the rows of a shard": self.notes.shard_rows,
         }

@@ -15,13 +15,15 @@ import json
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, cast, overload
 
 from compress.data.examples import Example, among, content_sha256, row_key, row_keys, without_label
 from compress.data.stored_tokenizer import TOKENIZER_NAME, AnyTokenizer, PlainTokenizer
+from compress.data.tokenization import maximum_length
+from compress.data.windows import WINDOWS_KEY, Windows, windows_of
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping import markup_text
 from compress.files import printable_name, read_json_table
@@ -74,11 +76,13 @@ class Model:
 
     Every stage makes one; :func:`compress.load` and :meth:`open` open one that is there. ``manifest`` is empty, without
     a stage, where others made the model. ``compute`` says where and with how many threads it predicts.
+    ``given_windows`` are in place of those of its config.
     """
 
     path: Path
     manifest: Manifest = Manifest(stage="")
     compute: Compute = field(default=Compute(), kw_only=True)
+    given_windows: Windows | None = field(default=None, kw_only=True)
 
     @classmethod
     def open(cls, path: "Model | str | os.PathLike[str]", *, classifier: bool = True, verify: bool = True) -> "Model":
@@ -142,7 +146,33 @@ class Model:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return read_config(self.path)
+        return {**read_config(self.path), **self._changes}
+
+    @property
+    def _changes(self) -> dict[str, str]:
+        return {WINDOWS_KEY: str(self.given_windows)} if self.given_windows else {}
+
+    def with_windows(self, windows: "Windows | str | None") -> Self:
+        """Return the model as it reads long documents by windows, such as ``256,128,mean``; None leaves it as it is."""
+        if windows is None:
+            return self
+        made = replace(self, given_windows=Windows.read(windows))
+        return made if made.windows else self
+
+    @cached_property
+    def windows(self) -> Windows | None:
+        """The windows that it reads long documents by; None where it reads a text at once.
+
+        Raises:
+            CompressError: it cannot read such windows.
+        """
+        windows = windows_of(self.config, self.path)
+        if windows:
+            native = f"{self.path} is a native model, which reads no windows; use an ONNX or torch one"
+            refuse((self.is_native, native))
+            longest = maximum_length(self.plain_tokenizer, self.config)
+            windows.check(self.path, longest, len(self.labels), by_word=self.task.by_word)
+        return windows
 
     @property
     def is_onnx(self) -> bool:
@@ -257,6 +287,8 @@ class Model:
         self.check_trainable()
         quiet_libraries()
         config = load_config(self.path)
+        for name, value in self._changes.items():  # which transformers takes for fields that it knows alone
+            setattr(config, name, value)
         if config.is_encoder_decoder:
             start, end = (getattr(config, f"{name}_token_id", None) for name in ("decoder_start", "eos"))
             refuse(
@@ -394,8 +426,9 @@ class Model:
 
     @property
     def max_length(self) -> int:
-        """How many tokens of a text it reads."""
-        return min(int(one.max_length) for one in getattr(self.runner, "members", [self.runner]))
+        """How many tokens of a text it reads; 0 where it reads texts whole."""
+        read = [int(one.max_length) for one in getattr(self.runner, "members", [self.runner])]
+        return min(filter(None, read), default=0)
 
     @overload
     def predict(self, texts: TextGiven, *, probabilities: bool = False) -> Prediction: ...  # type: ignore[overload-overlap]
@@ -673,6 +706,12 @@ class CascadeDir(Model):
     @property
     def tokenizer(self) -> NoReturn:
         self.load()
+
+    def with_windows(self, windows: Windows | str | None) -> Self:
+        """Refuse windows."""
+        said = f"{self.path} is a cascade, whose members have windows of their own; leave the windows out"
+        refuse((windows is not None, said))
+        return self
 
 
 def open_model(path: Model | str | Path, *, classifier: bool = True, verify: bool = True) -> Model:

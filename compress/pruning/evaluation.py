@@ -14,7 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress.data import Example, LabelledData, check_roles, row_key
-from compress.data.tokenization import encode, maximum_length
+from compress.data.tokenization import maximum_length
+from compress.data.windows import Windows, encode_rows
 from compress.evaluation.metrics import Difference, Metric, interval, paired_difference, score
 from compress.inference.batching import exact_batches, logits_of
 from compress.inference.predict import check_label_meaning
@@ -52,6 +53,7 @@ class EvaluationRows:
     max_length: int
     task: Task
     split: str = "validation"
+    windows: Windows | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class PruningRows:
 
     def batches(self, tokenizer: PreTrainedTokenizerFast, device: str) -> list[Batch]:
         labels, rows = self.sample.labels, self.evaluation
-        limits: dict[str, Any] = {"max_length": rows.max_length, "task": rows.task}
+        limits: dict[str, Any] = {"max_length": rows.max_length, "task": rows.task, "windows": rows.windows}
         return list(scoring_batches(self.sample.examples, labels, tokenizer, **limits, device=device))
 
     def selection(self, task: Task) -> Selection | None:
@@ -119,6 +121,7 @@ def split_rows(
             maximum_length(model.tokenizer, model.config),
             model.task,
             "validation" if data.validation else ON_TRAIN,
+            model.windows,
         ),
         checked.described(),
         checked.left_out.get("unlabeled", {}),
@@ -160,6 +163,7 @@ class MaskedEvaluation:
                 self.tokenizer,
                 max_length=rows.max_length,
                 by_word=rows.task.by_word,
+                windows=rows.windows,
             )
 
     def value(self, masks: Masks | None = None) -> float:
@@ -208,9 +212,9 @@ class PrunedState:
     reference: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        rows = self.rows
-        tokens = encode(self.tokenizer, rows.gold.examples, rows.max_length, by_word=rows.task.by_word)["input_ids"]
-        self.median_length = int(np.median([len(ids) for ids in tokens]))
+        rows, examples = self.rows, self.rows.gold.examples
+        tokens, _ = encode_rows(self.tokenizer, examples, rows.max_length, rows.windows, by_word=rows.task.by_word)
+        self.median_length = int(np.median([len(ids) for ids in tokens["input_ids"]]))
         unpruned = self.evaluation("nothing")
         unpruned.check()
         self.reference = unpruned.predicted()

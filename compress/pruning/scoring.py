@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from compress import plugins
 from compress.data import Example
-from compress.data.tokenization import encode, maximum_length, pad
+from compress.data.tokenization import maximum_length, pad
+from compress.data.windows import Windows, encode_rows, windows_of
 from compress.errors import refuse
 from compress.models.batch import Batch
 from compress.models.components import fixed_weights, kept_layers
@@ -70,7 +71,8 @@ def head_importance(
     gold = task.gold(rows, names, "examples") if any(row.label is not None for row in rows) else None
     most = maximum_length(tokenizer, model.config.to_dict())
     limit = min(max_length or most, most)
-    batches = scoring_batches(rows, gold, tokenizer, max_length=limit, task=task, device=str(model.device))
+    options = {"task": task, "device": str(model.device), "windows": windows_of(model.config.to_dict(), "this model")}
+    batches = scoring_batches(rows, gold, tokenizer, max_length=limit, **options)
     scores: Tensor = plugin.function(model, batches, **options)
     return normalised(scores) if normalise else scores
 
@@ -87,9 +89,13 @@ def scoring_batches(
     max_length: int,
     task: Task,
     device: str,
+    windows: Windows | None = None,
 ) -> Iterator[Batch]:
-    """Yield batches of rows of similar length, labelled where ``gold`` is given; for a tagger by word."""
-    tokens = encode(tokenizer, examples, max_length, by_word=task.by_word)
+    """Yield batches of rows of similar length, labelled where ``gold`` is given; for a tagger by word.
+
+    Of a document that is read by windows the first one scores.
+    """
+    tokens, _ = encode_rows(tokenizer, examples, max_length, windows, most=1, by_word=task.by_word)
     order = sorted(range(len(examples)), key=lambda row: len(tokens["input_ids"][row]))
     for start in range(0, len(order), SCORING_BATCH_ROWS):
         chosen = order[start : start + SCORING_BATCH_ROWS]

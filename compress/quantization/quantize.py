@@ -34,7 +34,8 @@ from torch import Tensor, nn
 
 from compress import plugins
 from compress.data import Example, LabelledData, check_roles
-from compress.data.tokenization import encode, maximum_length, pad, token_counts
+from compress.data.tokenization import maximum_length, pad, token_counts
+from compress.data.windows import encode_rows
 from compress.errors import CompressError, refuse
 from compress.evaluation.metrics import Metric, agreement, answer_name
 from compress.exporting.export import write_onnx
@@ -411,9 +412,10 @@ def _sample(rows: Sequence[Example], count: int) -> list[Example]:
 
 def _batches(source: Model, rows: Sequence[Example], size: int) -> Iterator[dict[str, Tensor]]:
     tokenizer = source.tokenizer
-    limit = maximum_length(tokenizer, source.config)
+    limit, windows = maximum_length(tokenizer, source.config), source.windows
     for start in range(0, len(rows), size):
-        tokens = encode(tokenizer, rows[start : start + size], limit, by_word=source.task.by_word)
+        some = rows[start : start + size]
+        tokens, _ = encode_rows(tokenizer, some, limit, windows, most=1, by_word=source.task.by_word)
         tokens.pop("words", None)
         read = [{key: ids[row] for key, ids in tokens.items()} for row in range(len(tokens["input_ids"]))]
         yield {key: torch.from_numpy(ids) for key, ids in pad(read, tokenizer.pad_token_id or 0).items()}

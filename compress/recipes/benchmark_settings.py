@@ -8,6 +8,7 @@ from pydantic import Field, Strict
 
 from compress import plugins
 from compress.data.examples import Overlap
+from compress.data.windows import Windows
 from compress.errors import did_you_mean
 from compress.fields import Holds, option, validated
 from compress.recipes.parsing import Checked
@@ -124,6 +125,11 @@ class BenchmarkSettings(Checked):
         metavar="N",
         help="Tokens a text is cut to for models and competitors; baselines read more. 0 is as many as each can read.",
     )
+    windows: str = option(
+        default="",
+        metavar="SIZE,STRIDE[,POOLING]",
+        help="Let the teacher read long documents by windows, such as 256,128,mean.",
+    )
     padded_teacher: bool = option(
         default=True,
         help="Measure the teacher in torch also with all rows padded to --max-length, or 128 tokens.",
@@ -173,6 +179,8 @@ class BenchmarkSettings(Checked):
         return (self.threads,) if isinstance(self.threads, int) else self.threads
 
     def faults(self) -> Iterator[str]:
+        if self.windows:
+            Windows.read(self.windows)
         if 0 < self.max_length < LEAST_MAX_LENGTH:
             yield f"max_length = {self.max_length} must be at least {LEAST_MAX_LENGTH}, or 0 for no limit"
         if not self.thread_counts or not self.batch_sizes:

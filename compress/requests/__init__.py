@@ -37,6 +37,7 @@ import pydantic
 
 from compress.data import Example, LabelledData, Overlap, TextSource, content_sha256, load_rows, open_text
 from compress.data.formats.text_files import FORMATS
+from compress.data.windows import Windows
 from compress.errors import CompressError, MissingPackage
 from compress.escaping import is_uri, local_path, text_without_secrets
 from compress.fields import (
@@ -114,6 +115,11 @@ Output = Annotated[
     _accept(_is_path, "a path; give that of a directory to write"),
 ]
 Columns = Annotated[tuple[str, ...], Holds("columns"), pydantic.Strict(False)]  # A,B on the command line
+WindowsGiven = Annotated[
+    Any,
+    Holds("windows"),
+    pydantic.BeforeValidator(lambda given: given if given is None else Windows.read(given)),
+]
 if TYPE_CHECKING:  # what Python may give; at run time it becomes a tuple, or what shows progress
     Labels = Sequence[Any]
     Shown = Any  # a Progress, or a function of title, steps done and all steps
@@ -195,6 +201,8 @@ class Request(Generic[Result]):
         number = "{:.10g}s" if kind_of(field) in {"duration", "seconds"} else "{:.6g}"
         if kind_of(field) == "share":
             value = "/".join(map(str, value))
+        if kind_of(field) == "windows":
+            value = str(value)
         if isinstance(value, Mapping) and kind_of(field) in {"assignments", "class-weights"}:
             value = tuple(f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in value.items())
             value = ",".join(value) if kind_of(field) == "class-weights" else value
@@ -223,7 +231,9 @@ def _key_of(value: Any) -> Any:
     if isinstance(value, TextSource):
         return sorted(map(str, value.identity))
     if isinstance(value, Model):
-        return value.sha256
+        return [value.sha256, str(value.given_windows)] if value.given_windows else value.sha256
+    if isinstance(value, Windows):
+        return str(value)
     if hasattr(value, "manifest"):  # of labels
         return value.manifest.files
     if is_dataclass(value):
@@ -270,7 +280,12 @@ MAX_LENGTH = option(
     ge=LEAST_MAX_LENGTH,
     help="Cut texts to so many tokens; by default the recipe says it, or the lengths of the training rows do.",
 )
-
+WINDOWS = option(
+    default=None,
+    metavar="SIZE,STRIDE[,POOLING]",
+    help="Read long documents by windows of so many tokens, one every so many, whose logits are pooled: mean, max or "
+    "attention.",
+)
 PRECISION = option(
     default="auto",
     metavar="NAME",

@@ -11,6 +11,7 @@ from compress.models.model_dir import CascadeDir, Model
 from compress.recipes import Pruning, Training
 from compress.requests import (
     OUTPUT,
+    WINDOWS,
     AnyModel,
     Assignments,
     Checks,
@@ -26,6 +27,7 @@ from compress.requests import (
     Seeded,
     Text,
     Trained,
+    WindowsGiven,
     Written,
     function,
 )
@@ -186,6 +188,7 @@ class Export(Written[Model]):
         help="native: model.native alone; c: with the C sources of the library and an example; wasm: with a module "
         "for JavaScript and a page.",
     )
+    windows: WindowsGiven | None = WINDOWS
 
 
 class Decision(NamedTuple):

@@ -15,6 +15,7 @@ from compress.fields import Holds, option, validated
 from compress.recipes.training import LEAST_MAX_LENGTH
 from compress.requests import (
     OUTPUT,
+    WINDOWS,
     AnyModel,
     Columns,
     Duration,
@@ -25,6 +26,7 @@ from compress.requests import (
     Request,
     Text,
     TextColumns,
+    WindowsGiven,
     Written,
     function,
     named_inputs,
@@ -69,6 +71,7 @@ class Label(Written[Any], TextColumns, Placing):
     _: KW_ONLY
     rows: int | None = option(default=None, ge=1, help="Use only so many rows, spread evenly over the text.")
     max_length: int | None = option(default=None, ge=LEAST_MAX_LENGTH, help="Cut texts to so many tokens.")
+    windows: WindowsGiven | None = WINDOWS
     precision: Literal["float32", "bfloat16", "auto"] = option(
         default="float32",
         help="bfloat16 is faster on GPUs and some CPUs (AMX); logits differ in the third digit. auto compares both on "

@@ -21,6 +21,7 @@ from compress.requests import (
     OUTPUT,
     PRECISION,
     REPORT_TO,
+    WINDOWS,
     AnyModel,
     Checks,
     Duration,
@@ -37,9 +38,12 @@ from compress.requests import (
     Text,
     TextColumns,
     Trained,
+    WindowsGiven,
     Written,
     function,
 )
+
+WINDOWS_OR_LENGTH = "--windows reads documents whole, and --max-length cuts them; leave one out"
 
 
 @validated
@@ -48,6 +52,7 @@ class Adjusted:
 
     _: KW_ONLY
     max_length: int | None = MAX_LENGTH
+    windows: WindowsGiven | None = WINDOWS
     class_weights: Annotated[ClassWeights | None, Holds("class-weights")] = option(
         default=None,
         metavar="WEIGHTS",
@@ -85,6 +90,10 @@ class Finetune(Written[Model], Adjusted, LabelColumns, Checks, Trained):
     train: Rows = option(help="Labelled text to train on.", metavar="FILE")
     validation: Rows = option(help="Labelled text that selects the best checkpoint.", metavar="FILE")
     training: Hyperparameters | None = option(default=None, has_option=False, help="In place of the recipe's.")
+
+    def faults(self) -> Iterator[str]:
+        if self.windows and self.max_length:
+            yield WINDOWS_OR_LENGTH
 
 
 @validated
@@ -172,6 +181,8 @@ class Distill(Written[Model], Adjusted, LabelColumns, Checks, Trained):
             yield "variants are label directories of varied text of labels, and there are none; give labels"
         if self.control and not is_given(self.train):
             yield "--control trains on gold labels alone, and there are none; give them with --train FILE"
+        if self.windows and self.max_length:
+            yield WINDOWS_OR_LENGTH
 
 
 DEFAULT_TIME_LIMIT_S = 7200.0

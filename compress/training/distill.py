@@ -14,6 +14,8 @@ from transformers import PreTrainedModel, set_seed
 
 from compress import plugins
 from compress.data import Example, check_roles, row_key
+from compress.data.tokenization import maximum_length
+from compress.data.windows import set_windows
 from compress.errors import refuse
 from compress.fields import is_given
 from compress.inference.compute import resolve_device
@@ -61,6 +63,11 @@ def distill(request: Distill) -> Model:
     labels, variants = open_labels(request.labels), open_labels(request.variants)
     opened = cast("list[LabelDir]", [*labels, *variants])
     model = open_teacher(request.teacher, opened)
+    if len(read_by := {str(one.manifest.notes.get("windows") or "") for one in opened}) == 1:
+        model = model.with_windows(max(read_by) or None)  # gold rows are labelled as the others were
+    if request.windows:
+        longest = maximum_length(model.tokenizer, model.config)
+        request.windows.check(model.path, longest, len(model.labels), by_word=model.task.by_word)
     unlabeled = request.open_text(read=model.task.row)
     recipe: StudentRecipe = load_recipe("students", request.student)
     recipe = replace(recipe, training=request.adjusted(recipe.training))
@@ -149,6 +156,8 @@ def distill(request: Distill) -> Model:
         built, tokenizer, mixed_ids = build_student(
             built_from, network, tokenizer, texts, seed=compute.seed, start=start, progress=progress
         )
+
+        set_windows(built.config, request.windows)
 
         # Train; a control, on its gold rows, takes as many steps.
         labelled_pool = None if request.control else pool

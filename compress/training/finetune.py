@@ -5,6 +5,8 @@ from dataclasses import asdict, replace
 from transformers import set_seed
 
 from compress.data import check_roles
+from compress.data.tokenization import maximum_length
+from compress.data.windows import set_windows
 from compress.inference.compute import resolve_device
 from compress.models.encoders import find_recipe, open_encoder
 from compress.models.model_dir import Model
@@ -37,6 +39,9 @@ def finetune(request: Finetune) -> Model:
     training = request.training or (recipe.training if recipe else TRAINING)
     training = request.adjusted(training)
     compute = replace(request.compute, device=resolve_device(request.device))
+    if request.windows:
+        longest = maximum_length(encoder.tokenizer, encoder.config)
+        request.windows.check(encoder.path, longest, len(names), by_word=task.by_word)
     gold = {role: Gold(rows, task.gold(rows, names, role)) for role, rows in roles.items()}
     balance_of(training, task, gold["train"].labels, names)  # refuses what does not fit
     with request.begin(
@@ -50,6 +55,7 @@ def finetune(request: Finetune) -> Model:
     ) as stage:
         set_seed(compute.seed)
         model = encoder.with_head(names, task)
+        set_windows(model.config, request.windows)
         tokenizer = encoder.word_tokenizer() if task.by_word else encoder.tokenizer
         selection = Selection(list(gold["validation"].rows()), "validation", metric)
         (outcome,) = fit(

@@ -27,6 +27,7 @@ from compress import plugins
 from compress.data.sources import is_spread
 from compress.data.tokenization import encode, maximum_length
 from compress.data.truncation import count_stream
+from compress.data.windows import windows_of
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
 from compress.host import few_kernels
 from compress.inference import processes
@@ -73,6 +74,7 @@ SEEDS_APART = 10_000
 LENGTH_ROWS = 2000  # of the training rows, spread evenly, whose tokens are counted
 LEAST_LENGTH, LENGTH_STEP = 128, 32
 LENGTH_PERCENTILE, LENGTH_COST = 99, 4
+MOST_WINDOWS = 16  # of a document that are trained on, spread over it: none is read a thousand times as often
 MOST_STEPS = 2**31 - 1
 
 
@@ -206,28 +208,38 @@ def fit(
     check_batch_sizes(training, phases)
     rows_planned = data.planned_rows or sum(1 for _ in data.rows("all"))
     limit = maximum_length(tokenizer, model.config.to_dict())
-    length = min(training.max_length, limit) or chosen_length(tokenizer, data, rows_planned, limit, run)
-    if training.max_length > limit:
+    windows = windows_of(model.config.to_dict(), run.folder)
+    length = windows.size if windows else min(training.max_length, limit)
+    length = length or chosen_length(tokenizer, data, rows_planned, limit, run)
+    if training.max_length > limit and not windows:
         logger.info(
             "max_length = %d is more than the model reads: texts are cut to %d tokens", training.max_length, limit
         )
-    tokenizing: dict[str, Any] = {"max_length": length, "task": run.task}
+    tokenizing: dict[str, Any] = {"max_length": length, "task": run.task, "windows": windows}
+    refuse((windows and mixed_ids, "this student reads texts in two vocabularies, and not by windows; leave them out"))
     prepared = work / PREPARED
     prepared.mkdir(parents=True, exist_ok=True)
+    if selection:
+        held = tokenized(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
+        selection = selection.tokenized(held, run.task, windows)
+    rows = {
+        text: tokenized(
+            prepared / f"training-{text}.arrow",
+            data.rows(text),
+            tokenizer,
+            mixed_ids=mixed_ids,
+            most_windows=MOST_WINDOWS,
+            **tokenizing,
+        )
+        for text in sorted({phase.text for phase in phases})
+    }
+    read = max(rows.values(), key=len)
+    if windows:  # a pass reads all of them
+        rows_planned = round(rows_planned * len(read) / (1 + int(column(read, "document")[-1])))
     steps = steps_for(rows_planned, training)
     as_student = "as the student's, " if data.planned_rows and data.pool is None else ""
     logger.info("%s: %s%s", run.title, as_student, described(steps, rows_planned, training))
     planned = step_ranges(phases, getattr(model.config, "num_hidden_layers", 0), steps)
-    if selection:
-        held = tokenized(prepared / "selection.arrow", selection.rows, tokenizer, **tokenizing)
-        selection = selection.tokenized(held, run.task)
-    rows = {
-        text: tokenized(
-            prepared / f"training-{text}.arrow", data.rows(text), tokenizer, mixed_ids=mixed_ids, **tokenizing
-        )
-        for text in sorted({part.phase.text for part in planned})
-    }
-    read = max(rows.values(), key=len)
     cut = int(column(read, "truncated").sum())
     count_stream(length, len(read), cut)
     live = dict.fromkeys(teachers.get(part.phase.teacher) for part in planned if part.phase.needs & LIVE)

@@ -168,6 +168,11 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def _score(prediction: Any, *, task: Task, labels: Sequence[str], selection: Selection) -> dict[str, float]:
     """Return the metric. Logits that are not numbers still have a largest one: they score minus infinity."""
     logits, gold, sentences = prediction.predictions, prediction.label_ids, selection.queries
+    if selection.windows and selection.documents is not None:
+        _, firsts, counts = np.unique(selection.documents, return_index=True, return_counts=True)
+        order = np.argsort(selection.documents, kind="stable")
+        logits, gold = selection.windows.pool(logits[order], counts), gold[firsts]
+        sentences = None if sentences is None else sentences[firsts]
     if not np.isfinite(logits).all():
         return {"score": -math.inf}
     if task.by_word:

@@ -24,7 +24,8 @@ from compress import plugins
 from compress.data import Example, TextSource, among, grouped_split, row_key
 from compress.data.examples import batched
 from compress.data.sources import is_spread
-from compress.data.tokenization import encode, pad
+from compress.data.tokenization import pad
+from compress.data.windows import Windows, encode_rows
 from compress.errors import CompressError, refuse
 from compress.inference import processes
 from compress.labelling.label_dir import LabelDir
@@ -217,21 +218,26 @@ class Gold:
 class Selection:
     """Rows that select the best checkpoint, and the name of their split in the manifest.
 
-    Of tokenised rows ``queries`` ``[N]`` are those whose rows the metric ranks, if it does.
+    Of tokenised rows, which ``windows`` may have cut, ``documents`` ``[N]`` are the rows that they are of, and
+    ``queries`` ``[N]`` are those whose rows the metric ranks, if it does.
     """
 
     rows: Sequence[TrainingRow] | Dataset
     split: str
     metric: str | None
     queries: np.ndarray | None = None
+    windows: Windows | None = None
+    documents: np.ndarray | None = None
 
-    def tokenized(self, rows: Dataset, task: Task) -> Self:
+    def tokenized(self, rows: Dataset, task: Task, windows: Windows | None = None) -> Self:
         """Return the selection with its rows tokenised, shortest first."""
         metric, ordered = task.metric(self.metric), shortest_first(rows)
+        documents = column(ordered, "document" if windows else "row")
+        made = replace(self, rows=ordered, windows=windows, documents=documents)
         if not metric.ranks:
-            return replace(self, rows=ordered)
+            return made
         queries = task.clusters([row.example for row in self.rows], metric)
-        return replace(self, rows=ordered, queries=cast(np.ndarray, queries)[column(ordered, "row")])
+        return replace(made, queries=cast(np.ndarray, queries)[documents])
 
     def score(self, value: float | None, task: Task) -> dict[str, Any]:
         return {"name": task.metric(self.metric).name, "value": value, "split": self.split, "rows": len(self.rows)}
@@ -299,17 +305,20 @@ def tokenized(
     max_length: int,
     task: Task,
     mixed_ids: Mixing | None = None,
+    windows: Windows | None = None,
+    most_windows: int = 0,
 ) -> Dataset:
     """Tokenise rows into an Arrow file and return it memory-mapped; what an earlier start wrote is reused.
 
     Columns: ``input_ids``, ``token_type_ids`` (where the tokenizer makes them), ``length``, ``row`` (its number),
     ``truncated`` (whether it was cut), ``labels``, ``teacher_logits``, and ``mixed_ids``. A task that answers words has
     ``words`` too, 1 for every token where a word starts; labels and logits are lists over these. What teaches nothing
-    is left out (:meth:`compress.tasks.Task.taught`).
+    is left out (:meth:`compress.tasks.Task.taught`). With ``windows`` each is a row of its own, with the label and the
+    logits of its document, at most so many of a document; ``document`` is the number of that.
     """
     if not is_whole(path):
         temporary = path.with_suffix(".tmp")
-        tables = _tables(rows, tokenizer, max_length, task, mixed_ids)
+        tables = _tables(rows, tokenizer, max_length, task, mixed_ids, windows, most_windows)
         first = next(tables)
         with pa.ipc.new_stream(str(temporary), first.schema) as writer:
             for table in itertools.chain([first], tables):
@@ -325,10 +334,14 @@ def _tables(
     max_length: int,
     task: Task,
     mixed_ids: Mixing | None,
+    windows: Windows | None,
+    most: int,
 ) -> Iterator[Any]:
-    ids, logits, written = pa.list_(pa.int32()), pa.list_(pa.float32()), 0
+    ids, logits, written, documents = pa.list_(pa.int32()), pa.list_(pa.float32()), 0, 0
     for chunk in batched(rows, ENCODED_ROWS):
-        tokens = encode(tokenizer, [row.example for row in chunk], max_length, by_word=task.by_word, counted=False)
+        examples = [row.example for row in chunk]
+        tokens, of = encode_rows(tokenizer, examples, max_length, windows, most, by_word=task.by_word, counted=False)
+        chunk = [chunk[number] for number in of]
         cut = [number in tokens.unread for number in range(len(chunk))]
         has_logits = chunk[0].logits is not None
         chunk, tokens, cut = task.taught(chunk, tokens, cut)
@@ -345,6 +358,9 @@ def _tables(
             columns["teacher_logits"] = pa.array([list(cast(Any, row.logits)) for row in chunk], pa.list_(logits))
         elif has_logits:
             columns["teacher_logits"] = pa.array([row.logits for row in chunk], logits)
+        if windows:
+            columns["document"] = pa.array(documents + of)
+            documents += len(examples)
         written += len(chunk)
         yield pa.table(columns)
 

@@ -117,6 +117,7 @@ def test_the_manifest_says_how_and_from_what(teacher: Path, tmp_path: Path, smal
         "reason": "",
         "batch_rows": 64,
         "shard_rows": SHARD,
+        "windows": "",
     }
     (data,) = made.manifest.data
     assert data == {"role": "unlabeled", "name": "pool.txt", "rows": ROWS, "sha256": content_sha256(source)}

@@ -122,18 +122,19 @@ class NativeRunner:
 def runs_natively(model: Model) -> bool:
     """Tell whether a model has a container and the library is here to read it."""
     with suppress(Unavailable):
-        return (model.path / NATIVE_NAME).is_file() and bool(native_core())
+        return (model.path / NATIVE_NAME).is_file() and not model.windows and bool(native_core())
     return False
 
 
 def native_runner(model: Model, compute: Compute = Compute()) -> NativeRunner | None:
-    """Return what runs a model by the library; None where it has no container, or is not to run on a CPU.
+    """Return what runs a model by the library; None where it has no container, reads windows or runs on no CPU.
 
     Raises:
         CompressError: the container is damaged, or of another model, or the directory holds nothing that could run.
     """
     path, missing = model.path / NATIVE_NAME, f"it has no graph for --device {compute.device}"
-    if path.is_file() and resolve_device(compute.device, for_onnx=model.is_onnx or model.is_native) == "cpu":
+    is_there = path.is_file() and not model.windows
+    if is_there and resolve_device(compute.device, for_onnx=model.is_onnx or model.is_native) == "cpu":
         try:
             native = NativeRunner(model.path)
         except Unavailable as error:

@@ -20,6 +20,7 @@ from onnx import numpy_helper
 
 from compress.data.stored_tokenizer import PlainTokenizer
 from compress.data.tokenization import maximum_length, shared_encoder
+from compress.data.windows import windows_of
 from compress.errors import Unavailable
 from compress.inference.batching import open_runtime
 from compress.inference.native import NativeRunner, native_core
@@ -66,6 +67,9 @@ def write_native(directory: Path, target: Path | None = None) -> dict[str, str]:
     Raises:
         RuntimeError: its logits are not those of the graph.
     """
+    windows = windows_of(read_config(directory), directory)
+    if windows:
+        return {"native": f"not written: it reads documents by windows of {windows}, and the library does not"}
     try:
         core, content = native_core(), container(directory)
         core.Model(content)
