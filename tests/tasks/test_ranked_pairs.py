@@ -80,6 +80,9 @@ def test_rankings_of_a_cross_encoder_and_its_student(
     assert {line["metric_name"] for line in lines} == {"ndcg@10"}
     assert all(line["metric_queries"] == 16 and line["metric_rows"] == 80 for line in lines)
     assert all(0 < line["metric_low"] <= line["metric"] <= line["metric_high"] <= 1 for line in lines)
+    baselines = {line["model"] for line in lines if line["kind"] == "baseline"}
+    assert baselines == {"majority", "static-embedding", "tfidf", "bm25"}
+    assert ["cosine" in one["name"] for one in lines[0]["left_out"]] == [True]
     parts = {part["slice"]: part for part in lines[0]["slices"]}
     assert parts["qid=q2-4"]["metric"] is None and 0 < parts["qid=q2-0"]["metric"] <= 1
     assert parts["qid=q2-0"]["metric_low"] is None
