@@ -51,6 +51,7 @@ _KIND_NOTES = {
     "has no metric.",
 }
 CLOCKS = {"cpu": "CPU time", "wall": "wall-clock time"}
+MOSTLY = 0.8  # of the rows are of one class: what accuracy says is then about that one
 LOGARITHMIC_FROM = 6  # a range of speeds that a linear axis no longer shows well
 
 
@@ -108,6 +109,7 @@ def verdict(judged: JudgedLines) -> list[str]:
             others.append(f"No baseline is within {budget}: the best, {nearest.model}, is at {_interval(nearest)}.")
     found = judged.of(best)
     sentences += [_best_sentence(best, teacher, found, budget), _accuracy_sentence(best, teacher, found)]
+    sentences += _rare_sentence(best, teacher)
     sentences += _control_sentence(control_pair(best, lines), teacher)
     if faster:
         sentences.append(
@@ -152,6 +154,28 @@ def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict)
         f"{value} points, and the data allow {span(low, high)} (95% paired interval)"
         f"{f'; {judged.more}' if judged.more else ''}.{apart}"
     )
+
+
+def _rare_sentence(line: Measurement, teacher: Measurement) -> list[str]:
+    """Say what the accuracy hides of the rarest class where one answer for all rows reaches :data:`MOSTLY`."""
+    there = [one for one in teacher.classes if one["rows"] and one["recall"] is not None]
+    rows = sum(one["rows"] for one in there)
+    if teacher.metric_name != "accuracy" or len(there) < 2:
+        return []
+    by_rows = sorted(there, key=lambda one: one["rows"])
+    rare, most = by_rows[0], by_rows[-1]
+    if most["rows"] < MOSTLY * rows:
+        return []
+    own = {one["label"]: one for one in line.classes}
+    figures = [
+        f"{name} finds {one['recall']:.1%}"
+        + (f" (average precision {one['average_precision']:.1%})" if one.get("average_precision") is not None else "")
+        for name, one in ((teacher.model, rare), (line.title, own.get(rare["label"], rare)))
+    ]
+    return [
+        f"Always answering {most['label']!r} has an accuracy of {most['rows'] / rows:.1%}: of the "
+        f"{plural(rare['rows'], 'row')} of {rare['label']!r} {' and '.join(figures)}."
+    ]
 
 
 def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:

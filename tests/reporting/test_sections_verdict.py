@@ -175,3 +175,19 @@ def test_the_words_of_a_cell(low: float, high: float, outcome: str) -> None:
     judged = judge_drop_of(model("m", 5, low, high), 1.0)
     assert judged is not None and judged.outcome == outcome
     assert judge_drop_of(line("b", kind="reference-model", difference_points=None), 1.0) is None
+
+
+def test_what_accuracy_hides_of_a_rare_class_is_said() -> None:
+    def of(ham: int, recall: float) -> list[dict[str, Any]]:
+        figures = {"teacher_recall": 0.9, "difference_points": 0.0, "low": None, "high": None}
+        rare = {"label": "spam", "rows": 200, "recall": recall, "average_precision": 0.75, **figures}
+        return [{"label": "ham", "rows": ham, "recall": 1.0, **figures}, rare]
+
+    for ham, accuracy in ((1800, "90.0%"), (300, "")):
+        lines = replace(TEACHER, classes=of(ham, 0.9)), model("small", 5, classes=of(ham, 0.8))
+        found = [one for one in verdict(JudgedLines(lines)) if one.startswith("Always answering")]
+        expected = (
+            f"Always answering 'ham' has an accuracy of {accuracy}: of the 200 rows of 'spam' teacher finds 90.0% "
+            "(average precision 75.0%) and small in torch finds 80.0% (average precision 75.0%)."
+        )
+        assert found == ([expected] if accuracy else [])
