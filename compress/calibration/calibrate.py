@@ -108,6 +108,7 @@ class Scaling:
 
 
 UNCHANGED = Scaling(np.ones(1))
+_ROUNDING = 1e-4  # of a margin, in the arithmetic of runtimes
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,9 @@ def certain_cut(margins: Array, held: Array, decision: Decision) -> float:
             "ask for less"
         )
     below = margins[margins < best]
-    return float((best + below.max()) / 2 if len(below) else best - 1.0)
+    gap = best - below.max() if len(below) else 2.0
+    # A lower threshold has no lower recall, but of the precision between two rows nothing is known.
+    return float(best - (gap / 2 if by == "recall" else min(gap / 2, _ROUNDING)))
 
 
 def best_f1_cuts(logits: Array, held: Array) -> Array:

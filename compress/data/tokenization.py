@@ -260,13 +260,18 @@ class TextEncoder:
         return b"".join([self._words[word] for word in (lower if self._lowercase else text).split()])
 
 
+_LONGEST_WORD = 100_000  # characters in which white space is looked for
+
+
 def _pieces(text: str) -> Iterator[str]:
-    """Yield a long text in pieces that have its tokens: they end before a space, where there is one."""
+    """Yield a long text in pieces that have its tokens: they end before white space, where there is some."""
     begin = 0
     while len(text) - begin > PART_CHARACTERS:
         most = begin + PART_CHARACTERS
-        space = text.rfind(" ", begin + 1, most)
-        end = space if space > 0 else most
+        end = text.rfind(" ", begin + 1, most)
+        if end < 0:  # lines, or words between tabs
+            places = range(most - 1, max(begin, most - _LONGEST_WORD), -1)
+            end = next((at for at in places if text[at].isspace() and not text[at - 1].isspace()), most)
         yield text[begin:end]
         begin = end
     yield text[begin:]
@@ -458,4 +463,4 @@ def word_counts(examples: Iterable[Example]) -> list[int]:
 
 def by_sentence(values: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
     """Cut ``[W, ...]`` into one array for each sentence."""
-    return np.split(values, np.cumsum(counts)[:-1])
+    return [values[end - count : end] for count, end in zip(counts, itertools.accumulate(counts), strict=True)]

@@ -19,6 +19,7 @@ _TAG = re.compile(r"([BIESLU])-(.+)", re.DOTALL)
 _BARE = frozenset("BIESLUO")  # tags of a single class without a name
 _UNNAMED = "_"
 _BEGINS, _INSIDE, _ENDS, _SINGLE, _OUT = range(5)
+_GO_ON, _MAY_GO_ON = (_INSIDE, _ENDS), (_BEGINS, _INSIDE)  # parts that continue an entity, and those before them
 _PARTS = {"B": _BEGINS, "I": _INSIDE, "E": _ENDS, "L": _ENDS, "S": _SINGLE, "U": _SINGLE}
 
 
@@ -43,8 +44,8 @@ class Entities:
         pairs = [self._parts(label) for label in labels]
         self.classes = tuple(dict.fromkeys(name for part, name in pairs if part != _OUT))
         # The last of both is for a word without an answer, -1, which is outside.
-        self._part = np.array([*(part for part, _ in pairs), _OUT])
-        self._class = np.array([*(-1 if part == _OUT else self.classes.index(name) for part, name in pairs), -1])
+        self._part = [*(part for part, _ in pairs), _OUT]
+        self._class = [*(-1 if part == _OUT else self.classes.index(name) for part, name in pairs), -1]
 
     @staticmethod
     def _parts(label: str) -> tuple[int, str]:
@@ -53,14 +54,22 @@ class Entities:
 
     def read(self, tags: Array, sentences: Array) -> tuple[Array, Array, Array]:
         """Return the first word, the last word and the class of each entity ``[E]``; of tags ``[W]``."""
-        part, kind = self._part[tags], self._class[tags]
-        first = np.append(True, sentences[1:] != sentences[:-1])
-        before = np.where(first, _OUT, np.roll(part, 1))
-        changes = first | (kind != np.roll(kind, 1))
-        goes_on = np.isin(part, (_INSIDE, _ENDS)) & ~changes & np.isin(before, (_BEGINS, _INSIDE))
-        starts = (part != _OUT) & ~goes_on
-        ends = (part != _OUT) & ~np.append(goes_on[1:], False)
-        return np.flatnonzero(starts), np.flatnonzero(ends), kind[starts]
+        # A loop, because most calls are of one short text, where each operation on arrays takes longer than all of it.
+        found, open_class, before = list[tuple[int, int, int]](), -1, _OUT
+        begun, previous = 0, None
+        for word, (tag, sentence) in enumerate(zip(tags.tolist(), sentences.tolist(), strict=True)):
+            part, kind = self._part[tag], self._class[tag]
+            first = sentence != previous
+            goes_on = not first and part in _GO_ON and kind == open_class and before in _MAY_GO_ON
+            if not goes_on:
+                if open_class >= 0:
+                    found.append((begun, word - 1, open_class))
+                begun = word
+            open_class, before, previous = kind, part, sentence
+        if open_class >= 0:
+            found.append((begun, len(tags) - 1, open_class))
+        starts, ends, kinds = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        return starts, ends, kinds
 
     def found(self, predicted: Array, gold: Array, sentences: Array) -> Array:
         """Tell which gold entities were predicted with the same words and class, bool ``[E]``."""

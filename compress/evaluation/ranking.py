@@ -8,11 +8,13 @@ performance measures efficiently in the presence of tied scores"). ``trec_eval``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compress.arrays import np
+from compress.data.examples import row_name
 from compress.errors import refuse
 from compress.evaluation.metrics import Array, Metric
 from compress.progress import logger
@@ -35,6 +37,8 @@ def queries_of(rows: Sequence[Example], metric: str) -> Array:
             "name the column of queries with --query-column",
         )
     )
+    for number, row in enumerate(rows if named else (), 1):
+        refuse((not row.query, f"{row_name(number, row, 'the rows')} has no query, and others have: name each row's."))
     names = [row.query if named else row.text for row in rows]
     found, queries, sizes = np.unique(names, return_inverse=True, return_counts=True)
     what = "different values in the column of queries" if named else "different first texts"
@@ -160,7 +164,7 @@ class Rankings:
 
     name: str
     of_queries: Callable[[RankedRows, float], Array]
-    depth: float = np.inf
+    depth: float = math.inf
 
     def judged(self, gold: Array, sentences: Array) -> Array:
         """Tell which rows are of a query with a relevant row, ``[N]``."""
@@ -198,10 +202,10 @@ def _mean(sums: Array) -> Array:
 RANK_METRICS = tuple(
     Metric(name, False, _mean, Rankings(name, of_queries, depth), of_probabilities=True, of_last=True, ranks=True)
     for name, of_queries, depth in (
-        ("ndcg", _ndcg, np.inf),
+        ("ndcg", _ndcg, math.inf),
         ("ndcg@10", _ndcg, 10),
-        ("mrr", _reciprocal_rank, np.inf),
+        ("mrr", _reciprocal_rank, math.inf),
         ("mrr@10", _reciprocal_rank, 10),
-        ("map", _average_precision, np.inf),
+        ("map", _average_precision, math.inf),
     )
 )

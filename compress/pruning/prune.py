@@ -64,6 +64,8 @@ def prune(request: Prune) -> Model:
     source, data = Model.open(request.model), request.labelled
     corpus, training = request.open_text("vocabulary"), request.training or RECOVERY
     plugins.find("criteria", request.criterion)
+    balanced = "recovery learns the logits of the model, not gold labels: leave class_weights and logit_adjustment out"
+    refuse((training.class_weights or training.logit_adjustment, balanced))
     labels = open_labels(request.labels)
     check_labels(source, labels)
     if request.recover:

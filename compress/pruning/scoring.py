@@ -71,8 +71,9 @@ def head_importance(
     gold = task.gold(rows, names, "examples") if any(row.label is not None for row in rows) else None
     most = maximum_length(tokenizer, model.config.to_dict())
     limit = min(max_length or most, most)
-    options = {"task": task, "device": str(model.device), "windows": windows_of(model.config.to_dict(), "this model")}
-    batches = scoring_batches(rows, gold, tokenizer, max_length=limit, **options)
+    windows = windows_of(model.config.to_dict(), "this model")
+    device = str(model.device)
+    batches = scoring_batches(rows, gold, tokenizer, max_length=limit, task=task, device=device, windows=windows)
     scores: Tensor = plugin.function(model, batches, **options)
     return normalised(scores) if normalise else scores
 

@@ -5,6 +5,7 @@ Tags of a scheme such as BIO or BIOES make a tagger one of entities: metrics cou
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from compress.tasks import labels_of
 from compress.tasks.tagging import Tagging
 
 MOST_CLASSES = 1000
+_entities = functools.cache(Entities)
 _SCHEMES = ("BI", "BIES", "BILU")
 
 
@@ -88,14 +90,14 @@ class EntityTagging(Tagging):
         all_labels: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Of each entity the probability is the product of those of its words' tags."""
-        entities = Entities(labels)
+        entities = _entities(tuple(labels))
         tags, chances = self.predictions(logits), self.probabilities(logits).max(axis=1)
         counts = word_counts(rows)
         for row, found, sure in zip(rows, by_sentence(tags, counts), by_sentence(chances, counts), strict=True):
             text = row.given or row.text
             where = places(row.words, text)
             spans = []
-            for first, last, kind in zip(*entities.read(found, np.zeros(len(found))), strict=True):
+            for first, last, kind in zip(*entities.read(found, np.zeros_like(found)), strict=True):
                 start, end = where[first][0], where[last][1]
                 spans.append(
                     {

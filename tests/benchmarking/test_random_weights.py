@@ -230,7 +230,7 @@ def test_pruning_steps_share_group_and_lengths_of_their_model() -> None:
     groups = [[entry.candidate.name for entry in group] for group in groups_of(entries, 1)]
     assert groups == [["t", "a", "a: fewer layers"], ["t", "b"]]
     settings = BenchmarkSettings(batch_sizes=(1, 4), lengths=(16,), padded_teacher=False)
-    loaded = {"tokenizer_inside": False}
+    loaded = {"tokenizer_inside": False, "max_length": 512}
     runs = [WorkerRun(entry, 1, None, loaded) for entry in (entries[3], entries[1])]  # type: ignore[arg-type]
     at = [workloads_of(run, settings) for run in runs]
     assert at == [[Workload(1), Workload(4)], [Workload(1), Workload(4), Workload(1, 16), Workload(4, 16)]]

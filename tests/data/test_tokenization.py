@@ -257,7 +257,8 @@ def test_the_tokens_that_were_not_read_are_counted() -> None:
 def test_tokens_of_long_texts_are_counted_in_pieces(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = tokenizer(family)
     texts = ["the film  is good . " * 90, "a plotless é 漢 film\n" * 70, " " * 300, "good film"]
-    pairs = ["good " * 99, *texts[:3]]
+    texts.append("plotless\n" * 80)
+    pairs = ["good " * 99, *texts[:4]]
     every, both = (shared_encoder(tokens).ids(some) for some in (texts, pairs))
     monkeypatch.setattr(tokenization, "PART_CHARACTERS", 100)
     encoder = TextEncoder(tokens.backend_tokenizer, segments=False, truncation_side="right")

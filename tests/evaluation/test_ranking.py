@@ -129,6 +129,7 @@ def test_queries_are_a_column_or_the_first_text() -> None:
     ("rows", "said"),
     [
         ([Example("a"), Example("a")], "these are single texts: give pairs of a query and a text, or name the column"),
+        ([Example("a", "x", query="1"), Example("b", "y", query="")], "has no query, and others have"),
         ([Example("a", "x"), Example("b", "y")], "2 rows have 2 different first texts, so that no query has two rows"),
         ([Example("a", query="1"), Example("a", query="2")], "2 different values in the column of queries"),
     ],

@@ -626,10 +626,15 @@ def test_what_one_class_for_all_rows_scores(task: str, labels: list[float], metr
 
 def test_weights_that_give_no_numbers_are_not_selected() -> None:
     from compress.training.trainer import _score
+    from compress.training.training_data import Selection
 
     logits, labels = np.array([[2.0, 1.0], [0.0, 1.0]], dtype=np.float32), np.array([0, 1])
     prediction = SimpleNamespace(predictions=logits, label_ids=labels)
-    judged: Any = {"task": find_task("classification"), "labels": ("a", "b"), "metric": "accuracy"}
+    judged: Any = {
+        "task": find_task("classification"),
+        "labels": ("a", "b"),
+        "selection": Selection((), "validation", "accuracy"),
+    }
     assert _score(prediction, **judged) == {"score": 1.0}
     logits[1, 0] = np.nan
     assert _score(prediction, **judged) == {"score": -math.inf}
