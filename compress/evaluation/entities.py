@@ -57,17 +57,15 @@ class Entities:
         # A loop, because most calls are of one short text, where each operation on arrays takes longer than all of it.
         found, open_class, before = list[tuple[int, int, int]](), -1, _OUT
         begun, previous = 0, None
-        for word, (tag, sentence) in enumerate(zip(tags.tolist(), sentences.tolist(), strict=True)):
+        words = zip([*tags.tolist(), -1], [*sentences.tolist(), None], strict=True)  # what is outside ends the last one
+        for word, (tag, sentence) in enumerate(words):
             part, kind = self._part[tag], self._class[tag]
-            first = sentence != previous
-            goes_on = not first and part in _GO_ON and kind == open_class and before in _MAY_GO_ON
+            goes_on = sentence == previous and part in _GO_ON and kind == open_class and before in _MAY_GO_ON
             if not goes_on:
                 if open_class >= 0:
                     found.append((begun, word - 1, open_class))
                 begun = word
             open_class, before, previous = kind, part, sentence
-        if open_class >= 0:
-            found.append((begun, len(tags) - 1, open_class))
         starts, ends, kinds = np.array(found, dtype=np.int64).reshape(-1, 3).T
         return starts, ends, kinds
 
