@@ -20,12 +20,12 @@ from compress.errors import CompressError, refuse
 from compress.evaluation.entities import Entities, class_figures
 from compress.evaluation.metrics import (
     ACCURACY,
+    AVERAGE_PRECISION,
     FEW_CLASSES,
     Array,
     Difference,
     Metric,
     agreement,
-    average_precision_figures,
     calibration_error,
     calibration_interval,
     interval,
@@ -463,6 +463,15 @@ def _metric_fields(
     }
 
 
+def _average_precision(chances: Array, held: Array) -> tuple[float, float, float] | None:
+    """Return the average precision of one class and its interval, of its probability and its rows, ``[N]`` each."""
+    if not held.any() or len(held) < 2:
+        return None
+    rows = chances[:, None], held.astype(int)
+    value = score(*rows, metric=AVERAGE_PRECISION, classes=2)
+    return value, *interval(*rows, metric=AVERAGE_PRECISION, classes=2)
+
+
 def _class_fields(
     model: ModelPredictions,
     teacher: ModelPredictions,
@@ -490,9 +499,8 @@ def _class_fields(
         parts = ((of == index, right, before) for index in range(len(names)))
     elif sentences is None and model.probabilities is not None and len(labels) <= FEW_CLASSES:
         figures = [
-            interval_fields("average_precision", average_precision_figures(chances, held) if held.any() else None)
+            interval_fields("average_precision", _average_precision(chances, task.held(gold, index)))
             for index, chances in enumerate(model.probabilities.T)
-            for held in [task.held(gold, index)]
         ]
     found = []
     for label, more, (held, mine, reference) in zip(names, figures, parts, strict=True):
