@@ -128,9 +128,13 @@ def _labels(asked: Any, made: Any, said: str) -> dict[str, Any]:
 
 
 def _measured(asked: Any, lines: Any) -> dict[str, Any]:
+    from compress.benchmarking.results.verdict import JudgedLines
+    from compress.reporting.sections import what_accuracy_hides
     from compress.reporting.terminal import results_table
 
     show(results_table(lines), WIDTH_IN_A_LOG)
+    for sentence in what_accuracy_hides(JudgedLines(lines)):
+        tell(one_line(sentence))
     tell(f"{asked.output}: {len(lines)} lines")
     return {"path": asked.output, "lines": [line.to_json() for line in lines]}
 

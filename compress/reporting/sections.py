@@ -85,9 +85,7 @@ def verdict(judged: JudgedLines) -> list[str]:
     A baseline that is within the budget comes before every model: whoever reads no further should know of it.
     """
     lines, best, faster, budget = judged.lines, judged.best, judged.faster, in_points(judged.budget_points)
-    teachers = [line for line in lines if line.is_reference]
-    # A model is compared with the teacher of its own run.
-    teacher = min(teachers, key=lambda line: best is not None and line.created != best.created, default=None)
+    teacher = _teacher(judged)
     if teacher is None:
         return ["The teacher in torch was not measured here, so there is nothing to judge the models by."]
     by_metric = sorted(lines, key=lambda line: -(line.metric or 0.0))
@@ -109,7 +107,7 @@ def verdict(judged: JudgedLines) -> list[str]:
             others.append(f"No baseline is within {budget}: the best, {nearest.model}, is at {_interval(nearest)}.")
     found = judged.of(best)
     sentences += [_best_sentence(best, teacher, found, budget), _accuracy_sentence(best, teacher, found)]
-    sentences += _rare_sentence(best, teacher)
+    sentences += what_accuracy_hides(judged)
     sentences += _control_sentence(control_pair(best, lines), teacher)
     if faster:
         sentences.append(
@@ -122,6 +120,12 @@ def verdict(judged: JudgedLines) -> list[str]:
     if wide := [line for line in compared if is_wide(line.speedups)]:
         sentences.append(f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}")
     return list(dict.fromkeys(sentences))  # an int8 model and its source have the same control
+
+
+def _teacher(judged: JudgedLines) -> Measurement | None:
+    """Return the teacher of the run of the best model."""
+    teachers, best = [line for line in judged.lines if line.is_reference], judged.best
+    return min(teachers, key=lambda line: best is not None and line.created != best.created, default=None)
 
 
 def _best_sentence(line: Measurement, teacher: Measurement, judged: Verdict, budget: str) -> str:
@@ -156,8 +160,11 @@ def _accuracy_sentence(line: Measurement, teacher: Measurement, judged: Verdict)
     )
 
 
-def _rare_sentence(line: Measurement, teacher: Measurement) -> list[str]:
-    """Say what the accuracy hides of the rarest class where one answer for all rows reaches :data:`MOSTLY`."""
+def what_accuracy_hides(judged: JudgedLines) -> list[str]:
+    """Say how much of the rarest class is found where one answer for all rows has an accuracy of :data:`MOSTLY`."""
+    line, teacher = judged.best, _teacher(judged)
+    if line is None or teacher is None:
+        return []
     there = [one for one in teacher.classes if one["rows"] and one["recall"] is not None]
     rows = sum(one["rows"] for one in there)
     if teacher.metric_name != "accuracy" or len(there) < 2:

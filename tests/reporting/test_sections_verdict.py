@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import compress.benchmarking.benchmark as benchmark_module
 from compress.benchmarking.results.schema import Measurement
 from compress.benchmarking.results.verdict import JudgedLines, judge_drop_of
+from compress.cli import execute
 from compress.reporting.sections import control_pair, gather, section, verdict
 from tests.support.results import line
 
@@ -177,17 +180,25 @@ def test_the_words_of_a_cell(low: float, high: float, outcome: str) -> None:
     assert judge_drop_of(line("b", kind="reference-model", difference_points=None), 1.0) is None
 
 
-def test_what_accuracy_hides_of_a_rare_class_is_said() -> None:
-    def of(ham: int, recall: float) -> list[dict[str, Any]]:
-        figures = {"teacher_recall": 0.9, "difference_points": 0.0, "low": None, "high": None}
-        rare = {"label": "spam", "rows": 200, "recall": recall, "average_precision": 0.75, **figures}
-        return [{"label": "ham", "rows": ham, "recall": 1.0, **figures}, rare]
+def with_spam(ham: int, recall: float) -> list[dict[str, Any]]:
+    figures = {"teacher_recall": 0.9, "difference_points": 0.0, "low": None, "high": None}
+    rare = {"label": "spam", "rows": 200, "recall": recall, "average_precision": 0.75, **figures}
+    return [{"label": "ham", "rows": ham, "recall": 1.0, **figures}, rare]
 
-    for ham, accuracy in ((1800, "90.0%"), (300, "")):
-        lines = replace(TEACHER, classes=of(ham, 0.9)), model("small", 5, classes=of(ham, 0.8))
-        found = [one for one in verdict(JudgedLines(lines)) if one.startswith("Always answering")]
-        expected = (
-            f"Always answering 'ham' has an accuracy of {accuracy}: of the 200 rows of 'spam' teacher finds 90.0% "
-            "(average precision 75.0%) and small in torch finds 80.0% (average precision 75.0%)."
-        )
-        assert found == ([expected] if accuracy else [])
+
+@pytest.mark.parametrize(("ham", "accuracy"), [(1800, "90.0%"), (300, "")])
+def test_what_accuracy_hides_of_a_rare_class_is_said_in_report_and_terminal(
+    ham: int, accuracy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = replace(TEACHER, classes=with_spam(ham, 0.9)), model("small", 5, classes=with_spam(ham, 0.8))
+    expected = (
+        f"Always answering 'ham' has an accuracy of {accuracy}: of the 200 rows of 'spam' teacher finds 90.0% "
+        "(average precision 75.0%) and small in torch finds 80.0% (average precision 75.0%)."
+    )
+    found = [one for one in verdict(JudgedLines(lines)) if one.startswith("Always answering")]
+    assert found == ([expected] if accuracy else [])
+    monkeypatch.setattr(benchmark_module, "benchmark", lambda *_, **__: lines)
+    (tmp_path / "test.csv").write_text("text,label\nfine,ham\nwin,spam\n")
+    words = ["benchmark", "--teacher", "t", "--model", "m", "--data", str(tmp_path / "test.csv"), "-o", "x.jsonl"]
+    assert execute(words) == 0
+    assert (expected in capsys.readouterr().out.splitlines()) == bool(accuracy)
