@@ -408,8 +408,8 @@ def local_inputs(request: Request[Any]) -> Iterator[str]:
 
 
 @validated
-class PlainColumns:
-    """The columns of texts and the format of data, where they cannot be guessed."""
+class TextColumns:
+    """Columns and the format of data, where they cannot be guessed; labels, if any, are known to be there."""
 
     _: KW_ONLY
     text_column: str | None = option(
@@ -429,20 +429,6 @@ class PlainColumns:
         needs=("data",),
         help="csv, tsv, tsv-unquoted, jsonl, text, ...",
     )
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """The names, as :func:`compress.data.open_rows` takes them."""
-        columns = ("text_column", "text_pair_column", "label_column", "query_column")
-        names = (*columns, "label_separator", "label_map", "format")
-        return {name: getattr(self, name) for name in names if hasattr(self, name)}
-
-
-@validated
-class TextColumns(PlainColumns):
-    """Columns of data whose labels, if any, are known to be there."""
-
-    _: KW_ONLY
     label_column: str | None = option(
         default=None,
         metavar="NAME",
@@ -457,6 +443,13 @@ class TextColumns(PlainColumns):
         needs=("data",),
         help="Mark between several labels.",
     )
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The names, as :func:`compress.data.open_rows` takes them."""
+        columns = ("text_column", "text_pair_column", "label_column", "query_column")
+        names = (*columns, "label_separator", "label_map", "format")
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def read(self, role: str) -> list[Example]:
         """Read the labelled rows of a field into memory, and say how they were understood; none without it."""
@@ -487,6 +480,13 @@ class LabelColumns(TextColumns):
         needs=("data",),
         help='What labels of data mean: {"0": "bad", ...} in JSON or TOML.',
     )
+
+
+@validated
+class QueryColumns(LabelColumns):
+    """Columns of data whose rows a metric may rank."""
+
+    _: KW_ONLY
     query_column: str | None = option(
         default=None,
         metavar="NAME",

@@ -15,7 +15,6 @@ from compress.requests import (
     AnyModel,
     Assignments,
     Checks,
-    LabelColumns,
     Labels,
     Models,
     Names,
@@ -23,6 +22,7 @@ from compress.requests import (
     Output,
     Percent,
     Placing,
+    QueryColumns,
     Rows,
     Seeded,
     Text,
@@ -34,7 +34,7 @@ from compress.requests import (
 
 
 @validated
-class Prune(Pruning, Written[Model], LabelColumns, Checks, Trained):
+class Prune(Pruning, Written[Model], QueryColumns, Checks, Trained):
     """Remove layers, heads, neurons, hidden width and vocabulary, then recover accuracy.
 
     Amounts are what is removed. A report in the new directory lists speed-up and accuracy after each removal, with the
@@ -72,7 +72,7 @@ class Prune(Pruning, Written[Model], LabelColumns, Checks, Trained):
 
 
 @validated
-class HeadStudy(Written[Path], LabelColumns, Checks, Seeded):
+class HeadStudy(Written[Path], QueryColumns, Checks, Seeded):
     """Study the importance of a model's attention heads, without changing it.
 
     Writes heads.json, tables, and a report: importance by criterion, the metric with one head removed, with one head
@@ -103,7 +103,7 @@ class HeadStudy(Written[Path], LabelColumns, Checks, Seeded):
 
 
 @validated
-class Quantize(Written[Model], LabelColumns, Checks, Placing):
+class Quantize(Written[Model], QueryColumns, Checks, Placing):
     """Quantize weights to int8, accepted only if accurate and faster.
 
     A model that fails the check on --validation becomes fp32 ONNX, with the reason in its manifest.
@@ -203,7 +203,7 @@ _DECISION = re.compile(r"(f1|recall(?==)|precision(?==))(?:(?<!f1)=([0-9]{0,6}\.
 
 
 @validated
-class Calibrate(Written[Model], LabelColumns, Placing):
+class Calibrate(Written[Model], QueryColumns, Placing):
     """Make probabilities right, and find when to accept them.
 
     The temperature becomes part of the model, so that every client computes calibrated probabilities. With --accept-at,
@@ -250,7 +250,7 @@ class Calibrate(Written[Model], LabelColumns, Placing):
 
 
 @validated
-class Cascade(Written[CascadeDir], LabelColumns, Checks, Placing):
+class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
     """Join models: the fast answer what they are sure of, the accurate the rest.
 
     Chooses the thresholds of least mean latency that keep the accuracy of the last --model. 'compress predict' and

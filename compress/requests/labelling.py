@@ -19,10 +19,10 @@ from compress.requests import (
     AnyModel,
     Columns,
     Duration,
+    LabelColumns,
     Labels,
     Output,
     Placing,
-    PlainColumns,
     Request,
     Text,
     TextColumns,
@@ -130,11 +130,11 @@ class Label(Written[Any], TextColumns, Placing):
 
 
 @validated
-class ImportLabels(Written[Any], PlainColumns):
+class ImportLabels(Written[Any], LabelColumns):
     """Make a label directory from a table: annotators' votes, another model's probabilities, labels.
 
-    Give one of --probabilities, --logits and --label. 'compress distill --labels DIR' then learns from it, with any
-    teacher of the same classes.
+    Give one of --probabilities, --logits and --label-column. 'compress distill --labels DIR' then learns from it, with
+    any teacher of the same classes.
     """
 
     stage = "compress.labelling.import_labels:import_labels"
@@ -145,16 +145,23 @@ class ImportLabels(Written[Any], PlainColumns):
     _: KW_ONLY
     probabilities: Columns = option(default=(), metavar="A,B,...", help="Columns of probabilities or counts.")
     logits: Columns = option(default=(), metavar="A,B,...", help="Columns of logits.")
-    label: str | None = option(default=None, metavar="NAME", help="Column of one label for each text.")
+    several_labels: bool = option(
+        default=False,
+        needs=("probabilities", "logits"),
+        help="A text may have several labels or none: each column is of one label by itself.",
+    )
+    label_column: str | None = option(  # it decides here, as the text is fingerprinted without its labels
+        default=None, metavar="NAME", help="Column of the label, or labels, of each text."
+    )
     confidence: str | None = option(
-        default=None, metavar="NAME", needs=("label",), help="Column of the label's probability, from 0 to 1."
+        default=None, metavar="NAME", needs=("label_column",), help="Column of the label's probability, from 0 to 1."
     )
     # Szegedy et al. 2016, arXiv:1512.00567, section 7.
     smoothing: float | None = option(
         default=None,
         ge=0,
         lt=1,
-        needs=("probabilities", "label"),
+        needs=("probabilities", "label_column"),
         help="Share of each row that is spread evenly over all classes. Default: 0.1 for labels without a confidence, "
         "otherwise 0.",
     )
@@ -173,21 +180,21 @@ class ImportLabels(Written[Any], PlainColumns):
     @property
     def value_columns(self) -> tuple[str, ...]:
         """The columns of the values: one a class, in their order, or that of the labels."""
-        return (*self.probabilities, *self.logits, *([self.label] if self.label else []))
+        return (*self.probabilities, *self.logits, *([self.label_column] if self.label_column else []))
 
     @property
     def smoothed(self) -> float:
-        plain = self.label and not self.confidence
+        plain = self.label_column and not self.confidence
         return self.smoothing if self.smoothing is not None else DEFAULT_SMOOTHING if plain else 0.0
 
     def faults(self) -> Iterator[str]:
-        if sum(map(bool, (self.probabilities, self.logits, self.label))) != 1:
-            yield "what do the columns say? Give one of --probabilities A,B,... --logits A,B,... --label NAME"
+        if sum(map(bool, (self.probabilities, self.logits, self.label_column))) != 1:
+            yield "what do the columns say? Give one of --probabilities A,B,... --logits A,B,... --label-column NAME"
             return
-        columns, named = self.value_columns, self.classes or (() if self.label else self.value_columns)
+        columns, named = self.value_columns, self.classes or (() if self.label_column else self.value_columns)
         if twice := [name for name in (*named, *columns) if max(named.count(name), columns.count(name)) > 1]:
             yield f"{twice[0]!r} is named twice; give each class and each column once"
-        if not self.label and len(named) != len(columns):
+        if not self.label_column and len(named) != len(columns):
             yield (
                 f"--classes names {len(named)} classes, and there are {len(columns)} columns of {self.values}; name as "
                 "many, in the order of the columns"

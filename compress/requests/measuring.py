@@ -18,11 +18,11 @@ from compress.requests import (
     AnyModel,
     Checks,
     File,
-    LabelColumns,
     Models,
     Names,
     Output,
     Paths,
+    QueryColumns,
     Request,
     Rows,
     Text,
@@ -33,7 +33,7 @@ ThreadCounts = Annotated[tuple[int, ...], Holds("thread-counts"), pydantic.Stric
 
 
 @validated
-class Benchmark(Request[Any], Checks, BenchmarkSettings, LabelColumns):
+class Benchmark(Request[Any], Checks, BenchmarkSettings, QueryColumns):
     """Measure models against their teacher, in one run.
 
     Speed, quality, size and memory, each with its interval. Every model and runtime is a process of its own,
@@ -77,7 +77,7 @@ class Benchmark(Request[Any], Checks, BenchmarkSettings, LabelColumns):
 
 
 @validated
-class Replay(Request[Any], LabelColumns):
+class Replay(Request[Any], QueryColumns):
     """Run a benchmark again from its lock and compare every figure.
 
     LOCK is the .lock.json beside a result file. Models are found by their hashes, and data must be the same rows.
@@ -114,7 +114,7 @@ else:
 
 
 @validated
-class Report(Request[Path], LabelColumns):
+class Report(Request[Path], QueryColumns):
     """Write results as an HTML page, Markdown and JSON."""
 
     stage = "compress.reporting.report:report"

@@ -26,11 +26,11 @@ from compress.requests import (
     Checks,
     Duration,
     File,
-    LabelColumns,
     Labels,
     Names,
     Output,
     Placing,
+    QueryColumns,
     Recipe,
     Request,
     Rows,
@@ -76,7 +76,7 @@ class Adjusted:
 
 
 @validated
-class Finetune(Written[Model], Adjusted, LabelColumns, Checks, Trained):
+class Finetune(Written[Model], Adjusted, QueryColumns, Checks, Trained):
     """Fine-tune a teacher from a pretrained encoder and labelled text.
 
     Labelled words give a token classifier (a tagger), other labels a classifier of whole texts.
@@ -129,7 +129,7 @@ class Pretrain(Written[Model], TextColumns, Trained):
 
 
 @validated
-class Distill(Written[Model], Adjusted, LabelColumns, Checks, Trained):
+class Distill(Written[Model], Adjusted, QueryColumns, Checks, Trained):
     """Train a student to match its teacher.
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
@@ -246,7 +246,7 @@ class SearchLimits:
 
 
 @validated
-class Search(Written[SearchResult], LabelColumns, SearchLimits, Checks, Searching):
+class Search(Written[SearchResult], QueryColumns, SearchLimits, Checks, Searching):
     """Find the student that meets a budget of accuracy, speed and size.
 
     Shapes of n-gram models, CNNs, BiLSTMs, small transformers and the pruned teacher are timed before they are

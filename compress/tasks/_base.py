@@ -325,6 +325,14 @@ class Task(str, ABC):
             mean = np.logaddexp.reduce(log_chances + np.log(shares)[:, None, None], axis=0)
         return np.asarray(mean - mean.mean(axis=-1, keepdims=True))
 
+    def logits(self, chances: Array) -> Array:
+        """Return logits whose :meth:`probabilities` are these, between 0 and 1, ``[N, C]``: their logarithms, centred.
+
+        Whoever gave them, equal probabilities have equal logits.
+        """
+        found = np.log(chances)
+        return np.asarray(found - found.mean(axis=-1, keepdims=True))
+
     def prior(self, gold: Array, classes: int) -> Array:
         """Return the logits of an answer that is best without reading: logarithms of the classes' shares, ``[C]``."""
         counts = np.bincount(gold.astype(int), minlength=classes) + 1

@@ -213,11 +213,14 @@ class MultiLabel(Task):
         )
         return np.asarray(yes - no)
 
+    def logits(self, chances: Array) -> Array:
+        return np.asarray(np.log(chances / (1 - chances)))
+
     def prior(self, gold: Array, classes: int) -> Array:
         """Return the logits of the labels' shares ``[C]``, a row that has each and one that has none added."""
         held = set_members(gold)
         shares = (held.sum(axis=0) + 1) / (len(held) + 2)
-        return np.asarray(np.log(shares / (1 - shares)))
+        return self.logits(shares)
 
     def described(
         self,

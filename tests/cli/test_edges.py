@@ -67,7 +67,10 @@ def test_every_command_looks_at_all_that_was_typed() -> None:
         ("predict --model m --data a --data a", "--data is given twice; it takes one value, so keep a ("),
         ("report r -o a --output b", "-o is given twice; it takes one value, so keep a or b (see 'compress report"),
         ("check r --min-speedup 9 --min-speedup=5", "--min-speedup is given twice; it takes one value, so keep 9 or 5"),
-        ("labels import a --label b --label c -o o", "--label is given twice; it takes one value, so keep b or c (see"),
+        (
+            "labels import a --label-column b --label-column c -o o",
+            "--label-column is given twice; it takes one value, so keep b or c (see",
+        ),
         ("prune --model m --train t -o o --measure --no-measure", "--measure and --no-measure contradict each other"),
     ],
 )

@@ -110,7 +110,7 @@ USES: tuple[Use, ...] = (
     Use("label --teacher model --unlabeled pool.parquet -o out --device cpu", (*MODEL, "pool.parquet"), 3),
     Use("label --teacher onnx --unlabeled pool.txt.gz -o out --device cpu", (*GRAPH, "pool.txt.gz"), 3),
     Use("labels merge part-1 part-2 -o out", PARTS, 2),
-    Use("labels import train.csv --label label -o out", ("train.csv",), 2),
+    Use("labels import train.csv --label-column label -o out", ("train.csv",), 2),
     Use(
         f"distill --teacher model --student student.toml --labels labels {LABELLED} -o out",
         (*LABELS, *LABELS, *MODEL, "student.toml", "train.csv", "validation.jsonl"),

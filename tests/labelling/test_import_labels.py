@@ -80,7 +80,7 @@ def test_logits_stay_as_they_are(tmp_path: Path) -> None:
 
 def test_labels_are_smoothed_and_their_names_sorted(tmp_path: Path) -> None:
     path = table(tmp_path / "l.csv", [["one", "yes"], ["two", "no"], ["three", "perhaps"]], ("text", "answer"))
-    made = imported(path, label="answer")
+    made = imported(path, label_column="answer")
     assert made.manifest.labels == ("no", "perhaps", "yes")
     right, wrong = 0.9 + 0.1 / 3, 0.1 / 3
     np.testing.assert_allclose(
@@ -90,7 +90,7 @@ def test_labels_are_smoothed_and_their_names_sorted(tmp_path: Path) -> None:
 
 def test_a_confidence_leaves_the_rest_to_the_other_classes(tmp_path: Path) -> None:
     path = table(tmp_path / "l.csv", [["one", "2", 0.8], ["two", "10", 0.5]], ("text", "rating", "sure"))
-    values: dict[str, Any] = dict(label="rating", classes=("10", "9", "2"), confidence="sure")
+    values: dict[str, Any] = dict(label_column="rating", classes=("10", "9", "2"), confidence="sure")
     np.testing.assert_allclose(
         softmax(logits_of(imported(path, **values))), [[0.1, 0.1, 0.8], [0.5, 0.25, 0.25]], rtol=1e-6
     )
@@ -98,10 +98,56 @@ def test_a_confidence_leaves_the_rest_to_the_other_classes(tmp_path: Path) -> No
 
 def test_numbers_as_labels_are_sorted_as_numbers_or_name_a_class_by_its_place(tmp_path: Path) -> None:
     path = table(tmp_path / "l.csv", [["one", "10"], ["two", "2"]], ("text", "rating"))
-    assert imported(path, label="rating").manifest.labels == ("2", "10")
+    assert imported(path, label_column="rating").manifest.labels == ("2", "10")
     table(path, [["one", "1"], ["two", "0"]], ("text", "rating"))
-    made = imported(path, label="rating", classes=("negative", "positive"), force=True)
+    made = imported(path, label_column="rating", classes=("negative", "positive"), force=True)
     assert logits_of(made).argmax(axis=1).tolist() == [1, 0]
+
+
+SEVERAL = ("joy", "love", "rage")
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    chances: np.ndarray = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    return chances
+
+
+def test_columns_of_several_labels_are_probabilities_of_each_by_itself(tmp_path: Path) -> None:
+    rows = [["one", 0.7, 0.9, 0.1], ["two", 0, 1, 0.5]]
+    path = table(tmp_path / "p.csv", rows, ("text", *SEVERAL))
+    made = imported(path, probabilities=SEVERAL, several_labels=True)
+    assert made.manifest.task == "multi-label" and made.manifest.notes["rows_with_zeros"] == 1
+    np.testing.assert_allclose(sigmoid(logits_of(made)), [row[1:] for row in rows], rtol=1e-5, atol=1e-11)
+    made = imported(path, probabilities=SEVERAL, several_labels=True, smoothing=0.2, force=True)
+    np.testing.assert_allclose(sigmoid(logits_of(made))[1], [0.1, 0.9, 0.5], rtol=1e-5)
+    made = imported(path, logits=SEVERAL, several_labels=True, force=True)
+    assert made.manifest.task == "multi-label" and logits_of(made)[0].tolist() == pytest.approx([0.7, 0.9, 0.1])
+
+
+def test_lists_of_labels_are_several_labels(tmp_path: Path) -> None:
+    """Written in the ways that training data have them; a row may have none."""
+    lines = [
+        {"text": "one", "labels": ["love", "joy"]},
+        {"text": "two", "labels": []},
+        {"text": "3", "labels": ["rage"]},
+    ]
+    (tmp_path / "l.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = imported(tmp_path / "l.jsonl", label_column="labels")
+    assert made.manifest.task == "multi-label" and made.manifest.labels == SEVERAL
+    expected = np.where(np.array([[1, 1, 0], [0, 0, 0], [0, 0, 1]]) == 1, 0.95, 0.05)
+    np.testing.assert_allclose(sigmoid(logits_of(made)), expected, rtol=1e-5)
+    marked = table(tmp_path / "l.csv", [["one", "love|joy"], ["two", ""], ["3", "rage"]], ("text", "labels"))
+    made = imported(marked, label_column="labels", label_separator="|", force=True)
+    np.testing.assert_allclose(sigmoid(logits_of(made)), expected, rtol=1e-5)
+    columns = table(tmp_path / "c.csv", [["one", 1, 1, 0], ["two", 0, 0, 0], ["3", 0, 0, 1]], ("text", *SEVERAL))
+    made = imported(columns, label_column="joy,love,rage", force=True)
+    np.testing.assert_allclose(sigmoid(logits_of(made)), expected, rtol=1e-5)
+
+
+def test_a_label_map_says_what_labels_mean(tmp_path: Path) -> None:
+    path = table(tmp_path / "l.csv", [["one", "1"], ["two", "0"]], ("text", "rating"))
+    made = imported(path, label_column="rating", label_map={"0": "bad", "1": "good"})
+    assert made.manifest.labels == ("bad", "good") and logits_of(made).argmax(axis=1).tolist() == [1, 0]
 
 
 def test_every_format_gives_the_same_labels(tmp_path: Path) -> None:
@@ -162,15 +208,15 @@ def test_labels_of_many_classes_are_read_again(tmp_path: Path) -> None:
     """Hard labels are packed to less than a hundredth of their size."""
     classes = [f"c{n}" for n in range(9000)]
     rows = [["a fine film", name] for name in classes[:2048]]
-    values = dict(label="label", classes=tuple(classes))
+    values = dict(label_column="label", classes=tuple(classes))
     made = imported(table(tmp_path / "v.csv", rows, ("text", "label")), **values)
     assert logits_of(made).argmax(axis=1).tolist() == [*range(2048)]
 
 
 # What it refuses
 
-LABELS = {"header": ("text", "answer", "sure"), "values": dict(label="answer")}
-SURE = {**LABELS, "values": dict(label="answer", confidence="sure")}
+LABELS = {"header": ("text", "answer", "sure"), "values": dict(label_column="answer")}
+SURE = {**LABELS, "values": dict(label_column="answer", confidence="sure")}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"header": ("text", "bad", "mixed", "god")}, r"no column 'good'; it has .*Did you mean 'god'\?"),
     (
@@ -195,7 +241,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "'1e200' .* a finite number is needed",
     ),
     ({"rows": [["", 1, 0, 0]]}, "v.csv holds no text"),
-    ({**LABELS, "rows": [["a", "yes", 1], ["b", "", 1]]}, "line 3 has no label: name the column .* with --label"),
+    ({**LABELS, "rows": [["a", "yes", 1], ["b", "", 1]]}, "line 3 has no label in column 'answer'"),
     ({**LABELS, "rows": [["a", "yes", 1], ["b", "yes", 1]]}, "all labels are 'yes'; name all classes with --classes"),
     ({**LABELS, "rows": [["a", "1", 1], ["b", "1.0", 1]]}, "are one class written in two ways"),
     (
@@ -203,8 +249,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "line 3 has '95' in column 'sure', and a number from 0 to 1",
     ),
     (
-        {**LABELS, "rows": [["a", "ye", 1]], "values": dict(label="answer", classes=("no", "yes"))},
-        r"line 2 has the label 'ye', which is none of no, yes; .* Did you mean 'yes'\?",
+        {"rows": [["a", 0.5, 1.5, 0.5]], "values": dict(probabilities=CLASSES, several_labels=True)},
+        "line 2 has '1.5' in column 'mixed', and a number from 0 to 1 is needed",
+    ),
+    (
+        {**SURE, "rows": [["a", "no|yes", 1]], "values": dict(**SURE["values"], label_separator="|")},
+        "--confidence is of one label, and these texts have several",
+    ),
+    (
+        {**LABELS, "rows": [["a", "ye", 1]], "values": dict(label_column="answer", classes=("no", "yes"))},
+        r"line 2 .* has the label 'ye', which the model does not know: allowed are no, yes .* Did you mean 'yes'\?",
     ),
 ]
 
@@ -224,9 +278,10 @@ def test_what_is_no_label_is_refused_and_leaves_nothing(given: dict[str, Any], m
         (dict(logits=("a",)), "two classes or more"),
         (dict(logits=("a", "")), "each with a name"),
         (dict(logits=("a", "b"), classes=("x",)), "--classes names 1 classes, and there are 2 columns"),
-        (dict(logits=("a", "b"), confidence="c"), "--confidence changes nothing without --label NAME"),
+        (dict(logits=("a", "b"), confidence="c"), "--confidence changes nothing without --label-column NAME"),
         (dict(logits=("a", "b"), smoothing=0.1), "--smoothing changes nothing without --probabilities"),
-        (dict(label="a", smoothing=1.0), "smoothing = 1.0 must be below 1"),
+        (dict(label_column="a", several_labels=True), "--several-labels changes nothing without --probabilities"),
+        (dict(label_column="a", smoothing=1.0), "smoothing = 1.0 must be below 1"),
     ],
 )
 def test_settings_that_do_not_fit_together(values: dict[str, Any], message: str) -> None:
@@ -238,7 +293,7 @@ def test_words_with_tags_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"words": ["a"], "tags": ["X"]}\n{"words": ["b"], "tags": ["Y"]}\n')
     with pytest.raises(CompressError, match="holds words with tags, and imported labels are of whole texts"):
-        imported(path, label="tags")
+        imported(path, label_column="tags")
 
 
 # On the command line
@@ -255,10 +310,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert LabelDir.open(output).manifest.data[0]["name"] == "one.csv + two.csv"
 
 
-@pytest.mark.parametrize("given", [[], ["--label", "a", "--logits", "a,b"]])
+@pytest.mark.parametrize("given", [[], ["--label-column", "a", "--logits", "a,b"]])
 def test_one_kind_of_columns_is_given(given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["labels", "import", str(table(tmp_path / "v.csv")), *given, "-o", str(tmp_path / "o")]) == 2
-    assert "Give one of --probabilities A,B,... --logits A,B,... --label NAME" in capsys.readouterr().err
+    assert "Give one of --probabilities A,B,... --logits A,B,... --label-column NAME" in capsys.readouterr().err
 
 
 def test_the_output_is_not_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

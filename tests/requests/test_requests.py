@@ -216,10 +216,10 @@ def test_a_result_in_the_cache_is_of_the_content_and_the_columns(
     monkeypatch.setenv("COMPRESS_CACHE", str(tmp_path / "cache"))
     table = tmp_path / "v.csv"
     table.write_text("title,body,label\na,b,good\nc,d,bad\n")
-    first = compress.import_labels(table, label="label", text_column="title")
-    assert compress.import_labels(table, label="label", text_column="title").path == first.path
-    other = compress.import_labels(table, label="label", text_column="body")
+    first = compress.import_labels(table, label_column="label", text_column="title")
+    assert compress.import_labels(table, label_column="label", text_column="title").path == first.path
+    other = compress.import_labels(table, label_column="label", text_column="body")
     assert [example.text for example, _ in other] == ["b", "d"]
     table.write_text("title,body,label\na,b,bad\nc,d,good\n")
-    changed = compress.import_labels(table, label="label", text_column="title")
+    changed = compress.import_labels(table, label_column="label", text_column="title")
     assert len({first.path, other.path, changed.path}) == 3
