@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from compress.cli import execute
 from compress.errors import CompressError
 from compress.gating import check as check_module
 from compress.gating.budgets import GateBudget
+from tests.support import REPOSITORY
 from tests.support.gating import Results, check, predicted, results, student
 from tests.support.results import line, write_lines
 
@@ -347,3 +349,13 @@ def test_seeds_are_judged_by_their_mean(tmp_path: Path) -> None:
         check([path], max_accuracy_drop=5, over_seeds=True, model="teacher")
     alone = write_lines(tmp_path / "one.jsonl", lines[:2])
     assert check([alone], max_accuracy_drop=50, over_seeds=True).exit_code == 3
+
+
+def test_the_example_of_the_page_is_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (REPOSITORY / "docs" / "gate.md").read_text(encoding="utf-8")
+    command, *shown = page.split("```console\n$ compress ")[1].split("```")[0].splitlines()
+    monkeypatch.chdir(REPOSITORY)
+    assert execute(command.split()) == 1
+    assert capsys.readouterr().out.splitlines() == shown

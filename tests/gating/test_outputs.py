@@ -209,6 +209,10 @@ def test_junit_has_a_case_for_every_judgement(results: Results) -> None:
 
 def test_names_of_large_limits_are_whole_numbers(results: Results) -> None:
     assert 'name="max_size 88000000"' in to_junit(check([results(student())], max_size="88MB"))
+    cut = check([results(student(truncated_rows=10))], max_truncated=0)
+    assert 'name="max_truncated 0"' in to_junit(cut) and "10 of 2,000 rows are longer" in "".join(
+        github_annotations(cut)
+    )
 
 
 def test_junit_holds_hostile_names(results: Results) -> None:
