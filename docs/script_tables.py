@@ -202,6 +202,19 @@ def few_rows_table() -> str:
     return _with_note(table([*headings, "gain, points"], rows, left=2), note)
 
 
+def pair_baselines_table() -> str:
+    found = _lines("pair-baselines")
+    rows = [
+        [
+            line["baseline"],
+            *("{value:.3f} ({low:.3f} to {high:.3f})".format(**line[metric]) for metric in ("pearson", "spearman")),
+        ]
+        for line in found
+    ]
+    note = f"{found[0]['set']} dev, n = {found[0]['rows']:,}; 95% intervals over pairs"
+    return _with_note(table(["baseline", "Pearson", "Spearman"], rows), _origin(found, note))
+
+
 def room_table() -> str:
     """Return of each way its points to the teacher by set, its distance to the best baseline, and its time a text."""
     every = _lines("room")
@@ -440,6 +453,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "compositions": compositions_table,
     "distillation-speed": distillation_speed_tables,
     "few-rows": few_rows_table,
+    "pair-baselines": pair_baselines_table,
     "fuzzing": fuzzing_table,
     "importance": importance_table,
     "large-pools": large_pools_table,
