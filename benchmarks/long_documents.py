@@ -1,12 +1,13 @@
 """Whole documents by windows, against cutting them: one model as it is, paired intervals on the same documents.
 
     python benchmarks/long_documents.py --model DIR --data FILE -o benchmarks/results/long-documents.jsonl
-        [--exclude FILE] [--rows 2000] [--threads 1] [--readings 128 256 512 256,128,mean ...]
+        [--exclude FILE] [--rows 2000] [--threads 1] [--readings 128 256 512 256,128,mean ...] [--work FOLDER]
 
 A reading is a number of tokens that documents are cut to, or windows. Each line has the accuracy of one reading and its
 difference from that of cutting to as many tokens as the model reads, on all documents and on those that are longer.
 The data are a table with the columns text and label; the file of --exclude names ids (its second column) to leave out.
-Labels 0 and 1 are the first and the second class of the model. One pass of the windows serves all poolings.
+Labels 0 and 1 are the first and the second class of the model. One pass of the windows serves all poolings. A hundred
+documents are read at a time; what is in the folder of --work is not read again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from compress.evaluation.metrics import ACCURACY, interval, paired_difference
 from compress.inference.batching import Run, logits_of, open_runtime
 from compress.models.model_dir import Model
 
+PART_ROWS = 100
 READINGS = ["128", "256", *(f"{size},{size // 2},{how}" for size in (256, 512) for how in ("mean", "max", "attention"))]
 
 
@@ -77,25 +79,39 @@ def measured(predicted: np.ndarray, cut: np.ndarray, gold: np.ndarray) -> dict[s
 
 def main() -> None:
     options = read_options(
-        __doc__, model=Path, data=Path, exclude=None, rows=2000, threads=1, readings=READINGS, output=Path
+        __doc__, model=Path, data=Path, exclude=None, rows=2000, threads=1, readings=READINGS, work=None, output=Path
     )
     model = Model.open(options.model)
     tokenizer, longest = model.plain_tokenizer, maximum_length(model.plain_tokenizer, model.config)
     documents = read_documents(options.data, options.exclude and Path(options.exclude), options.rows)
     gold = np.array([int(str(row.label)) for row in documents])
     long = np.array([len(ids) > longest for ids in whole_rows(tokenizer, documents)["input_ids"]])
-    run = Remembered(open_runtime(model.path, threads=options.threads))
+    run = open_runtime(model.path, threads=options.threads)
+    readings = [*dict.fromkeys([str(longest), *options.readings])]
+    parts = list[dict[str, tuple[list[int], float]]]()
+    for begin in range(0, len(documents), PART_ROWS):
+        kept = Path(options.work or "") / f"{begin}.json"
+        part = json.loads(kept.read_text()) if options.work and kept.is_file() else {}
+        memory = Remembered(run)
+        for reading in readings:
+            if reading not in part:
+                windows = Windows.read(reading) if "," in reading else None
+                cutting: dict[str, Any] = {"max_length": 0 if windows else int(reading), "windows": windows}
+                memory.seconds = 0.0
+                logits = logits_of(documents[begin : begin + PART_ROWS], memory, tokenizer, **cutting)
+                part[reading] = model.task.predictions(logits).tolist(), memory.seconds
+        if options.work:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(part))
+        parts.append(part)
     predictions, lines = dict[str, np.ndarray](), []
-    for reading in dict.fromkeys([str(longest), *options.readings]):
-        windows = Windows.read(reading) if "," in reading else None
-        run.seconds = 0.0
-        logits = logits_of(documents, run, tokenizer, max_length=0 if windows else int(reading), windows=windows)
-        predictions[reading] = model.task.predictions(logits)
+    for reading in readings:
+        predictions[reading] = np.concatenate([part[reading][0] for part in parts])
         cut, found = predictions[str(longest)], predictions[reading]
         line = {
             "reading": reading,
             "model": model.name,
-            "seconds": round(run.seconds, 1),
+            "seconds": round(sum(part[reading][1] for part in parts), 1),
             "all": measured(found, cut, gold),
             "longer": measured(found[long], cut[long], gold[long]),
             **provenance(),

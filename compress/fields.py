@@ -129,10 +129,10 @@ _IN_PYTHON = {
     "string_too_long": "must be text of at most {max_length} characters",
 }
 _BOUNDS = {
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "greater_than": "above {gt:.10g}",
+    "greater_than_equal": "at least {ge:.10g}",
+    "less_than": "below {lt:.10g}",
+    "less_than_equal": "at most {le:.10g}",
 }
 
 

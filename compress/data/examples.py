@@ -24,6 +24,7 @@ from compress.progress import logger
 if TYPE_CHECKING:
     import numpy as np
 
+PART_CHARACTERS = 2**22  # read at a time: an encoding has a hundred bytes a character, also of what is cut
 _PAIR_SEPARATOR = "\x1f"
 _NO_BREAK_SPACE = "\u00a0"
 # What Unicode says to ignore (Default_Ignorable_Code_Point): soft hyphens, zero-width characters, marks of direction.
@@ -108,10 +109,24 @@ class Columns:
     each: tuple[str, ...] = ()  # where every label has a column: these, the first of which is ``label`` too
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items of a stream in lists of ``size``, the last of which may be shorter."""
+def batched(items: Iterable[Item], size: int, characters: Callable[[Item], int] | None = None) -> Iterator[list[Item]]:
+    """Yield the items of a stream in lists of ``size``, the last of which may be shorter.
+
+    With ``characters``, those of an item, a list ends after the item that makes them :data:`PART_CHARACTERS`.
+    """
     stream = iter(items)
-    while batch := list(itertools.islice(stream, size)):
+    if characters is None:
+        while batch := list(itertools.islice(stream, size)):
+            yield batch
+        return
+    batch, read = [], 0
+    for item in stream:
+        batch.append(item)
+        read += characters(item)
+        if len(batch) == size or read >= PART_CHARACTERS:
+            yield batch
+            batch, read = [], 0
+    if batch:
         yield batch
 
 

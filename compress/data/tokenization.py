@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from compress.arrays import np
-from compress.data.examples import Example, batched, texts_of
+from compress.data.examples import PART_CHARACTERS, Example, batched, texts_of
 from compress.data.stored_tokenizer import AnyTokenizer
 from compress.data.truncation import count_rows, counts_tokens
 from compress.errors import CompressError, refuse
@@ -40,7 +40,6 @@ Item = TypeVar("Item")
 Text = TypeVar("Text", str, list[str])
 Items = TypeVar("Items", bytes, str, list[int], list[str])
 
-PART_CHARACTERS = 2**22  # tokenised at a time: an encoding has a hundred bytes a character, also of what is cut
 WHOLE = 2**40  # tokens that nothing is cut to
 KEPT_WORDS = 65_536  # some 10 MB; later words are cut anew each time
 _PRINTABLE = re.compile(r"[\t\n\r -~]*")
@@ -395,7 +394,7 @@ def check_one_kind(examples: Sequence[Example], *, by_word: bool = False) -> Non
 
 def text_batches(examples: Iterable[Example]) -> Iterator[list[str]]:
     """Return the texts of a stream, of a pair both, in lists that are quick to tokenise."""
-    return batched(texts_of(examples), _TEXTS_AT_ONCE)
+    return batched(texts_of(examples), _TEXTS_AT_ONCE, len)
 
 
 def token_counts(tokenizer: PreTrainedTokenizerFast, examples: Iterable[Example]) -> Counter[int]:

@@ -146,7 +146,7 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
         offset = (getattr(config, "pad_token_id", None) or 0) + 1 if family in OFFSET_POSITIONS else 0
         settings: dict[str, Any] = {
             "vocab_size": config.tokenizer_size,
-            "max_position_embeddings": 512 + offset,
+            "max_position_embeddings": (config.max_position_embeddings or 512) + offset,
             **{name: getattr(config, name, None) for name in ("id2label", "label2id", "problem_type", "pad_token_id")},
         }
     else:

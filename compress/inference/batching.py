@@ -61,12 +61,7 @@ def logits_of(
     words = word_counts(examples) if by_word else None
 
     def run_rows(row_of: Callable[[int], TokenArrays], rows: list[int]) -> np.ndarray:
-        read = [row_of(row) for row in rows]
-        most = rows_in_memory(max(len(one["input_ids"]) for one in read))
-        if len(rows) > most:
-            parts = range(0, len(rows), most)
-            return np.concatenate([run_rows(row_of, rows[start : start + most]) for start in parts])
-        arrays = pad(read, tokenizer.pad_token_id or 0)
+        arrays = pad([row_of(row) for row in rows], tokenizer.pad_token_id or 0)
         logits = run(arrays)
         return logits if words is None else at_words(logits, arrays["words"], [words[row] for row in rows])
 
@@ -110,7 +105,7 @@ def run_by_length(
     Args:
         lengths: the size of each row, by which rows are sorted.
         run: returns the logits of the rows of these numbers.
-        batch_rows: rows of a batch.
+        batch_rows: rows of a batch, fewer where these do not fit into memory.
         words: for tagging, the words of each row; N then counts words.
 
     Raises:
@@ -118,8 +113,12 @@ def run_by_length(
             (:mod:`compress.data.tokenization`), so that ``run`` checks those of words itself.
     """
     refuse((not lengths, "there are no rows to predict; give one or more"))
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    found = [run(order[start : start + batch_rows]) for start in range(0, len(order), batch_rows)]
+    order, found, start = sorted(range(len(lengths)), key=lengths.__getitem__), list[np.ndarray](), 0
+    while start < len(order):
+        rows = order[start : start + batch_rows]
+        rows = rows[: rows_in_memory(lengths[rows[-1]])]
+        found.append(run(rows))
+        start += len(rows)
     logits = (np.concatenate(found) if len(found) > 1 else found[0]).astype(np.float32, copy=False)
     if words is not None:
         of_rows = by_sentence(logits, [words[row] for row in order])
@@ -224,7 +223,7 @@ class WindowsRun:
             times.append(getattr(self._run, "device_ms", None))
             return logits
 
-        logits = run_by_length(lengths.tolist(), run, min(BATCH_ROWS, rows_in_memory(int(lengths.max()))))
+        logits = run_by_length(lengths.tolist(), run, BATCH_ROWS)
         self.device_ms = None if None in times else sum(times)
         return self._windows.pool(logits, arrays["counts"])
 

@@ -183,7 +183,7 @@ def predict(
     rows = None if texts is None else [texts] if isinstance(texts, _ONE) else texts
     found = predictions(
         model,
-        None if rows is None else batched(rows, CHUNK_ROWS),
+        None if rows is None else batched(rows, CHUNK_ROWS, _characters),
         data,
         probabilities=probabilities,
         device=device,
@@ -220,7 +220,7 @@ def predictions(
     opened = load(model, compute=Compute(device, threads), windows=windows)
     if source is not None:
         task = opened.task  # a tagger says where entities are in the text as it was given
-        chunks = batched(iter(source.read_by(task.row)) if task.by_word else source.texts(), CHUNK_ROWS)
+        chunks = batched(iter(source.read_by(task.row)) if task.by_word else source.texts(), CHUNK_ROWS, _characters)
     return _answers(opened, chunks or (), source, probabilities)
 
 
@@ -252,6 +252,10 @@ def _examples(texts: Any, task: Task) -> list[Example]:
     from compress.data import open_text
 
     return [*open_text(rows, role=None, keep_empty=True, read=task.row)]
+
+
+def _characters(given: Any) -> int:
+    return len(given) if isinstance(given, str) else sum(map(len, _text(given))) if isinstance(given, _ONE) else 0
 
 
 def _text(given: Any) -> str | tuple[str, str]:

@@ -33,7 +33,14 @@ from compress.recipes.study import (
     StudyStudent,
     StudyTeacher,
 )
-from compress.recipes.training import LEAST_MAX_LENGTH, ClassWeights, TeacherRecipe, Training, replace_training
+from compress.recipes.training import (
+    LEAST_MAX_LENGTH,
+    MOST_MAX_LENGTH,
+    ClassWeights,
+    TeacherRecipe,
+    Training,
+    replace_training,
+)
 
 __all__ = [
     "Augmentation",
@@ -44,6 +51,7 @@ __all__ = [
     "DataSet",
     "Kind",
     "LEAST_MAX_LENGTH",
+    "MOST_MAX_LENGTH",
     "Phase",
     "Pruning",
     "Published",

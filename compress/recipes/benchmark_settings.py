@@ -12,7 +12,7 @@ from compress.data.windows import Windows
 from compress.errors import did_you_mean
 from compress.fields import Holds, option, validated
 from compress.recipes.parsing import Checked
-from compress.recipes.training import LEAST_MAX_LENGTH
+from compress.recipes.training import LEAST_MAX_LENGTH, MOST_MAX_LENGTH
 
 # Name -> model type and what differs from the defaults of its config.
 # Lan et al. (2020), table 1; Devlin et al. (2019), section 3; Sanh et al. (2019), section 2.
@@ -59,7 +59,10 @@ if TYPE_CHECKING:
 else:
     Names = Annotated[tuple[Name, ...], Field(max_length=100), Strict(False)]
     Sizes = Annotated[
-        tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(max_length=100), Holds("numbers"), Strict(False)
+        tuple[Annotated[int, Field(ge=1, le=MOST_MAX_LENGTH)], ...],
+        Field(max_length=100),
+        Holds("numbers"),
+        Strict(False),
     ]
 
 
@@ -121,7 +124,7 @@ class BenchmarkSettings(Checked):
     max_length: int = option(
         default=0,
         ge=0,
-        le=1_000_000,
+        le=MOST_MAX_LENGTH,
         metavar="N",
         help="Tokens a text is cut to for models and competitors; baselines read more. 0 is as many as each can read.",
     )

@@ -14,6 +14,7 @@ from compress.recipes.parsing import Checked, parse, require
 
 ClassWeights = Literal["balanced"] | dict[str, PositiveFloat]
 LEAST_MAX_LENGTH = 8  # tokenizers do not cut to fewer tokens than the special ones that they add
+MOST_MAX_LENGTH = 2**20  # that the native library reads
 
 
 @validated
@@ -73,9 +74,9 @@ class Training(Checked):
     def faults(self) -> Iterator[str]:
         if not 0 <= self.warmup_share < 1:
             yield f"warmup_share = {self.warmup_share} must be at least 0 and below 1"
-        if self.max_length != 0 and self.max_length < LEAST_MAX_LENGTH:
-            least = f"at least {LEAST_MAX_LENGTH}, or 0 to choose it by the rows"
-            yield f"max_length = {self.max_length} must be {least}"
+        if self.max_length != 0 and not LEAST_MAX_LENGTH <= self.max_length <= MOST_MAX_LENGTH:
+            allowed = f"at least {LEAST_MAX_LENGTH} and at most {MOST_MAX_LENGTH:,}, or 0 to choose it by the rows"
+            yield f"max_length = {self.max_length} must be {allowed}"
 
 
 @validated

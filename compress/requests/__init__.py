@@ -59,7 +59,7 @@ from compress.models.compute import MOST_THREADS, PRECISIONS, TRACKERS, Compute
 from compress.models.model_dir import CascadeDir, Model
 from compress.models.output_dir import Stage, check_free, ended_early, keep_apart, places_of
 from compress.progress import Progress, calling, silent
-from compress.recipes import LEAST_MAX_LENGTH, deciding
+from compress.recipes import LEAST_MAX_LENGTH, MOST_MAX_LENGTH, deciding
 
 Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
@@ -278,6 +278,7 @@ def function(declared: Callable[Parameters, Request[Result]]) -> Callable[Parame
 MAX_LENGTH = option(
     default=None,
     ge=LEAST_MAX_LENGTH,
+    le=MOST_MAX_LENGTH,
     help="Cut texts to so many tokens; by default the recipe says it, or the lengths of the training rows do.",
 )
 WINDOWS = option(

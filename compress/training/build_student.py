@@ -33,11 +33,12 @@ from compress.models.components import input_embeddings
 from compress.models.model_dir import Model
 from compress.models.modeling import ENDINGS
 from compress.models.modeling.registration import is_known
+from compress.models.networks.small import SmallModel
 from compress.progress import Progress, silent
 from compress.recipes import StudentRecipe, needs_of
 from compress.tasks import Task, of_network
 from compress.training.phases import prepared, step_ranges
-from compress.training.teacher_signal import ActivationRecorder, LiveTeacher, needs_of_student
+from compress.training.teacher_signal import LIVE, ActivationRecorder, LiveTeacher, needs_of_student
 from compress.training.trainer import attach_losses, detach_loss_modules
 from compress.training.training_data import Masker, Mixing, TrainingRow, batch_of, collator, tokenized
 
@@ -93,7 +94,32 @@ def build_student(
     if start:
         start.check_vocabulary(tokenizer)
         start.give_body(built)
-    return built, tokenizer, mixed_ids
+    return built, read_longer(built, teacher, tokenizer, recipe), mixed_ids
+
+
+def read_longer(
+    student: PreTrainedModel, teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, recipe: StudentRecipe
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of a student without positions, which may read more tokens than its teacher.
+
+    Raises:
+        CompressError: the teacher would have to read them too.
+    """
+    longest, readable = recipe.training.max_length, maximum_length(tokenizer, teacher.config.to_dict())
+    if not isinstance(student, SmallModel) or longest <= maximum_length(tokenizer, student.config.to_dict()):
+        return tokenizer
+    runs_teacher = any(phase.needs & LIVE or phase.masking and "logits" in phase.needs for phase in recipe.phases)
+    refuse(
+        (
+            runs_teacher and longest > readable,
+            f"the student {recipe.name!r} learns from more than logits that are kept, and its teacher reads {readable} "
+            f"tokens: give --max-length {readable} or less",
+        )
+    )
+    student.config.max_position_embeddings = longest
+    longer = copy.deepcopy(tokenizer)
+    longer.model_max_length = longest
+    return longer
 
 
 def try_student(

@@ -1,7 +1,8 @@
 """Student activations and teacher outputs (cached or computed online) that losses read.
 
-Rows of a batch are run in parts: of one length where padding changes logits, of like length where it costs time. What
-comes out is joined again, so that losses read the same rows in the same batch. T tokens of the batch, t of a part.
+Rows of a batch are run in parts: of one length where padding changes logits, of like length where it costs time or
+memory. What comes out is joined again, so that losses read the same rows in the same batch. T tokens of the batch, t of
+a part.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from compress import plugins
@@ -40,6 +42,7 @@ FIRST_STATES_LIMIT_BYTES = 2 * 1024**3
 # seconds (one turn; its steps alone 1.6, benchmarks/results/batch-parts.jsonl), the training of 'compress distill' with
 # minilm-3 on 800 short rows 1.05.
 PART_TOKENS = 40
+NETWORK_TOKENS = 2**17  # of a batch that a network reads at once: of a cnn in training some 6 KB each
 # A batch and its cached logits, where there are some -> the teacher's outputs, cached or computed online.
 TeacherSignal = Callable[[Batch, Tensor | None], Outputs]
 
@@ -65,7 +68,8 @@ class ActivationRecorder:
         self.model, self.names = model, input_names(model)
         self.hidden = bool(wants & {"hidden", "first"})
         self.layers = attention_layers(model) if "attention" in wants and has_heads(model) else []
-        self.divides = not whole and not is_network(model.config.to_dict())
+        self.is_network = is_network(model.config.to_dict())
+        self.divides = not whole and not self.is_network
         # How many tokens of a training step cost as much on a CPU as running a batch in one part more.
         linear = sum(module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear))
         self.part_tokens = PART_TOKENS * sum(weights.numel() for weights in model.parameters()) / max(linear, 1)
@@ -77,6 +81,8 @@ class ActivationRecorder:
         With ``records`` off that is the logits alone.
         """
         run, parts = partial(self._run, forward=forward, records=records), self._parts(batch)
+        if self.is_network and parts and torch.is_grad_enabled():  # what backwards needs of one part at a time
+            run = partial(checkpoint, run, use_reentrant=False)
         groups = run_in_parts(run, batch.inputs(), parts) if parts else run(batch.inputs())
         (raw,), hidden, queries, keys, values = map(tuple, groups)
         return raw, Outputs(batch.answers(raw), hidden, queries, keys, values)
@@ -98,6 +104,9 @@ class ActivationRecorder:
 
         Whether padding changes the model's logits is tried once.
         """
+        if self.is_network:
+            parts = within_tokens(batch.attention_mask.sum(dim=1), NETWORK_TOKENS)
+            return parts if len(parts) > 1 else []
         divides = self.divides and batch.input_ids.device.type == "cpu"
         if (self._reads_padding is False and not divides) or bool(batch.attention_mask.all()):
             return []
@@ -149,6 +158,16 @@ def of_like_lengths(lengths: Tensor, part_tokens: float) -> list[Tensor]:
         parts.append(order[starts[end] : end])
         end = int(starts[end])
     return parts
+
+
+def within_tokens(lengths: Tensor, most: int) -> list[Tensor]:
+    """Divide rows, shortest first, into parts of so many tokens with their padding at most, or of one row."""
+    order, parts, begin = lengths.argsort(stable=True), list[Tensor](), 0
+    for end, length in enumerate(lengths[order].tolist(), 1):
+        if (end - begin) * length > most and end - begin > 1:
+            parts.append(order[begin : end - 1])
+            begin = end - 1
+    return [*parts, order[begin:]]
 
 
 def run_in_parts(

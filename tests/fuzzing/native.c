@@ -83,7 +83,7 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
 }
 #else
 int main(int count, char **arguments) {
-    static uint8_t data[16384];
+    static uint8_t data[49152]; /* texts of up to three times what is held at a time */
     if (count < 3) return 2;
     read_container(arguments[1]);
     srand(count > 3 ? (unsigned)atoi(arguments[3]) : 0);

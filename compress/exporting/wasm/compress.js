@@ -73,6 +73,7 @@ class Model {
   ids(text, pair) {
     const [size, pairSize] = this.#write(text, pair);
     const count = this.#library.token_ids(this.#model, this.#place, size, pairSize);
+    if (!count) throw new RangeError(`there is no memory for ${this.maxLength} tokens`);
     return new Int32Array(this.#library.memory.buffer, this.#library.ids_place(), count).slice();
   }
 

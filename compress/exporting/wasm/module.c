@@ -13,7 +13,7 @@ extern unsigned char __heap_base;
 static uintptr_t next;
 
 static char error[COMPRESS_ERROR_BYTES];
-static int32_t ids[COMPRESS_MOST_TOKENS];
+static int32_t *ids; /* room for those of a text, made when they are asked for */
 static float logits[COMPRESS_MOST_LABELS];
 static size_t unread;
 
@@ -54,21 +54,20 @@ EXPORT(max_length) size_t max_length(const compress_model *model) { return compr
 
 EXPORT(instructions) const char *instructions(const compress_model *model) { return compress_instructions(model); }
 
-/* A text is in the first `size` bytes, and the other of a pair in the `pair_size` behind; no pair is -1. */
-static size_t read_ids(const compress_model *model, const char *bytes, size_t size, size_t pair_size) {
-    const compress_text text = {bytes, size}, pair = {bytes + size, pair_size};
-    return compress_ids(model, text, pair_size == SIZE_MAX ? NULL : &pair, ids, &unread);
-}
-
+/* A text is in the first `size` bytes, and the other of a pair in the `pair_size` behind; no pair is -1. Returns how many
+   ids are at `ids_place`, or 0 where there is no memory for them. */
 EXPORT(token_ids) size_t token_ids(const compress_model *model, const char *bytes, size_t size, size_t pair_size) {
-    return read_ids(model, bytes, size, pair_size);
+    const compress_text text = {bytes, size}, pair = {bytes + size, pair_size};
+    if (!ids) ids = allocate(compress_max_length(model) * sizeof *ids);
+    return ids ? compress_ids(model, text, pair_size == SIZE_MAX ? NULL : &pair, ids, &unread) : 0;
 }
 
 EXPORT(ids_place) const int32_t *ids_place(void) { return ids; }
 
 /* Returns where the logits are; how many tokens were not read is in `unread_tokens`. */
 EXPORT(classify) const float *classify(const compress_model *model, const char *bytes, size_t size, size_t pair_size) {
-    compress_logits(model, ids, read_ids(model, bytes, size, pair_size), logits);
+    const compress_text text = {bytes, size}, pair = {bytes + size, pair_size};
+    unread = compress_classify(model, text, pair_size == SIZE_MAX ? NULL : &pair, logits);
     return logits;
 }
 

@@ -96,9 +96,9 @@ class NativeRunner:
 
     def lengths(self, examples: Sequence[Example]) -> list[int]:
         """Return the tokens of each row, after cutting."""
-        ids, unread = zip(*map(self.core.ids, self.prepare(examples)), strict=True)
-        count_rows(self.max_length, examples, dict(enumerate(unread)))
-        return [*map(len, ids)]
+        found = [(len(ids), unread) for ids, unread in map(self.core.ids, self.prepare(examples))]
+        count_rows(self.max_length, examples, dict(enumerate(unread for _, unread in found)))
+        return [length for length, _ in found]
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``, of a tagger those of all words; advances by the rows."""

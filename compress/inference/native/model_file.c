@@ -53,6 +53,8 @@ static const char *fault_of_numbers(const numbers *n) {
         if (n->unused[i]) return "it is of a later version";
     if (!n->labels || n->labels > COMPRESS_MOST_LABELS) return "its number of labels is out of range";
     if (!n->max_length || n->max_length > COMPRESS_MOST_TOKENS) return "max_length is out of range";
+    if (n->max_length > most_tokens(n))
+        return "it reads more than 8192 tokens, which no tagger and no siamese network does here";
     if (!n->tokenizer_size || n->tokenizer_size > 1u << 24) return "tokenizer_size is out of range";
     if (n->unknown_id >= n->tokenizer_size) return "unknown_id is no token";
     if (!n->word_characters || n->word_characters > MOST_WORD_CHARACTERS) return "word_characters is out of range";

@@ -20,6 +20,7 @@ enum { MOST_WORD_CHARACTERS = 1000, MOST_GRAM = 8, MOST_WIDTHS = 8, MOST_WIDTH =
 enum { MOST_FEATURES = 4096, MOST_ADDED = 4096 };
 enum { CODES = 256, CODE_COLUMNS = 8 }; /* product quantization: Jegou et al. 2011, doi:10.1109/TPAMI.2010.57 */
 enum { DECODED_BYTES = 32768 };         /* of the rows that are decoded at a time */
+enum { BUFFER_TOKENS = 8192 };          /* that are held at a time; taggers and siamese networks read no more */
 
 /* The numbers, in this order. */
 typedef struct {
@@ -117,9 +118,24 @@ struct compress_model {
     const kernels *kernels;
 };
 
-/* compress_ids of one text. Where `starts` is there, of a tagger, it gets for every id the number of the word that begins
-   there, counted from 1, or 0. */
-size_t text_ids(const compress_model *model, compress_text text, int32_t *ids, int32_t *starts, size_t *unread);
+/* Where ids go. `words`, where it is there, has the word of each, counted from 1, or 0. `make_room` takes some out of a
+   full list; without it a list has room for all that a model reads. */
+typedef struct id_list {
+    int32_t *ids, *words;
+    size_t held, capacity;
+    void (*make_room)(struct id_list *);
+    size_t skipped, room, count; /* of a text `room` ids are kept after the first `skipped`, and all are counted */
+    int32_t word;
+} id_list;
+
+/* Puts the ids of a text, or of a pair where `pair` is not NULL, special tokens included, into an empty list, and returns
+   how many more the text has. */
+size_t put_ids(const compress_model *model, compress_text text, const compress_text *pair, id_list *list);
+
+/* Tokens that a container may read of a text. */
+static inline size_t most_tokens(const numbers *n) {
+    return n->is_tagger || n->is_siamese ? BUFFER_TOKENS : COMPRESS_MOST_TOKENS;
+}
 
 /* The bytes of a row of the table, and what a row of codes becomes. */
 static inline size_t code_count(const numbers *n) { return (n->table_columns + CODE_COLUMNS - 1) / CODE_COLUMNS; }

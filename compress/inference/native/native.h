@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 #define COMPRESS_ERROR_BYTES 160
-#define COMPRESS_MOST_TOKENS 8192 /* that a container may read of a text */
+#define COMPRESS_MOST_TOKENS 1048576 /* that a container may read of a text */
 #define COMPRESS_MOST_LABELS 4096
 
 typedef struct compress_model compress_model;
@@ -32,7 +32,8 @@ typedef struct {
 compress_model *compress_open(const void *bytes, size_t size, char *error);
 void compress_close(compress_model *model);
 
-/* Tokens of a text that are read, special tokens included; at most COMPRESS_MOST_TOKENS. */
+/* Tokens of a text that are read, special tokens included; at most COMPRESS_MOST_TOKENS, of taggers and siamese networks
+   8192. */
 size_t compress_max_length(const compress_model *model);
 size_t compress_label_count(const compress_model *model);
 compress_text compress_label(const compress_model *model, size_t label);
@@ -46,8 +47,8 @@ size_t compress_word_count(compress_text text);
 size_t compress_ids(const compress_model *model, compress_text text, const compress_text *pair, int32_t *ids,
                     size_t *unread);
 
-/* Writes the logits of token ids, [labels], or [count, labels] of a tagger. COMPRESS_MOST_TOKENS are read. Ids that the
-   model does not know are read as the unknown token. */
+/* Writes the logits of token ids, [labels], or [count, labels] of a tagger. As many are read as a container may read of a
+   text. Ids that the model does not know are read as the unknown token. */
 void compress_logits(const compress_model *model, const int32_t *ids, size_t count, float *logits);
 
 /* Both: writes the logits of a text, or of a pair, and returns how many of its tokens were not read, 0 where it was not

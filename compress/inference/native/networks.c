@@ -59,25 +59,20 @@ static size_t ngram_rows(const compress_model *m, const int32_t *ids, size_t cou
     return found;
 }
 
-static void ngram_state(const compress_model *m, const int32_t *ids, size_t count, float *state) {
+/* Adds the n-grams that begin at tokens `begin` to `end`, of int8 as int32. */
+static void add_ngrams(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end,
+                       void *sums) {
     const numbers *n = &m->n;
     const size_t step = (n->has_codes ? least(ROWS_AT_ONCE, decoded_rows(n)) : ROWS_AT_ONCE) / n->longest;
     const int8_t *rows[ROWS_AT_ONCE];
     int8_t decoded[DECODED_BYTES];
-    int32_t sums[MOST_FEATURES];
-    memset(n->is_int8 ? (void *)sums : (void *)state, 0, 4 * n->table_columns);
-    for (size_t begin = 0; begin < count; begin += step) {
-        const size_t end = begin + step < count ? begin + step : count;
-        const size_t found = ngram_rows(m, ids, count, begin, end, rows);
+    for (; begin < end; begin += step) {
+        const size_t found = ngram_rows(m, ids, count, begin, least(begin + step, end), rows);
         decode(m, rows, found, decoded);
         if (n->is_int8)
             m->kernels->add_int8(rows, found, n->table_columns, sums);
         else
-            m->kernels->add_float((const float *const *)rows, found, n->table_columns, state);
-    }
-    for (size_t c = 0; c < n->table_columns; c++) {
-        if (n->is_int8) state[c] = (float)sums[c];
-        if (n->pooling == MEAN) state[c] /= (float)(count ? count : 1);
+            m->kernels->add_float((const float *const *)rows, found, n->table_columns, sums);
     }
 }
 
@@ -157,6 +152,8 @@ static void second_layer(const compress_model *m, const int32_t *ids, size_t cou
         float floats[MOST_FEATURES];
         int16_t integers[MOST_FEATURES];
     } places;
+    float added[MOST_DENSE];
+    if (totals) memset(added, 0, sizeof *added * outputs); /* few to many lose fewer digits than one to all */
     size_t held = 0; /* places that are there from the windows before */
     for (size_t windows; begin < end; begin += windows) {
         windows = least(end - begin, most);
@@ -186,37 +183,71 @@ static void second_layer(const compress_model *m, const int32_t *ids, size_t cou
             for (size_t c = 0; c < outputs; c++) {
                 const float sum = sums[w * outputs + c] + bias[c];
                 largest[c] = sum > largest[c] ? sum : largest[c];
-                if (totals) totals[c] += sum > 0 ? sum : 0;
+                if (totals) added[c] += sum > 0 ? sum : 0;
             }
         held = n->second_width - 1;
         memmove(places.bytes, places.bytes + windows * place_bytes, held * place_bytes);
     }
+    for (size_t c = 0; totals && c < outputs; c++) totals[c] += added[c];
 }
 
-/* The state of tokens `begin` to `end` of a text; where the dense layer reads integers, in `largest`. */
-static void cnn_state(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end, float *state,
-                      int16_t *largest) {
+/* The width of a state: of a cnn of its maxima. */
+static size_t state_size(const numbers *n) {
+    if (n->network == NGRAM) return n->table_columns;
+    return n->second_filters ? n->second_filters : (size_t)n->width_count * n->filters;
+}
+
+static int has_mean(const numbers *n) { return n->network == CNN && n->pooling == MAXIMUM_AND_MEAN; }
+
+static int has_integers(const numbers *n) { return n->is_int8 && !n->second_filters; }
+
+/* A state of no tokens. Sums are of int32 first, if that is what is added, and maxima of int8 are in `largest`. */
+static void begin_state(const compress_model *m, float *state, int16_t *largest) {
     const numbers *n = &m->n;
-    const size_t windows = n->second_filters ? n->second_filters : (size_t)n->width_count * n->filters;
-    const int is_int8 = n->is_int8 && !n->second_filters;
-    float *mean = n->pooling == MAXIMUM_AND_MEAN ? state + windows : NULL; /* of int32 first, if that is what is added */
-    if (mean) memset(mean, 0, 4 * windows);
-    if (is_int8)
-        memset(largest, 0, sizeof *largest * (windows + 1));
+    const size_t size = state_size(n);
+    if (has_mean(n)) memset(state + size, 0, sizeof *state * size);
+    if (n->network == CNN && has_integers(n))
+        memset(largest, 0, sizeof *largest * (size + 1));
     else
-        memset(state, 0, sizeof *state * windows);
-    if (n->second_filters)
+        memset(state, 0, sizeof *state * size);
+}
+
+/* Adds tokens `begin` to `end` to a state; the others are there for windows that reach to them. */
+static void add_tokens(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end,
+                       float *state, int16_t *largest) {
+    const numbers *n = &m->n;
+    float *mean = has_mean(n) ? state + state_size(n) : NULL;
+    if (n->network == NGRAM)
+        add_ngrams(m, ids, count, begin, end, state);
+    else if (n->second_filters)
         second_layer(m, ids, count, begin, end, state, mean);
     else
-        first_layer(m, ids, count, begin, end, is_int8 ? (void *)largest : state, mean);
+        first_layer(m, ids, count, begin, end, has_integers(n) ? (void *)largest : state, mean);
+}
+
+/* Makes of sums over `count` tokens what the dense layer reads; where that is integers, they stay in `largest`. */
+static void end_state(const compress_model *m, size_t count, float *state, const int16_t *largest) {
+    const numbers *n = &m->n;
+    const size_t size = state_size(n);
+    const int is_ngram = n->network == NGRAM;
     if (m->sections[DENSE_SCALE].size) return;
-    if (is_int8)
-        for (size_t c = 0; c < windows; c++) state[c] = largest[c];
-    for (size_t c = 0; mean && c < windows; c++) {
+    if (!is_ngram && has_integers(n))
+        for (size_t c = 0; c < size; c++) state[c] = largest[c];
+    float *sums = is_ngram ? state : state + size;
+    const float divisor = is_ngram && n->pooling == SUM ? 1 : (float)(count ? count : 1);
+    for (size_t c = 0; (is_ngram || has_mean(n)) && c < size; c++) {
         int32_t total;
-        memcpy(&total, mean + c, sizeof total);
-        mean[c] = (is_int8 ? (float)total : mean[c]) / (float)(count ? count : 1);
+        memcpy(&total, sums + c, sizeof total);
+        sums[c] = (has_integers(n) ? (float)total : sums[c]) / divisor;
     }
+}
+
+/* The state of a text. */
+static void text_state(const compress_model *m, const int32_t *ids, size_t count, float *state, int16_t *largest) {
+    begin_state(m, state, largest);
+    for (size_t begin = 0; begin < count; begin += BUFFER_TOKENS)
+        add_tokens(m, ids, count, begin, least(begin + BUFFER_TOKENS, count), state, largest);
+    end_state(m, count, state, largest);
 }
 
 /* The dense layer and the classifier for some states: of floats, or of the integers that a cnn's maxima are. */
@@ -256,11 +287,7 @@ static void pair_state(const compress_model *m, const int32_t *ids, size_t count
     const size_t ends[] = {end, count > n->around[2] ? count - n->around[2] : 0};
     for (size_t text = 0; text < 2; text++) {
         const size_t tokens = ends[text] > begins[text] ? ends[text] - begins[text] : 0;
-        const int32_t *first = tokens ? ids + begins[text] : ids;
-        if (n->network == NGRAM)
-            ngram_state(m, first, tokens, state + text * size);
-        else
-            cnn_state(m, first, tokens, 0, tokens, state + text * size, largest);
+        text_state(m, tokens ? ids + begins[text] : ids, tokens, state + text * size, largest);
     }
     for (size_t c = 0; c < size; c++) {
         const float one = state[c], other = state[size + c];
@@ -279,7 +306,9 @@ static void tag(const compress_model *m, const int32_t *ids, size_t count, const
     size_t found = 0;
     for (size_t t = 0; t < count; t++) {
         if (!starts || starts[t]) {
-            cnn_state(m, ids, count, t, t + 1, states + found * n->features, largest + found * even);
+            begin_state(m, states + found * n->features, largest + found * even);
+            add_tokens(m, ids, count, t, t + 1, states + found * n->features, largest + found * even);
+            end_state(m, 1, states + found * n->features, largest + found * even);
             places[found++] = logits + (starts ? (size_t)starts[t] - 1 : t) * n->labels;
         }
         if (found < most && t + 1 < count) continue;
@@ -289,30 +318,27 @@ static void tag(const compress_model *m, const int32_t *ids, size_t count, const
 }
 
 void compress_logits(const compress_model *m, const int32_t *ids, size_t count, float *logits) {
-    if (count > COMPRESS_MOST_TOKENS) count = COMPRESS_MOST_TOKENS; /* more would not fit into sums of int32 */
+    count = least(count, most_tokens(&m->n)); /* more would not fit into sums of int32 */
     if (m->n.is_tagger) {
         tag(m, ids, count, NULL, logits);
         return;
     }
     float state[MOST_FEATURES];
     int16_t largest[MOST_FEATURES + 1];
-    if (m->n.is_siamese)
-        pair_state(m, ids, count, state, largest);
-    else if (m->n.network == NGRAM)
-        ngram_state(m, ids, count, state);
-    else
-        cnn_state(m, ids, count, 0, count, state, largest);
+    (m->n.is_siamese ? pair_state : text_state)(m, ids, count, state, largest);
     answers(m, state, largest, 1, &logits);
 }
 
 static size_t tag_words(const compress_model *m, compress_text text, float *logits) {
     const size_t numbers = compress_word_count(text) * m->n.labels;
-    int32_t ids[COMPRESS_MOST_TOKENS], starts[COMPRESS_MOST_TOKENS];
-    size_t unread;
-    const size_t count = text_ids(m, text, ids, starts, &unread);
+    int32_t ids[BUFFER_TOKENS], starts[BUFFER_TOKENS];
+    id_list list = {ids, starts, 0, BUFFER_TOKENS, NULL, 0, 0, 0, 0};
+    const size_t unread = put_ids(m, text, NULL, &list);
+    for (size_t t = list.held; t-- > 1;) /* from the end: the token before still has its word */
+        if (starts[t] == starts[t - 1]) starts[t] = 0;
     for (size_t i = 0; i < numbers; i++) logits[i] = NAN;
-    tag(m, ids, count, starts, logits);
-    for (size_t t = 0; t < count; t++)
+    tag(m, ids, list.held, starts, logits);
+    for (size_t t = 0; t < list.held; t++)
         for (size_t c = 0; starts[t] && c < m->n.labels; c++) {
             float *logit = logits + (size_t)(starts[t] - 1) * m->n.labels + c;
             if (!isfinite(*logit)) *logit = INFINITY;
@@ -320,10 +346,55 @@ static size_t tag_words(const compress_model *m, compress_text text, float *logi
     return unread;
 }
 
+/* A text of more tokens than a list holds: it is read whenever the list is full. */
+typedef struct {
+    id_list list; /* first, so that its address is that of all */
+    const compress_model *m;
+    size_t begin; /* tokens before it are in the state, and are held for windows that reach back */
+    size_t gone;  /* tokens that are not held any more */
+    float state[MOST_FEATURES];
+    int16_t largest[MOST_FEATURES + 1];
+    int32_t ids[BUFFER_TOKENS];
+} long_text;
+
+/* Tokens that are held for those behind, which reach back to them, and that those before reach forward to. */
+static size_t tokens_back(const numbers *n) {
+    if (n->network == NGRAM) return 0;
+    return (n->widths[n->width_count - 1] - 1) / 2 + (n->second_width ? (n->second_width - 1) / 2 : 0);
+}
+
+static size_t tokens_ahead(const numbers *n) {
+    return n->network == NGRAM ? n->longest - 1 : n->widths[n->width_count - 1] / 2 + n->second_width / 2;
+}
+
+static void read_full(id_list *list) {
+    long_text *text = (long_text *)(void *)list;
+    const size_t end = list->held - tokens_ahead(&text->m->n), first = end - tokens_back(&text->m->n);
+    add_tokens(text->m, list->ids, list->held, text->begin, end, text->state, text->largest);
+    memmove(list->ids, list->ids + first, (list->held - first) * sizeof *list->ids);
+    list->held -= first;
+    text->gone += first;
+    text->begin = end - first;
+}
+
+static size_t classify_long(const compress_model *m, compress_text given, const compress_text *pair, float *logits) {
+    long_text text;
+    text.list = (id_list){text.ids, NULL, 0, BUFFER_TOKENS, read_full, 0, 0, 0, 0};
+    text.m = m;
+    text.begin = text.gone = 0;
+    begin_state(m, text.state, text.largest);
+    const size_t unread = put_ids(m, given, pair, &text.list), held = text.list.held;
+    add_tokens(m, text.ids, held, text.begin, held, text.state, text.largest);
+    end_state(m, text.gone + held, text.state, text.largest);
+    answers(m, text.state, text.largest, 1, &logits);
+    return unread;
+}
+
 size_t compress_classify(const compress_model *m, compress_text text, const compress_text *pair, float *logits) {
-    int32_t ids[COMPRESS_MOST_TOKENS];
+    int32_t ids[BUFFER_TOKENS];
     size_t unread;
     if (m->n.is_tagger) return tag_words(m, text, logits);
+    if (m->n.max_length > BUFFER_TOKENS) return classify_long(m, text, pair, logits);
     compress_logits(m, ids, compress_ids(m, text, pair, ids, &unread), logits);
     return unread;
 }

@@ -274,7 +274,7 @@ static PyObject *model_logits_of_ids(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*w*", &ids, &logits)) return NULL;
     const int fits = ids.len % (Py_ssize_t)sizeof(int32_t) == 0 && (uintptr_t)ids.buf % sizeof(int32_t) == 0 &&
                      (uintptr_t)logits.buf % sizeof(float) == 0 &&
-                     (size_t)ids.len <= COMPRESS_MOST_TOKENS * sizeof(int32_t) &&
+                     (size_t)ids.len <= most_tokens(&model->n) * sizeof(int32_t) &&
                      (size_t)logits.len == compress_label_count(model) * sizeof(float) *
                                                (compress_is_tagger(model) ? (size_t)ids.len / sizeof(int32_t) : 1);
     if (fits) {
@@ -292,11 +292,11 @@ static PyObject *model_logits_of_ids(PyObject *object, PyObject *args) {
 static PyObject *model_ids(PyObject *object, PyObject *text) {
     const compress_model *model = ((model_object *)object)->model;
     compress_text texts[2];
-    int32_t ids[COMPRESS_MOST_TOKENS];
-    size_t unread;
+    size_t unread, count;
     const int is_pair = texts_of(model, text, texts);
     if (is_pair < 0) return NULL;
-    size_t count;
+    int32_t *ids = malloc(compress_max_length(model) * sizeof *ids);
+    if (!ids) return PyErr_NoMemory();
     Py_BEGIN_ALLOW_THREADS
     count = compress_ids(model, texts[0], is_pair ? texts + 1 : NULL, ids, &unread);
     Py_END_ALLOW_THREADS
@@ -305,6 +305,7 @@ static PyObject *model_ids(PyObject *object, PyObject *text) {
         PyObject *id = PyLong_FromLong(ids[i]);
         if (!id || PyList_SetItem(found, (Py_ssize_t)i, id)) Py_CLEAR(found);
     }
+    free(ids);
     return found ? Py_BuildValue("NN", found, PyLong_FromSize_t(unread)) : NULL;
 }
 

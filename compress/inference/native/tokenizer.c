@@ -10,25 +10,20 @@
 
 enum { WORD_CELL = 0, CONTINUATION_CELL = 1, REPLACEMENT = 0xFFFD };
 
-/* Where ids go: `room` of them after the first `skipped`. All are counted. `words`, where it is there, has the word of
-   each. */
-typedef struct {
-    int32_t *ids;
-    size_t room, skipped, count;
-    int32_t *words, word;
-} id_list;
-
 typedef struct {
     size_t size, characters;
     size_t marks; /* where the combining marks begin whose order is still open */
     char bytes[4 * MOST_WORD_CHARACTERS + MOST_BYTES];
 } word_buffer;
 
+static void append_id(id_list *list, int32_t id) {
+    if (list->held == list->capacity) list->make_room(list);
+    if (list->words) list->words[list->held] = list->word;
+    list->ids[list->held++] = id;
+}
+
 static void put(id_list *list, int32_t id) {
-    const size_t at = list->count++ - list->skipped;
-    if (at >= list->room) return; /* also what is skipped */
-    list->ids[at] = id;
-    if (list->words) list->words[at] = list->word;
+    if (list->count++ - list->skipped < list->room) append_id(list, id); /* not what is skipped: the difference wraps */
 }
 
 /* Reads the character at `at` and returns where the next one begins. */
@@ -186,11 +181,11 @@ static void read_text(const compress_model *m, compress_text text, id_list *list
     end_word(m, &word, list);
 }
 
-static size_t put_special(const compress_model *m, int part, int32_t *ids) {
+static void append_special(const compress_model *m, size_t part, id_list *list) {
     const uint32_t *special = VALUES(m, SPECIAL_IDS, uint32_t);
-    for (int i = 0; i < part; i++) special += m->n.special[i];
-    for (uint32_t i = 0; i < m->n.special[part]; i++) ids[i] = (int32_t)special[i];
-    return m->n.special[part];
+    for (size_t i = 0; i < part; i++) special += m->n.special[i];
+    list->word = 0;
+    for (uint32_t i = 0; i < m->n.special[part]; i++) append_id(list, (int32_t)special[i]);
 }
 
 /* Words are read one by one, as the library reads lists of them: what follows a space is never a part of what is before. */
@@ -207,42 +202,58 @@ static void read_words(const compress_model *m, compress_text text, id_list *lis
     }
 }
 
-/* Appends what is kept of a text that has been counted: where the first tokens are left out it is read again. */
-static void keep(const compress_model *m, compress_text text, id_list *list, size_t kept) {
-    if (!m->n.truncates_left || list->count <= kept) return;
-    list->skipped = list->count - kept;
+/* Reads a text, and appends `room` of its ids after the first `skipped`. */
+static void read_part(const compress_model *m, compress_text text, id_list *list, size_t skipped, size_t room) {
+    list->skipped = skipped;
+    list->room = room;
     list->count = 0;
     list->word = 0;
     (m->n.is_tagger ? read_words : read_text)(m, text, list);
 }
 
-/* Of pairs that are too long the library cuts the longer text, and then both to a half. */
-static size_t pair_ids(const compress_model *m, compress_text text, compress_text pair, int32_t *ids, size_t *unread) {
-    const uint32_t *special = m->n.special;
-    const size_t room = m->n.max_length - special[2] - special[3] - special[4];
-    int32_t seconds[COMPRESS_MOST_TOKENS];
-    const size_t before = put_special(m, 2, ids);
-    id_list first = {ids + before, room, 0, 0, NULL, 0}, second = first;
-    second.ids = seconds;
-    read_text(m, text, &first);
-    read_text(m, pair, &second);
-    size_t one = first.count, other = second.count;
-    *unread = one + other > room ? one + other - room : 0;
-    if (*unread) {
-        size_t shorter = one < other ? one : other;
-        if (shorter > room / 2) shorter = room / 2;
-        if (one > other)
-            one = room - shorter, other = shorter;
-        else
-            one = shorter, other = room - shorter;
-        keep(m, text, &first, one);
-        keep(m, pair, &second, other);
+/* Appends one text or two with special tokens around them, at most `room` ids; writes how many ids each text has. */
+static void append_texts(const compress_model *m, const compress_text *texts, size_t count, const size_t *skipped,
+                         const size_t *kept, size_t room, id_list *list, size_t *sizes) {
+    const size_t part = count == 2 ? 2 : 0;
+    for (size_t i = 0; i < count; i++) {
+        const size_t most = kept[i] < room ? kept[i] : room;
+        append_special(m, part + i, list);
+        read_part(m, texts[i], list, skipped[i], most);
+        sizes[i] = list->count;
+        room -= sizes[i] - skipped[i] < most ? sizes[i] - skipped[i] : most;
     }
-    size_t count = before + one;
-    count += put_special(m, 3, ids + count);
-    memcpy(ids + count, seconds, other * sizeof *ids);
-    count += other;
-    return count + put_special(m, 4, ids + count);
+    append_special(m, part + count, list);
+}
+
+/* Of pairs that are too long the library cuts the longer text, and then both to a half. Where what is kept depends on
+   how many ids the texts have, texts that are cut are read twice; where ids leave the list before all are known, all. */
+size_t put_ids(const compress_model *m, compress_text text, const compress_text *pair, id_list *list) {
+    const compress_text texts[] = {text, pair ? *pair : text};
+    const size_t count = pair ? 2 : 1;
+    const uint32_t *special = m->n.special + (pair ? 2 : 0);
+    const int is_known = count == 1 && !m->n.truncates_left, counts_first = list->make_room && !is_known;
+    size_t room = m->n.max_length, sizes[2] = {0}, skipped[2] = {0};
+    for (size_t i = 0; i <= count; i++) room -= special[i];
+    size_t kept[] = {room, room};
+    if (!counts_first) append_texts(m, texts, count, skipped, kept, room, list, sizes);
+    for (size_t i = 0; counts_first && i < count; i++) {
+        read_part(m, texts[i], list, 0, 0);
+        sizes[i] = list->count;
+    }
+    const size_t all = sizes[0] + sizes[1], unread = all > room ? all - room : 0;
+    if (unread && pair) {
+        size_t shorter = sizes[0] < sizes[1] ? sizes[0] : sizes[1];
+        if (shorter > room / 2) shorter = room / 2;
+        kept[0] = sizes[0] > sizes[1] ? room - shorter : shorter;
+        kept[1] = room - kept[0];
+    }
+    for (size_t i = 0; unread && m->n.truncates_left && i < count; i++) skipped[i] = sizes[i] - kept[i];
+    if (counts_first || (unread && !is_known)) {
+        list->held = 0;
+        append_texts(m, texts, count, skipped, kept, room, list, sizes);
+    }
+    if (!list->held) append_id(list, (int32_t)m->n.unknown_id);
+    return unread;
 }
 
 size_t compress_word_count(compress_text text) {
@@ -251,29 +262,9 @@ size_t compress_word_count(compress_text text) {
     return count;
 }
 
-size_t text_ids(const compress_model *m, compress_text text, int32_t *ids, int32_t *starts, size_t *unread) {
-    const size_t room = m->n.max_length - m->n.special[0] - m->n.special[1], before = put_special(m, 0, ids);
-    id_list list = {ids + before, room, 0, 0, starts ? starts + before : NULL, 0};
-    (m->n.is_tagger ? read_words : read_text)(m, text, &list);
-    const size_t kept = list.count < room ? list.count : room, end = before + kept;
-    *unread = list.count - kept;
-    keep(m, text, &list, kept);
-    size_t count = end + put_special(m, 1, ids + end);
-    if (!count) ids[count++] = (int32_t)m->n.unknown_id;
-    if (starts) {
-        memset(starts, 0, before * sizeof *starts);
-        memset(starts + end, 0, (count - end) * sizeof *starts);
-        for (size_t i = end; i-- > before + 1;) /* from the end: the token before still has its word */
-            if (starts[i] == starts[i - 1]) starts[i] = 0;
-    }
-    return count;
-}
-
 size_t compress_ids(const compress_model *m, compress_text text, const compress_text *pair, int32_t *ids,
                     size_t *unread) {
-    if (!pair || m->n.is_tagger) return text_ids(m, text, ids, NULL, unread);
-    const size_t count = pair_ids(m, text, *pair, ids, unread);
-    if (count) return count;
-    ids[0] = (int32_t)m->n.unknown_id;
-    return 1;
+    id_list list = {ids, NULL, 0, SIZE_MAX, NULL, 0, 0, 0, 0};
+    *unread = put_ids(m, text, m->n.is_tagger ? NULL : pair, &list);
+    return list.held;
 }

@@ -21,6 +21,8 @@ class SmallConfig(PretrainedConfig):
     embeddings it keeps. ``base_model_type`` is the teacher's, so that an ONNX directory can name a stock tokenizer.
     ``pairs`` is ``"joined"`` (a pair is read as one text) or ``"siamese"``; then ``separator_token_id`` ends the first
     text, and ``special_tokens`` says how many special tokens stand before, between and after the texts of a pair.
+    There are no positions: ``max_position_embeddings`` is only how many tokens its training read, where that is more
+    than 512.
     """
 
     tokenizer_size: int = 30522
@@ -32,6 +34,7 @@ class SmallConfig(PretrainedConfig):
     pairs: str = "joined"
     separator_token_id: int = 0
     special_tokens: Sequence[int] = (1, 1, 1)
+    max_position_embeddings: int | None = None
 
 
 class SmallModel(PreTrainedModel):

@@ -36,6 +36,7 @@ from compress.inference.runners import LoadedModel
 from compress.models.manifest import NATIVE_NAME
 from compress.models.model_dir import Model
 from compress.models.networks.cnn.model import CNNForTokenClassification
+from compress.models.saving import save_model
 from compress.requests.compression import calibrate, export, quantize
 from tests.support import tiny
 from tests.support.tiny import examples, onnx_directory
@@ -222,6 +223,91 @@ def test_logits_are_those_of_the_graph(kind: str, tmp_path: Path) -> None:
                 assert found.core.instructions == instructions
                 assert found.core.weights == (sum(layers_of(directory)) if directory == exported.path else ANY)
                 np.testing.assert_allclose(found.logits(some), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["cnn-wide", "cnn-widest", "cnn-deep-mean", "ngram", "ngram-tokens"])
+def test_whole_documents_have_the_logits_of_the_graph(kind: str, tmp_path: Path) -> None:
+    """Longer than what is held at a time: less by one token, as long, more, and several times as long."""
+    network, tokens = NETWORKS[kind](), tiny.tokenizer("bert")
+    network.config.max_position_embeddings = tokens.model_max_length = 30_000
+    save_model(network, tokens, tmp_path / "torch")
+    exported = export(tmp_path / "torch", tmp_path / "onnx")
+    words = [Random(size).choices([*tiny.GOOD, *tiny.PLAIN], k=size) for size in (8189, 8190, 8191, 8205, 29_999)]
+    for directory in (exported.path, quantize(exported, tmp_path / "int8").path):
+        run = open_runtime(directory, threads=1)
+        for some in words:
+            text = " ".join(some)
+            ids, unread = NativeRunner(directory).core.ids(text)
+            rows = np.array([ids])
+            expected = run({"input_ids": rows, "attention_mask": np.ones_like(rows)})
+            assert len(ids) + unread == len(some) + 2 and unread == (len(some) == 29_999)
+            for instructions in core.INSTRUCTIONS:
+                found = NativeRunner(directory, instructions)
+                np.testing.assert_allclose(found.run([text]), expected, rtol=5e-5, atol=5e-5)
+                np.testing.assert_allclose(found.logits_of_ids(rows[0])[None], expected, rtol=5e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("longest", [1, 3])
+def test_documents_and_pairs_are_cut_as_shorter_texts_are(side: str, longest: int) -> None:
+    """A bag of n-grams whose logits are sums of numbers of tokens, which tell which tokens were read."""
+    tokens, random = tokenizer(side, 20_000), Random(3)
+    size = tokens.backend_tokenizer.get_vocab_size()
+    generator = np.random.default_rng(0)
+    rows = size + (longest - 1) * 50
+    layers = {
+        "remap": np.arange(size, dtype=np.uint32),
+        "table": generator.integers(-99, 99, (rows, 16)).astype(np.int8),
+        "dense_weight": np.eye(16, dtype=np.float32),
+        "classifier_weight": np.eye(2, 16, dtype=np.float32),
+    }
+    factors = [1, 7, 13]
+    numbers = {"table_rows": rows, "longest": longest, "buckets": 50, "pooling": 2, "is_int8": 1, "factors": factors}
+    model, encoder = model_of(tokens, numbers, layers), shared_encoder(tokens)
+    sizes = [(9000, 0), (19_998, 3), (30_000, 5), (5, 30_000), (15_000, 15_000), (12_000, 4000), (8190, 8190)]
+    for given in sizes:
+        text, pair = ("".join(random.choices("ab c!", k=2 * size)) for size in given)
+        for texts in (text, (text, pair)):
+            pairs = None if texts is text else [pair]
+            read = encoder([text], pairs, 20_000, whole=True)
+            ids = read["input_ids"][0]
+            assert model.ids(texts) == (ids.tolist(), read.unread.get(0, 0))
+            found, again, unread = np.empty((1, 2), np.float32), np.empty(2, np.float32), np.empty(1, np.int64)
+            model.logits([texts], found, unread)
+            model.logits_of_ids(ids.astype(np.int32), again)
+            assert found[0].tolist() == again.tolist() and unread[0] == read.unread.get(0, 0)
+
+
+def test_sums_of_the_longest_documents_stay_within_their_numbers() -> None:
+    """Windows of 16 tokens whose every number is the largest, over 2**20 tokens: one more would leave int32."""
+    tokens = tokenizer(max_length=2**20)
+    numbers = {"network": 2, "pooling": 4, "filters": 16, "widths": [16], "width_count": 1, "longest": 0, "buckets": 0}
+    table = np.full((2, 256), 127, np.int8)
+    table[0] = 0
+    layers = {"table": table, "remap": np.ones(tokens.backend_tokenizer.get_vocab_size(), np.uint32)}
+    dense = {
+        "dense_weight": np.eye(32, 16, k=-16, dtype=np.float32),
+        "classifier_weight": np.eye(2, 16, dtype=np.float32),
+    }
+    sizes = {"table_rows": 2, "table_columns": 256, "features": 32, "is_int8": 1}
+    model, logits, unread = (
+        model_of(tokens, numbers | sizes, layers | dense),
+        np.empty((1, 2), np.float32),
+        np.empty(1, int),
+    )
+    model.logits(["a " * (2**20 + 98)], logits, unread)
+    reached = 2**20 * 16 - sum(range(8)) - sum(range(9))  # less at both ends
+    assert unread[0] == 100 and logits[0, 0] == pytest.approx(127 * reached / 2**20, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["is_tagger", "is_siamese"])
+def test_taggers_and_siamese_students_read_no_documents(kind: str) -> None:
+    numbers = {"network": 2, "pooling": 3, "filters": 16, "widths": [1], "width_count": 1, "longest": 0, "buckets": 0}
+    for length, said in ((8192, "a section has another size|features are not"), (8193, "reads more than 8192 tokens")):
+        with pytest.raises(ValueError, match=said):
+            model_of(tokenizer(max_length=length), {**numbers, kind: 1, "features": 0 + 48})
+    with pytest.raises(ValueError, match="max_length is out of range"):
+        model_of(tokenizer(max_length=2**20 + 1))
 
 
 CODED: dict[str, Mapping[str, Any]] = {
