@@ -16,13 +16,8 @@ a handful of rows scales of its own, which is why Guo et al. found vector scalin
 The scale and shift go into the last linear layer of torch, or after the graph of ONNX: every client then computes
 calibrated probabilities with the softmax that it always takes.
 
-*Acceptance* is the confidence from which predictions are right as often as asked, with 95% certainty. Thresholds that
-accept 5%, 10%, ... and all rows are tested in turn, beginning with few rows, as long as the binomial bound (Clopper and
-Pearson 1934) says that enough of the accepted rows are right. One early error would stop such a sequence: there are up
-to four, which begin at different thresholds and share the 5% of error among them: fixed-sequence testing with several
-starts (Angelopoulos et al. 2021, "Learn then Test", arXiv:2110.01052). The bounds take rows to be independent, and
-thresholds to be fixed; they are quantiles of the same confidences, which changes the certainty by a few tenths of a
-percent.
+*Acceptance* is the confidence from which predictions are certainly right as often as asked
+(:mod:`compress.evaluation.acceptance`).
 
 *Decisions.* A class, or each label of several a text, may be given from where its F1 on validation rows is highest
 (Lipton et al. 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure", arXiv:1402.1892), or where its recall
@@ -33,8 +28,6 @@ rows, from below, is a threshold of a recall of r has the probability that Beta(
 thresholds among twice as many rows as are of the class.
 """
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,6 +42,7 @@ from transformers import PreTrainedModel
 
 from compress.data import describe_rows, row_key, row_keys
 from compress.errors import CompressError, did_you_mean, refuse, some_of
+from compress.evaluation.acceptance import CERTAINTY, Level, accept_from, levels, rows_needed
 from compress.evaluation.metrics import (
     ACCURACY,
     BINS,
@@ -84,8 +78,6 @@ FOLDS = 10
 TEMPERATURE_DEVIATION = 1.0
 CLASS_DEVIATION = 0.5
 LARGEST_LOG_TEMPERATURE = 5.0  # where a probability of 99.9% becomes one of 51%
-CERTAINTY = 0.95
-LEVELS, STARTS = 20, 4
 TOLERANCE = 1e-4  # of the largest logit
 UNCALIBRATED = "uncalibrated_logits"
 
@@ -363,61 +355,6 @@ def rescale_graph(source: Path, target: Path, scaling: Scaling) -> None:
             name = f"{constant}_output"
     graph.node[-1].output[0] = "logits"
     write_graph(model, target / ONNX_NAME)
-
-
-@dataclass(frozen=True)
-class Level:
-    """Predictions of this confidence or more: how many there are, and how often they are right.
-
-    ``at_least`` is the lower bound of ``right``; ``share`` is of all rows.
-    """
-
-    threshold: float
-    rows: int
-    share: float
-    right: float
-    at_least: float
-
-
-def levels(confidence: Array, correct: Array, error: float = (1 - CERTAINTY) / LEVELS) -> list[Level]:
-    """Return what is accepted at thresholds that accept 5%, 10%, ... and all of the rows.
-
-    Args:
-        confidence: ``[N]``.
-        correct: whether each prediction is right, ``[N]``.
-        error: how often each bound may be wrong; by default all of them hold together with 95% certainty.
-    """
-    from scipy.stats import beta
-
-    rows = len(confidence)
-    found: dict[float, Level] = {}
-    falling = np.sort(confidence)[::-1]
-    for step in range(1, LEVELS + 1):
-        threshold = float(falling[max(0, -(-rows * step // LEVELS) - 1)])
-        accepted = confidence >= threshold
-        count, right = int(accepted.sum()), int(correct[accepted].sum())
-        at_least = float(beta.ppf(error, right, count - right + 1)) if right else 0.0
-        found[threshold] = Level(threshold, count, count / rows, right / count, at_least)
-    return list(found.values())
-
-
-def accept_from(confidence: Array, correct: Array, right: float) -> Level | None:
-    """Return the level that accepts most rows of those that are certainly ``right`` so often; None where none is."""
-    starts = next((n for n in range(STARTS, 0, -1) if rows_needed(right, n) <= len(confidence)), 0)
-    if not starts:
-        return None
-    found = levels(confidence, correct, (1 - CERTAINTY) / starts)
-    large = [level for level in found if level.rows >= rows_needed(right, starts)]  # smaller ones could not be certain
-    best = None
-    for start in np.unique(np.linspace(0, len(large) - 1, starts + 1).astype(int)[:starts]):
-        for level in itertools.takewhile(lambda level: level.at_least >= right, large[start:]):
-            best = level if best is None or level.rows > best.rows else best
-    return best
-
-
-def rows_needed(right: float, starts: int = 1) -> int:
-    """Return how many accepted rows without an error are certainly ``right`` so often, with so many sequences."""
-    return math.ceil(math.log((1 - CERTAINTY) / starts) / math.log(right))
 
 
 def calibrate(request: Calibrate) -> Model:

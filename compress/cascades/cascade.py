@@ -2,8 +2,10 @@
 
 The thresholds of least mean latency are chosen on validation rows among those whose loss to the last model, with its
 95% interval, is within the budget there, and checked once on test rows. Models that do not help are left out, be it the
-last. All choices of members and thresholds are compared by arithmetic: what each member predicts of every row and how
-long it takes is known, and so are the predictions and the mean time of any cascade of them. N rows, C classes.
+last. Or one model answers what it certainly answers as the last does, as often as asked.
+
+All choices of members and thresholds are compared by arithmetic: what each member predicts of every row and how long it
+takes is known, and so are the predictions and the mean time of any cascade of them. N rows, C classes.
 """
 
 import json
@@ -19,6 +21,7 @@ import numpy as np
 from compress.benchmarking.results.formatting import in_points, points, times
 from compress.data import Example, check_roles
 from compress.errors import CompressError, refuse
+from compress.evaluation.acceptance import CERTAINTY, accept_from, levels, rows_needed
 from compress.evaluation.metrics import Array, Difference, Metric, confidence, paired_difference, score
 from compress.evaluation.pareto import non_dominated
 from compress.files import read_json_table, write_atomically
@@ -46,6 +49,7 @@ PAGE = f"{FOLDER}/report.html"
 # Thresholds tried of each member, by how many have one: some thousand cascades.
 COMPARED_ROWS = 64  # of what was written with what it was chosen by
 LEVELS = {1: 100, 2: 40, 3: 14, 4: 7}
+AGREEMENT_LEVELS = 100
 
 
 @dataclass(frozen=True)
@@ -106,14 +110,7 @@ class MemberResults:
             for members in combinations(range(len(self.names)), count):
                 levels = [np.unique(np.quantile(self.sure[one], shares)).tolist() for one in members[:-1]]
                 for thresholds in product(*levels):
-                    plan = self.simulate(members, thresholds)
-                    asked = 1 + max(number for number, share in enumerate(plan.answered) if share)
-                    yield replace(
-                        plan,
-                        members=members[:asked],
-                        thresholds=thresholds[: asked - 1],
-                        answered=plan.answered[:asked],
-                    )
+                    yield _without_idle(self.simulate(members, thresholds))
 
     def simulate(self, members: Sequence[int], thresholds: Sequence[float]) -> CascadePlan:
         rows, classes = self.logits[0].shape
@@ -143,6 +140,30 @@ class MemberResults:
             if self.value(plan.predicted) >= least and self.difference(plan.predicted).low >= -max_drop:
                 return plan
         return None
+
+    def agreeing(self, right: float) -> Iterator[CascadePlan]:
+        """Yield for each model the cascade with the last one that answers most rows by it.
+
+        The answers of the first certainly are those of the last so often: all that are yielded, with 95% certainty.
+        """
+        last = len(self.names) - 1
+        for number in range(last):
+            same = self.predicted[number] == self.predicted[last]
+            level = accept_from(self.sure[number], same, right, count=AGREEMENT_LEVELS, tries=last)
+            if level:
+                yield _without_idle(self.simulate((number, last), (level.threshold,)))
+
+    def agreement(self, plan: CascadePlan) -> dict[str, Any]:
+        """Return how many rows the first member answers, and how many of them as the last model does."""
+        early = self.sure[plan.members[0]] >= plan.thresholds[0]
+        same = (self.predicted[plan.members[0]] == self.predicted[-1])[early]
+        level = levels(np.ones(same.size), same, 1 - CERTAINTY, 1)[0] if same.size else None
+        return {"rows": same.size, "same": int(same.sum()), "at_least": level.at_least if level else 0.0}
+
+    def fastest(self, found: Iterable[CascadePlan]) -> CascadePlan | None:
+        """Return the cascade of least mean time, if that is less than the last model's."""
+        best = min(found, key=lambda plan: plan.cost, default=None)
+        return best if best and best.latency_ms < self.latencies_ms[-1] else None
 
     def best_plans(self, found: Iterable[CascadePlan]) -> list[CascadePlan]:
         """Return the cascades that none is both faster and better than, by rising mean time."""
@@ -174,6 +195,13 @@ class MemberResults:
         }
 
 
+def _without_idle(plan: CascadePlan) -> CascadePlan:
+    """Return a cascade without the members at its end that no row is left for."""
+    asked = 1 + max(number for number, share in enumerate(plan.answered) if share)
+    members, thresholds = plan.members[:asked], plan.thresholds[: asked - 1]
+    return replace(plan, members=members, thresholds=thresholds, answered=plan.answered[:asked])
+
+
 def cascade(request: Cascade) -> CascadeDir:
     """Write a cascade of models, with figures and a page about it in its folder ``cascade``.
 
@@ -197,7 +225,8 @@ def cascade(request: Cascade) -> CascadeDir:
     check_unseen(members, rows.get("test", []), "test", TRAINING_ROLES)
     gold = {role: np.array(last.task.gold(own, last.labels, role)) for role, own in rows.items()}
     max_accuracy_drop, compute, progress = request.max_accuracy_drop, request.compute, request.progress
-    settings = {"max_accuracy_drop": max_accuracy_drop, "metric": metric.name}
+    limit = {"agree": request.agree} if request.agree else {"max_accuracy_drop": max_accuracy_drop}
+    settings = {**limit, "metric": metric.name}
     described = checked.described()
     with request.begin(
         {f"member-{number}": member for number, member in enumerate(members, 1)},
@@ -230,15 +259,21 @@ def cascade(request: Cascade) -> CascadeDir:
             results[role] = MemberResults(names, found, [latencies_ms[name] for name in names], gold[role], metric)
         validation = results["validation"]
         with progress("Choosing thresholds", None):
-            tried = list(validation.plans())
-            plan = validation.fastest_within(tried, max_accuracy_drop)
+            tried = list(validation.agreeing(request.agree) if request.agree else validation.plans())
+            plan = validation.fastest(tried) if request.agree else validation.fastest_within(tried, max_accuracy_drop)
         if plan is None:
-            raise CompressError(_none_within(tried, validation, max_accuracy_drop))
+            raise CompressError(
+                _none_agrees(validation, request.agree)
+                if request.agree
+                else _none_within(tried, validation, max_accuracy_drop)
+            )
+        within = f"within {in_points(max_accuracy_drop)} of", "smaller --max-accuracy-drop"
+        fits, other = (f"certain to agree in {request.agree:.4g} with", "larger --agree") if request.agree else within
         refuse(
             (
                 len(plan.members) == 1,
-                f"{names[plan.members[0]]} alone is within {in_points(max_accuracy_drop)} of {names[-1]}, and "
-                "no cascade is faster: use it, or give a smaller --max-accuracy-drop",
+                f"{names[plan.members[0]]} alone is {fits} {names[-1]}, and no cascade is faster: use it, or give a "
+                f"{other}",
             )
         )
         content: dict[str, Any] = {
@@ -252,6 +287,7 @@ def cascade(request: Cascade) -> CascadeDir:
             "models": [validation.alone(number) for number in range(len(names))],
             "front": [validation.of(one) | {"members": one.members} for one in validation.best_plans(tried)],
             **{role: one.of(one.simulate(plan.members, plan.thresholds)) for role, one in results.items()},
+            "agreement": {role: one.agreement(plan) for role, one in results.items()} if request.agree else {},
         }
         write_study(content, cascade_page, stage.working / FOLDER / CONTENT_NAME)
         for place, number in enumerate(plan.members, 1):
@@ -288,6 +324,20 @@ def cascade_verdict(model: CascadeDir) -> Sequence[str]:
 def choice_of(model: CascadeDir) -> dict[str, Any]:
     """Return the figures by which a cascade was chosen, as its page shows them."""
     return read_json_table(model.path / FOLDER / CONTENT_NAME)
+
+
+def _none_agrees(results: MemberResults, right: float) -> str:
+    """Say why there is no cascade whose first member certainly agrees with the last."""
+    *names, last = results.names
+    same = (
+        f"{name} in {(one == results.predicted[-1]).mean():.1%}"
+        for name, one in zip(names, results.predicted, strict=False)
+    )
+    return (
+        f"no model that is faster than {last} certainly gives its answers in {right:.4g} of the rows that it is sure "
+        f"of; of all {len(results.gold):,} validation rows {', '.join(same)}: give more rows, {rows_needed(right):,} "
+        "without a difference at the least, or a smaller --agree"
+    )
 
 
 def _none_within(tried: Sequence[CascadePlan], results: MemberResults, max_drop: float) -> str:

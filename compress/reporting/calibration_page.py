@@ -189,27 +189,47 @@ def cascade_page(found: Mapping[str, Any]) -> StagePage:
 
 
 def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
-    chosen, last, most = found["validation"], found["reference"], found["max_accuracy_drop"]
+    chosen, last, test = found["validation"], found["reference"], found.get("test")
     answers = [f"{name} {share:.1%}" for name, share in zip(found["members"], chosen["answered"], strict=True)]
     left_out = f" Left out, as they do not help: {', '.join(found['left_out'])}." if found["left_out"] else ""
-    budget, test = in_points(most), found.get("test")
-    held = f"That it loses at most {budget} they neither confirm nor refute."
-    if test and test["low"] >= -most:
-        held = f"They confirm that it loses at most {budget}."
-    elif test and test["high"] < -most:
-        held = f"They refute that it loses at most {budget}."
     return [
         f"Of {plural(chosen['rows'], 'validation row')} each answers: {', '.join(answers)}.{left_out}",
         f"Mean time of a text {milliseconds(chosen['latency_ms'])}, {times(chosen['speedup'])} as fast as {last} "
         "alone: arithmetic from the median time of each model from text to logits (batch size 1, "
         f"{plural(found['threads'], 'thread')}). The slowest texts take as long as all models together: 'compress "
         "benchmark' measures mean and percentiles.",
-        f"{_loss(found, 'validation')} It is the fastest of {found['tried']:,} cascades whose interval on these rows "
-        f"is within {budget}. The rows chose it, so that on others it loses a little more.",
-        f"{_loss(found, 'test')} These rows took no part in the choice. {held}"
+        f"{_loss(found, 'validation')} {_chosen_by(found)}",
+        f"{_loss(found, 'test')} These rows took no part in the choice. {_confirmed(found, test)}"
         if test
         else "Give --test FILE for a figure on rows that took no part in the choice.",
     ]
+
+
+def _chosen_by(found: Mapping[str, Any]) -> str:
+    if "agree" in found:
+        return (
+            f"{_agreement(found, 'validation')} With 95% certainty at least {found['agree']:.4g} of such answers are "
+            "the same, on texts like these."
+        )
+    return (
+        f"It is the fastest of {found['tried']:,} cascades whose interval on these rows is within "
+        f"{in_points(found['max_accuracy_drop'])}. The rows chose it, so that on others it loses a little more."
+    )
+
+
+def _confirmed(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
+    if "agree" in found:
+        least = found["agreement"]["test"]["at_least"]
+        return f"{_agreement(found, 'test')} By these rows alone that is {least:.1%} at least, with 95% certainty."
+    most = found["max_accuracy_drop"]
+    held = "confirm" if test["low"] >= -most else "refute" if test["high"] < -most else "neither confirm nor refute"
+    return f"They {held} that it loses at most {in_points(most)}."
+
+
+def _agreement(found: Mapping[str, Any], role: str) -> str:
+    one, first = found["agreement"][role], found["members"][0]
+    same = f"{one['same']:,} of them" + (f" ({one['same'] / one['rows']:.1%})" if one["rows"] else "")
+    return f"{first} answers {plural(one['rows'], f'{role} row')}, {same} as {found['reference']} does."
 
 
 def _loss(found: Mapping[str, Any], role: str) -> str:

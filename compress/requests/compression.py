@@ -253,8 +253,8 @@ class Calibrate(Written[Model], QueryColumns, Placing):
 class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
     """Join models: the fast answer what they are sure of, the accurate the rest.
 
-    Chooses the thresholds of least mean latency that keep the accuracy of the last --model. 'compress predict' and
-    'compress benchmark' take the result as they take a model.
+    Chooses the thresholds of least mean latency that keep the accuracy of the last --model, or with --agree its
+    answers. 'compress predict' and 'compress benchmark' take the result as they take a model.
     """
 
     stage = "compress.cascades.cascade:cascade"
@@ -275,6 +275,19 @@ class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
         help="Points of the metric that the cascade may lose against the last model, by the 95% interval on "
         "--validation.",
     )
+    agree: Percent = option(
+        default=None,
+        metavar="SHARE",
+        help="Instead of that: one model answers before the last, and what it answers is what the last would, at least "
+        "so often, such as 98%, with 95% certainty on texts like --validation.",
+    )
+
+    def faults(self) -> Iterator[str]:
+        if self.agree is not None:
+            if not 0.5 <= self.agree < 1:
+                yield f"agree = {self.agree} must be a share from 0.5 to below 1, such as 98%"
+            if self.max_accuracy_drop != Cascade.max_accuracy_drop:
+                yield "max_accuracy_drop has no effect with agree; give one of them"
 
 
 calibrate = function(Calibrate)

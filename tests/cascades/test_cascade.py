@@ -178,7 +178,7 @@ def test_what_it_says_is_what_it_does(made: CascadeDir, models: list[Model]) -> 
         "These rows took no part in the choice" in told
         and "The rows chose it" in told
         and "interval on these rows is within 1 point. The rows" in told
-        and "loses at most 1 point they neither confirm nor refute" in told
+        and "They neither confirm nor refute that it loses at most 1 point" in told
     )
     page = (made.path / stage.FOLDER / "report.md").read_text()
     assert "What speed costs" in page and "what is left" in page
@@ -338,3 +338,23 @@ def test_torch_members_make_a_cascade(models: list[Model], tmp_path: Path) -> No
     with pytest.raises(CompressError, match="is a cascade of models"):
         made.load()
     assert {one["label"] for one in load(made).predict(texts(50))} == set(LABELS)
+
+
+def test_a_cascade_that_agrees_says_how_often(models: list[Model], tmp_path: Path) -> None:
+    rows = {role: labelled(models[-1], texts(400, role)) for role in ("validation", "test")}
+    made = cascade(models, tmp_path / "joined", agree=0.9, **rows, **PLACE)
+    assert len(made.members) == 2 and "agree" in made.manifest.recipe
+    told = " ".join(cascade_verdict(made))
+    assert "With 95% certainty at least 0.9 of such answers are the same" in told and "By these rows alone" in told
+    with pytest.raises(CompressError, match=r"no model that is faster .* give more rows, 29,956 without a difference"):
+        cascade(models, tmp_path / "other", agree=0.9999, **rows, **PLACE)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"agree": 1.0}, "must be a share from 0.5 to below 1"), ({"agree": 0.9, "max_accuracy_drop": 2.0}, "no effect")],
+)
+def test_what_agree_takes(given: dict[str, Any], message: str, models: list[Model]) -> None:
+    with pytest.raises(CompressError, match=message):
+        cascade(models, validation=texts(40), **given)

@@ -137,3 +137,43 @@ def test_confidence_is_the_largest_probability() -> None:
     logits = np.random.default_rng(0).normal(scale=5, size=(50, 7)).astype(np.float32)
     assert confidence(logits) == pytest.approx(torch.tensor(logits).double().softmax(1).max(1).values.numpy())
     assert confidence(np.array([[1e30, -1e30]])) == pytest.approx([1.0])
+
+
+# A promise of agreement
+
+
+def test_the_promise_is_kept_on_new_rows_in_at_least_95_of_100_choices() -> None:
+    """The promise is broken where the true agreement of what the first model answers is less than was asked."""
+    rng, rows, broken, chosen = np.random.default_rng(1), 100_000, 0, 0
+    sure = rng.random(rows)
+    same = rng.random(rows) < 0.6 + sure  # it rises with the confidence
+    last = rng.integers(0, 2, rows)
+    first = np.where(same, last, 1 - last)
+    margin = np.log((1 + sure) / (1 - sure) + 1e-9)  # whose confidence is (1 + sure) / 2
+    for _ in range(200):
+        drawn = rng.integers(0, rows, 1500)
+        of_first = np.stack([np.where(first == label, margin, 0.0) for label in (0, 1)], axis=1)
+        of_last = np.stack([np.where(last == label, 9.0, 0.0) for label in (0, 1)], axis=1)
+        results = MemberResults(
+            ["first", "last"], [of_first[drawn], of_last[drawn]], [1.0, 40.0], last[drawn], ACCURACY
+        )
+        for plan in results.agreeing(0.98):
+            early = (1 + sure) / 2 >= plan.thresholds[0]
+            chosen, broken = chosen + 1, broken + (same[early].mean() < 0.98)
+    assert chosen >= 150 and broken <= 0.05 * 200
+
+
+def test_more_rows_are_answered_where_less_is_promised(results: MemberResults) -> None:
+    answered = [max(plan.answered[0] for plan in results.agreeing(least)) for least in (0.9, 0.95, 0.98)]
+    assert answered == sorted(answered, reverse=True) and answered[0] > answered[-1] > 0.5
+    for plan in results.agreeing(0.98):
+        found = results.agreement(plan)
+        assert (
+            found["rows"] == round(ROWS * plan.answered[0])
+            and 0.98 <= found["at_least"] <= found["same"] / found["rows"]
+        )
+
+
+def test_nothing_agrees_for_certain_on_few_rows(results: MemberResults) -> None:
+    few = replace(results, logits=[one[:40] for one in results.logits], gold=results.gold[:40])
+    assert [*few.agreeing(0.98)] == [] and few.fastest([]) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from compress.calibration.calibrate import CERTAINTY, LEVELS, STARTS, accept_from, levels, rows_needed
+from compress.evaluation.acceptance import CERTAINTY, LEVELS, STARTS, accept_from, levels, rows_needed
 
 
 def test_bound_is_the_share_at_which_so_many_right_ones_are_unlikely() -> None:
