@@ -215,6 +215,38 @@ def pair_baselines_table() -> str:
     return _with_note(table(["baseline", "Pearson", "Spearman"], rows), _origin(found, note))
 
 
+def imbalance_table() -> str:
+    """Return what each way of training does for a class that is rare."""
+    found = _lines("imbalance")
+
+    def percent(figure: Line) -> str:
+        return f"{figure['value']:.1%} ({span(*(f'{100 * figure[end]:.1f}' for end in ('low', 'high')))})"
+
+    def change(figure: Line) -> str:
+        value, low, high = (points(100 * one) for one in figure["to_plain"])
+        return f"{value} ({span(low, high)})"
+
+    rows = [
+        [
+            line["spam"],
+            line["model"],
+            line["way"],
+            f"{line['accuracy']['value']:.1%}",
+            *(percent(line[name]) for name in ("recall", "precision", "f1")),
+            "" if line["way"] == "plain" else change(line["f1"]),
+            percent(line["average_precision"]),
+        ]
+        for line in found
+    ]
+    head = found[0]
+    headings = ["spam", "model", "way", "accuracy", "recall", "precision", "F1", "F1 to plain, points"]
+    note = (
+        f"{head['rows']:,} messages, {head['rows_spam']} of them spam, in {head['folds']} folds; 95% intervals over "
+        "messages, of differences paired"
+    )
+    return _with_note(table([*headings, "average precision"], rows, left=3), _origin(found, note))
+
+
 def room_table() -> str:
     """Return of each way its points to the teacher by set, its distance to the best baseline, and its time a text."""
     every = _lines("room")
@@ -454,6 +486,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "distillation-speed": distillation_speed_tables,
     "few-rows": few_rows_table,
     "pair-baselines": pair_baselines_table,
+    "imbalance": imbalance_table,
     "fuzzing": fuzzing_table,
     "importance": importance_table,
     "large-pools": large_pools_table,
