@@ -302,13 +302,13 @@ def _measure(
     reference = next(run for run in runs if run.entry.is_reference)
     teacher = reference.entry.candidate.model
     known = logits[reference.entry.title]
+    sentences = teacher.task.clusters(rows.examples, metric)
     if known is not None:
-        check_label_meaning(teacher.task.predictions(known), rows.gold, teacher.labels, rows.name)
+        check_label_meaning(teacher.task.predictions(known, sentences), rows.gold, teacher.labels, rows.name)
     take_turns(runs, workloads, settings, seed=compute.seed, progress=progress)
     for run in runs:
         run.memory = run.worker.ask("memory")
     arithmetic = count_arithmetic(runs, compute.device, progress)
-    sentences = teacher.task.clusters(rows.examples, metric)
     lengths = token_lengths(reference, runs) if settings.slice_lengths else ()
     slices = {**rows.slices, **slices_by_length(lengths, settings.slice_lengths)}
     quality = quality_fields(

@@ -374,7 +374,8 @@ def quality_fields(
         CompressError: a model's output is not a number.
         ValueError: the baseline has no logits, or shapes differ.
     """
-    teacher = read_answers(baseline, logits[baseline], len(gold), task=task, labels=labels)
+    known: dict[str, Any] = {"task": task, "labels": labels, "sentences": sentences}
+    teacher = read_answers(baseline, logits[baseline], len(gold), **known)
     found: dict[str, Fields] = {}
     for title, values in logits.items():
         if values is None:
@@ -382,7 +383,7 @@ def quality_fields(
             needed = [field for field in FIELDS.values() if field.group == "Quality" and not field.optional]
             found[title] = {field.name: None if field.null else empty[field.kind] for field in needed}
             continue
-        model = teacher if title == baseline else read_answers(title, values, len(gold), task=task, labels=labels)
+        model = teacher if title == baseline else read_answers(title, values, len(gold), **known)
         found[title] = {
             **_metric_fields(model, teacher, gold, metric, task, len(labels), sentences),
             "classes": _class_fields(model, teacher, gold, metric, task, labels, sentences) if task.has_classes else [],
@@ -397,7 +398,13 @@ def quality_fields(
 
 
 def read_answers(
-    title: str, logits: np.ndarray | None, rows: int, *, task: Task, labels: Sequence[str]
+    title: str,
+    logits: np.ndarray | None,
+    rows: int,
+    *,
+    task: Task,
+    labels: Sequence[str],
+    sentences: np.ndarray | None = None,
 ) -> ModelPredictions:
     """Turn logits into predictions and probabilities.
 
@@ -409,7 +416,7 @@ def read_answers(
     width = len(labels) if task.has_classes else 1
     if values.shape != (rows, width):
         raise ValueError(f"{title} has logits of shape {values.shape}, not {(rows, width)}")
-    predicted = task.predictions(values)
+    predicted = task.predictions(values, sentences)
     # A log-probability may be minus infinity; its softmax is a number all the same.
     with np.errstate(invalid="ignore"):
         probabilities = task.probabilities(values)

@@ -110,7 +110,8 @@ class RequestHandler:
         self.cores, self.handicap = cores, options.get("handicap", 0.0)
         pin(cores)
         self.examples = read_texts(Path(rows) / TEXTS_NAME)
-        self.task, self.labels = tasks.find_task(options["task"]), options["labels"]
+        self.labels = options["labels"]
+        self.task = tasks.find_task(options["task"]).of_model({"id2label": dict(enumerate(self.labels))})
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":

@@ -2,11 +2,12 @@
 
 Schemes are IOB1, IOB2 (BIO), BIOES and BILOU. Tags that break the rules of a scheme are read as the script
 ``conlleval`` of CoNLL-2000 reads them, and so the package ``seqeval`` in its default mode: an inside tag after another
-class, or after none, begins an entity.
+class, or after none, begins an entity. Models predict none of these: :meth:`Entities.legal_tags`.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -46,6 +47,79 @@ class Entities:
         # The last of both is for a word without an answer, -1, which is outside.
         self._part = [*(part for part, _ in pairs), _OUT]
         self._class = [*(-1 if part == _OUT else self.classes.index(name) for part, name in pairs), -1]
+        self._set_moves(labels)
+
+    def _set_moves(self, labels: Sequence[str]) -> None:
+        """Find which tags may follow each other.
+
+        One that continues an entity needs one of its class before it that is open. In schemes that mark the end of
+        entities, an open one must be continued. Where a class has nothing to begin with, as in IOB1, all is legal.
+        """
+        tags = [*zip(self._part, self._class, strict=True)]
+        self._numbers = {tag: number for number, tag in enumerate(tags[:-1])}
+        self._with_end = {kind for part, kind in tags if part == _ENDS}
+        self._continues = [kind if part in _GO_ON else -1 for part, kind in tags]
+        self._opens = [kind if part in _MAY_GO_ON else -1 for part, kind in tags]
+        self._unfinished = [part in _MAY_GO_ON and kind in self._with_end for part, kind in tags]
+        begun = {kind for part, kind in tags if part == _BEGINS}
+        self._has_moves = OUTSIDE in labels and begun.issuperset({*self._continues} - {-1})
+
+    def _is_legal(self, tags: Sequence[int]) -> bool:
+        before = -1
+        for tag in (*tags, -1):
+            kind = self._continues[tag]
+            if self._unfinished[before] if kind < 0 else kind != self._opens[before]:
+                return False
+            before = tag
+        return True
+
+    def legal_tags(self, tags: Array, logits: Array, sentences: Array) -> Array:
+        """Return the likeliest legal tags of each sentence ``[W]``, of the likeliest tag of each word and all logits.
+
+        It is the path of Viterbi (1967) where every legal move is as likely. The likeliest tags are that path where
+        they are legal themselves, as in nearly all sentences. Words without an answer, -1, are outside.
+        """
+        found = tags.copy()
+        numbers, of = tags.tolist(), sentences.tolist()
+        runs = itertools.groupby(range(len(numbers)), lambda word: (of[word], numbers[word] < 0))
+        for words in (list(run) for _, run in runs if self._has_moves):
+            begin, end = words[0], words[-1] + 1
+            if not self._is_legal(numbers[begin:end]):
+                found[begin:end] = self._path(logits[begin:end])
+        return found
+
+    def _path(self, logits: Array) -> list[int]:
+        """Return the legal tags of the highest sum of logits ``[T, C]``, so that of their probabilities too."""
+        values = np.nan_to_num(logits.astype(float), neginf=-1e30)  # of tags that are impossible
+        continues, unfinished = np.array(self._continues[:-1]), np.array(self._unfinished[:-1])
+        # What may be before each tag that continues an entity, in the order of the tags.
+        begins = [self._numbers.get((_BEGINS, kind), 0) for kind in continues.tolist()]
+        insides = [self._numbers.get((_INSIDE, kind), begin) for kind, begin in zip(continues, begins, strict=True)]
+        first, second = before = np.sort([begins, insides], axis=0)
+        scores, steps = np.where(continues >= 0, -np.inf, values[0]), []
+        for row in values[1:]:
+            finished, later = int(np.where(unfinished, -np.inf, scores).argmax()), scores[second] > scores[first]
+            steps.append((finished, later))
+            own = np.where(later, scores[second], scores[first])
+            scores = row + np.where(continues >= 0, own, scores[finished])
+        path = [int(np.where(unfinished, -np.inf, scores).argmax())]
+        for finished, later in reversed(steps):
+            tag = path[-1]
+            path.append(int(before[int(later[tag]), tag]) if continues[tag] >= 0 else finished)
+        return path[::-1]
+
+    def made_legal(self, tags: list[int]) -> list[int]:
+        """Return legal tags of the same entities, of the tags of one sentence."""
+        if not self._has_moves or self._is_legal(tags):
+            return tags
+        found = tags.copy()
+        for first, last, kind in zip(*self.read(np.array(tags), np.zeros(len(tags))), strict=True):
+            parts = [_BEGINS, *[_INSIDE] * int(last - first)]
+            if kind in self._with_end:
+                parts = [*parts[:-1], _ENDS] if first < last else [_SINGLE]
+            for word, part in enumerate(parts, first):
+                found[word] = self._numbers.get((part, kind), tags[word])
+        return found
 
     @staticmethod
     def _parts(label: str) -> tuple[int, str]:

@@ -285,7 +285,8 @@ def check_gold(model: Model, rows: Sequence[Example], name: str, compute: Comput
         gold = model.task.column(model.task.gold(some, model.labels, name))
         from compress.inference.runners import load_runner
 
-        predicted = model.task.predictions(load_runner(model, compute).logits(some))
+        sentences = model.task.clusters(some, model.task.metric())
+        predicted = model.task.predictions(load_runner(model, compute).logits(some), sentences)
         check_label_meaning(predicted, gold, model.labels, name)
 
 

@@ -146,7 +146,9 @@ class MaskedEvaluation:
         """Return the predictions of the model with these heads and neurons masked."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{mask_key(masks or {})}.json"
-        return np.array(cached_json(path, lambda: self.rows.task.judged(self.logits(masks), self.rows.metric).tolist()))
+        metric, sentences = self._compared["metric"], self._compared["sentences"]
+        judge = self.rows.task.judged
+        return np.array(cached_json(path, lambda: judge(self.logits(masks), metric, sentences).tolist()))
 
     def check(self) -> None:
         """Refuse rows whose labels mean something else than the classes of the model without masks."""

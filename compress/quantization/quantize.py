@@ -451,8 +451,8 @@ class Judge:
         ``advance`` counts the rows that either has read.
         """
         reference = self.logits("fp32", rows, advance)
-        fp32 = self.task.predictions(reference)
         sentences = self.task.clusters(rows, metric)
+        fp32 = self.task.predictions(reference, sentences)
         check_label_meaning(fp32, gold, self.labels, "validation")
         expected = self.task.score(reference, gold, metric, sentences)
         try:
@@ -461,7 +461,7 @@ class Judge:
             return Acceptance(
                 metric.name, expected, 0.0, len(rows), 0.0, 0.0, {}, ("its logits are not finite numbers",)
             )
-        int8 = self.task.predictions(logits)
+        int8 = self.task.predictions(logits, sentences)
         found, same = self.task.score(logits, gold, metric, sentences), agreement(int8, fp32)
         answered = np.isfinite(reference).all(axis=1)  # a word that was cut off has no logits
         classes = [answer_name(one, self.labels) for one in np.unique(int8[answered]).tolist()]

@@ -59,7 +59,7 @@ def default() -> Task:
 
 def of_config(config: Mapping[str, Any]) -> Task:
     """Return the task of a ``config.json``."""
-    return next(task for task in everything().values() if task.reads_config(config))
+    return next(task for task in everything().values() if task.reads_config(config)).of_model(config)
 
 
 def of_network(model: PreTrainedModel | type[PreTrainedModel]) -> Task:

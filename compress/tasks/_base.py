@@ -71,6 +71,10 @@ class Task(str, ABC):
 
     # Models and rows
 
+    def of_model(self, config: Mapping[str, Any]) -> Task:
+        """Return the task of the model of a ``config.json``, for a task whose predictions follow from its labels."""
+        return self
+
     def reads_config(self, config: Mapping[str, Any]) -> bool:
         """Tell whether a ``config.json`` is of a model of this task."""
         return self.fallback
@@ -260,15 +264,20 @@ class Task(str, ABC):
 
     def score(self, logits: Array, gold: Array, metric: Metric, clusters: Array | None = None) -> float:
         """Return a metric of logits ``[N, C]`` and gold ``[N]``."""
-        return score(self.judged(logits, metric), gold, metric=metric, classes=logits.shape[-1], sentences=clusters)
+        judged, classes = self.judged(logits, metric, clusters), logits.shape[-1]
+        return score(judged, gold, metric=metric, classes=classes, sentences=clusters)
 
-    def judged(self, logits: Array, metric: Metric) -> Array:
+    def judged(self, logits: Array, metric: Metric, clusters: Array | None = None) -> Array:
         """Return what a metric reads of logits ``[N, C]`` (:meth:`compress.evaluation.metrics.Metric.reads`)."""
         chances = self.probabilities(logits) if metric.of_probabilities else None
-        return metric.reads(self.predictions(logits), chances)
+        return metric.reads(self.predictions(logits, clusters), chances)
 
-    def predictions(self, logits: ArrayLike) -> Array:
-        """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64."""
+    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
+        """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64.
+
+        Args:
+            clusters: the row of each word, ``[N]``, where a task answers words; by default all are of one row.
+        """
         return np.asarray(np.asarray(logits).argmax(axis=1), dtype=np.int64)
 
     def probabilities(self, logits: Array) -> Array | None:

@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compress.arrays import np
 from compress.data.examples import Example, row_name
@@ -23,13 +23,28 @@ from compress.progress import logger
 from compress.tasks import labels_of
 from compress.tasks.tagging import Tagging
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 MOST_CLASSES = 1000
-_entities = functools.cache(Entities)
 _SCHEMES = ("BI", "BIES", "BILU")
 
 
 class EntityTagging(Tagging):
+    """Tags are predicted of whole sentences, so that none breaks the rules of the scheme.
+
+    On 2,077 sentences of web text (:file:`benchmarks/results/tag-decoding.jsonl`) entity F1 of a MiniLM tagger is 1.7
+    points higher (1.0 to 2.5) than with the likeliest tag of each word.
+
+    Attributes:
+        entities: those of the labels of a model, which :meth:`of_model` knows.
+    """
+
     metrics = (*ENTITY_METRICS, ACCURACY)
+    entities: Entities
+
+    def of_model(self, config: Mapping[str, Any]) -> EntityTagging:
+        return _of_labels(labels_of(config))
 
     def reads_config(self, config: Mapping[str, Any]) -> bool:
         return super().reads_config(config) and is_scheme(labels_of(config))
@@ -50,6 +65,10 @@ class EntityTagging(Tagging):
                     )
                 )
         return False
+
+    def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[list[int]]:
+        """Illegal tags, such as those of IOB1 in a model of BIO, become legal ones of the same entities."""
+        return [self.entities.made_legal(tags) for tags in super().gold(rows, labels, name)]
 
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
         """Add the tags that the scheme has for each class: a class of single words may have longer entities too.
@@ -81,6 +100,18 @@ class EntityTagging(Tagging):
         found = super().metric(name, labels)
         return replace(found, units=Entities(labels)) if found in ENTITY_METRICS and labels else found
 
+    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
+        tags, values = super().predictions(logits), np.asarray(logits)
+        return self.entities.legal_tags(tags, values, np.zeros_like(tags) if clusters is None else clusters)
+
+    def decisions(self, chances: Array, predicted: Array, gold: Array) -> tuple[Array, Array, None]:
+        return self._of_tags(chances, predicted), predicted == gold, None
+
+    @staticmethod
+    def _of_tags(chances: Array, tags: Array) -> Array:
+        """Return the probability of each tag; without an answer all are as likely."""
+        return np.asarray(chances[np.arange(len(tags)), np.maximum(tags, 0)])
+
     def described(
         self,
         rows: Sequence[Example],
@@ -90,25 +121,32 @@ class EntityTagging(Tagging):
         all_labels: bool = False,
     ) -> Iterator[dict[str, Any]]:
         """Of each entity the probability is the product of those of its words' tags."""
-        entities = _entities(tuple(labels))
-        tags, chances = self.predictions(logits), self.probabilities(logits).max(axis=1)
         counts = word_counts(rows)
+        tags = self.predictions(logits, np.repeat(np.arange(len(rows)), counts))
+        chances = self._of_tags(self.probabilities(logits), tags)
         for row, found, sure in zip(rows, by_sentence(tags, counts), by_sentence(chances, counts), strict=True):
             text = row.given or row.text
             where = places(row.words, text)
             spans = []
-            for first, last, kind in zip(*entities.read(found, np.zeros_like(found)), strict=True):
+            for first, last, kind in zip(*self.entities.read(found, np.zeros_like(found)), strict=True):
                 start, end = where[first][0], where[last][1]
                 spans.append(
                     {
                         "start": start,
                         "end": end,
-                        "label": entities.classes[kind],
+                        "label": self.entities.classes[kind],
                         "text": text[start:end],
                         "probability": round(float(sure[first : last + 1].prod()), 4),
                     }
                 )
             yield {"entities": spans}
+
+
+@functools.cache
+def _of_labels(labels: tuple[str, ...]) -> EntityTagging:
+    task = EntityTagging("entities")
+    task.entities = Entities(labels)
+    return task
 
 
 TASK = EntityTagging("entities")

@@ -164,7 +164,7 @@ class MultiLabel(Task):
         answers = np.asarray(gold)
         return super().evaluate(logits, answers if answers.ndim == 1 else self.column([*answers]), labels, metric)
 
-    def predictions(self, logits: ArrayLike) -> Array:
+    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
         """Return the sets of labels whose logits ``[N, C]`` are above 0, ``[N]``."""
         return as_sets(np.asarray(logits) > 0)
 

@@ -82,7 +82,7 @@ class Regression(Task):
         """Return minus infinity: one score for all rows ranks nothing."""
         return -np.inf
 
-    def predictions(self, logits: ArrayLike) -> Array:
+    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
         return np.asarray(logits)[:, 0].astype(np.float64)
 
     def probabilities(self, logits: Array) -> None:

@@ -92,7 +92,7 @@ class Tagging(Task):
     def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
         return [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in map(self.predictions, logits)]
 
-    def predictions(self, logits: ArrayLike) -> Array:
+    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
         """A word without an answer, whose logits are not numbers, is predicted to be -1, which no tag is."""
         values = np.asarray(logits)
         return np.where(np.isnan(values).all(axis=1), NO_ANSWER, values.argmax(axis=1)).astype(np.int64)

@@ -35,6 +35,7 @@ def finetune(request: Finetune) -> Model:
     roles = {role: list(rows) for role, rows in checked.sets.items()}
     task = of_rows([*roles["train"], *roles["validation"]])
     names = task.new_labels(roles["train"], roles["validation"])
+    task = task.of_model(task.head_settings(names))
     metric = task.metric(data.metric, names).name
     training = request.training or (recipe.training if recipe else TRAINING)
     training = request.adjusted(training)

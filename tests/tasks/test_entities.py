@@ -228,7 +228,7 @@ def test_the_classes_of_a_result_are_those_of_entities() -> None:
         gold,
         baseline="t",
         metric=TASK.metric(None, BIO),
-        task=TASK,
+        task=TASK.of_model(TASK.head_settings(BIO)),
         labels=BIO,
         sentences=sentences,
     )["m"]
@@ -240,6 +240,81 @@ def test_the_classes_of_a_result_are_those_of_entities() -> None:
     assert location["precision"] == pytest.approx(2 / 3) and person["precision"] == 0.5
     assert person["f1"] == pytest.approx(2 / 3) and person["f1_low"] <= person["f1"] <= person["f1_high"]
     assert person["low"] is None  # of one sentence
+
+
+# Legal tags
+
+
+def of_labels(labels: Sequence[str]) -> Any:
+    return TASK.of_model(TASK.head_settings(labels))
+
+
+def is_legal(tags: Sequence[str], has_ends: bool) -> bool:
+    """Tell it for BIO and BIOES, by their definition."""
+    for before, tag in itertools.pairwise(("O", *tags, "O")):
+        goes_on = before[0] in "BI" and tag[0] in "IE" and before[1:] == tag[1:]
+        if not goes_on and (tag[0] in "IE" or (has_ends and before[0] in "BI")):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("parts", ["BI", "BIES", "BILU"])
+def test_predicted_tags_are_the_likeliest_of_all_legal_ones(parts: str) -> None:
+    labels = [*(f"{part}-{kind}" for part, kind in itertools.product(parts, "AB")), "O"]
+    draw = np.random.default_rng(0)
+    labels = [str(one) for one in draw.permutation(labels)]
+    alike = [tag.translate(str.maketrans("LU", "ES")) for tag in labels]
+    sizes = [*draw.integers(1, 4, 30)]
+    logits = draw.normal(size=(sum(sizes), len(labels))).astype(np.float32)
+    logits[draw.random(logits.shape) < 0.1] = -np.inf  # as log-probabilities may be
+    logits[:, labels.index("O")] = np.maximum(logits[:, labels.index("O")], -3.0)
+    found = of_labels(labels).predictions(logits, np.repeat(np.arange(30), sizes))
+    likeliest = logits.argmax(axis=1)
+    assert (found != likeliest).any() and (found == likeliest).any()
+    ends = np.cumsum(sizes)[:-1]
+    for values, tags in zip(np.split(logits.astype(float), ends), np.split(found, ends), strict=True):
+        every = itertools.product(range(len(labels)), repeat=len(tags))
+        legal = [one for one in every if is_legal([alike[tag] for tag in one], "E" in {*"".join(alike)})]
+        best = max(legal, key=lambda one: values[np.arange(len(one)), one].sum())
+        assert tags.tolist() == [*best]
+
+
+def test_legal_tags_of_words_without_an_answer_and_of_other_schemes() -> None:
+    likely = {"B-X": 0.1, "I-X": 0.6, "O": 0.3}
+    logits = np.log(np.array([[*likely.values()]] * 4))
+    labels = (*likely,)
+    # One entity of four words is likelier than none, of one word or two it is not.
+    assert of_labels(labels).predictions(logits).tolist() == [0, 1, 1, 1]
+    logits[1] = np.nan
+    assert of_labels(labels).predictions(logits).tolist() == [2, -1, 2, 2]
+    # Nothing to begin a class with, or nothing that is outside: as IOB1 and others have it.
+    for free in (("I-Y", "I-X", "O"), ("B-Y", "I-X", "O"), ("B-X", "I-X", "B-Y")):
+        assert of_labels(free).predictions(logits).tolist() == [1, -1, 1, 1]
+
+
+def test_the_probability_of_a_legal_tag_is_its_own() -> None:
+    logits = np.log(np.array([[0.1, 0.6, 0.3], [0.2, 0.1, 0.7]]))
+    task = of_labels(("B-X", "I-X", "O"))
+    tags = task.predictions(logits)
+    confidence, right, _ = task.decisions(task.probabilities(logits), tags, np.array([2, 0]))
+    assert tags.tolist() == [2, 2] and confidence == pytest.approx([0.3, 0.7]) and right.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "read"),
+    [
+        ("B-X I-X B-Y I-Y O", "I-X I-X B-X I-Y O I-Y", "B-X I-X B-X B-Y O B-Y"),
+        ("B-X I-X E-X S-X O", "B-X O I-X I-X O E-X B-X I-X", "S-X O B-X E-X O S-X B-X E-X"),
+        ("I-X I-Y O", "I-X I-Y O", "I-X I-Y O"),
+        ("B-X I-X E-X O", "I-X O", "I-X O"),  # it has no tag for a single word
+        ("B I O", "I I O I", "B I O B"),
+    ],
+)
+def test_illegal_tags_of_data_become_legal_ones_of_the_same_entities(labels: str, given: str, read: str) -> None:
+    names, row = labels.split(), Example("a " * len(given.split()), tags=tuple(given.split()))
+    (tags,) = of_labels(names).gold([row], names, "train")
+    assert [names[tag] for tag in tags] == read.split()
+    assert values([read.split()], [given.split()])["f1"] == 1.0
 
 
 # Plain text
@@ -291,7 +366,8 @@ def test_spans_are_places_in_the_text_as_it_was_given(model: Model, capsys: pyte
 def test_the_probability_of_a_span_is_the_product_of_its_words() -> None:
     logits = np.log(np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8], [np.nan] * 3, [0.6, 0.2, 0.2]]))
     rows = [Example("a b c"), Example("d e", given="d, e")]
-    first, second = TASK.described(rows, logits, ("B-X", "I-X", "O"))
+    labels = ("B-X", "I-X", "O")
+    first, second = TASK.of_model(TASK.head_settings(labels)).described(rows, logits, labels)
     assert first == {"entities": [{"start": 0, "end": 3, "label": "X", "text": "a b", "probability": 0.4}]}
     assert second == {"entities": [{"start": 3, "end": 4, "label": "X", "text": "e", "probability": 0.6}]}
 
