@@ -35,15 +35,19 @@ PART_ROWS = 100
 READINGS = ["128", "256", *(f"{size},{size // 2},{how}" for size in (256, 512) for how in ("mean", "max", "attention"))]
 
 
-def read_documents(data: Path, exclude: Path | None, rows: int) -> list[Example]:
-    """Return documents that are drawn evenly from a table, without those that are named."""
+def read_table(data: Path, exclude: Path | None) -> list[dict[str, str]]:
+    """Return the rows of a table without those that are named."""
     csv.field_size_limit(sys.maxsize)
     named = exclude.read_text(encoding="utf-8").splitlines() if exclude else []
     left_out = {line.split("\t")[1] for line in named if "\t" in line and not line.startswith("#")}
     with (gzip.open if data.suffix == ".gz" else open)(data, "rt", encoding="utf-8", newline="") as file:
-        table = [
-            row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row["id"] not in left_out
-        ]
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [row for row in rows if row["id"] not in left_out]
+
+
+def read_documents(data: Path, exclude: Path | None, rows: int) -> list[Example]:
+    """Return documents that are drawn evenly from a table."""
+    table = read_table(data, exclude)
     drawn = random.Random(0).sample(table, min(rows, len(table)))
     return [Example(row["text"], None, row["label"]) for row in drawn]
 

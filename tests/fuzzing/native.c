@@ -91,7 +91,8 @@ int main(int count, char **arguments) {
     for (const time_t end = time(NULL) + atoi(arguments[2]); time(NULL) < end; inputs++) {
         static const char some[] = "ab .[MASK]\xC3\xA9\xE4\xB8\xAD";
         const int is_character = rand() % 2, is_letter = rand() % 2;
-        const size_t size = (size_t)rand() % (is_character || rand() % 8 == 0 ? sizeof data : 200);
+        const size_t most = rand() % 16 ? sizeof data / 3 : sizeof data;
+        const size_t size = (size_t)rand() % (is_character || rand() % 8 == 0 ? most : 200);
         for (size_t i = 0; i < size; i++)
             data[i] = (uint8_t)(is_character && is_letter ? 'a' : rand() % 3 ? some[rand() % 16] : rand());
         if (size) data[0] = (uint8_t)(rand() % 4 ? 0 : rand() % 3);
