@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -63,6 +64,13 @@ class Entities:
         self._unfinished = [part in _MAY_GO_ON and kind in self._with_end for part, kind in tags]
         begun = {kind for part, kind in tags if part == _BEGINS}
         self._has_moves = OUTSIDE in labels and begun.issuperset({*self._continues} - {-1})
+
+    @property
+    def moves(self) -> tuple[tuple[str, ...], bytes, bool]:
+        """What the native library reads: classes, int32 ``[C, 4]``, and whether tags must be legal."""
+        columns = zip(self._class, self._continues, self._opens, self._unfinished, strict=True)
+        numbers = array("i", itertools.chain.from_iterable([*columns][:-1]))
+        return self.classes, numbers.tobytes(), self._has_moves
 
     def _is_legal(self, tags: Sequence[int]) -> bool:
         before = -1

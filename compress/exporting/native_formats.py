@@ -23,7 +23,7 @@ from compress.models.model_dir import Model
 from compress.models.networks import NATIVE, TYPE
 
 _LIBRARY, _OWN = files("compress.inference.native"), files("compress.exporting")
-_PYTHON = "python.c"  # the library as a module of Python
+_PYTHON = ("python.c", "words.h")  # the library as a module of Python
 _SIMD = ("-msimd128",)
 _FLAGS = ("-O3", "-g0", "-std=c11", "-nostdlib", "-Ilibc", "-Wl,--no-entry", "-Wl,--strip-all")
 _STACK = "-Wl,-z,stack-size=1048576"  # which the library takes more of than the 64 KiB of other modules
@@ -128,7 +128,7 @@ def _page(name: str, working: Path) -> str:
 
 def _copy(folder: Any, target: Path, *endings: str) -> None:
     for file in folder.iterdir():
-        if file.is_file() and file.name.endswith(endings) and file.name != _PYTHON:
+        if file.is_file() and file.name.endswith(endings) and file.name not in _PYTHON:
             (target / file.name).write_bytes(file.read_bytes())
 
 

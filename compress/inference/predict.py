@@ -108,6 +108,23 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         return found[0] if isinstance(texts, _ONE) else found
 
     first, *others = getattr(model.runner, "members", [model.runner])
+
+    def spans(texts: Any, probabilities: bool) -> Any:
+        """Leave to Python what the native library does not read."""
+        rows = [texts] if isinstance(texts, str) else texts
+        if probabilities or not isinstance(rows, list) or not all(type(one) is str for one in rows):
+            return described(texts, probabilities)
+        try:
+            found = first.core.entities(rows, *task.native_spans)
+        except (ArithmeticError, UnicodeEncodeError):  # which Python says in a sentence
+            return described(texts, probabilities)
+        if left := [number for number, one in enumerate(found) if one is None]:
+            for number, one in zip(left, described([rows[number] for number in left], False), strict=True):
+                found[number] = one
+        return found[0] if isinstance(texts, str) else found
+
+    if isinstance(first, NativeRunner) and task.native_spans:
+        return spans
     if not isinstance(first, NativeRunner) or not task.native_answers:
         return described
     predict = first.core.predict

@@ -36,6 +36,7 @@ class Task(str, ABC):
         no_label: label of a row without one, in training.
         label_probabilities: a prediction can list the probabilities of all labels.
         native_answers: the native library makes its predictions of logits, and not this class.
+        native_spans: what the native library finds entities of ASCII text by, and leaves other text to this class.
         native_forms: those of ``compress export --format`` without a graph that it can take.
         metrics: the first is the default.
         baselines: those of this package that can answer it; others name tasks in ``TASKS``.
@@ -57,6 +58,7 @@ class Task(str, ABC):
     no_label: ClassVar[float | tuple[float, ...]] = NO_LABEL
     label_probabilities: ClassVar[bool] = False
     native_answers: ClassVar[bool] = True
+    native_spans: tuple[Any, ...] = ()
     native_forms: ClassVar[tuple[str, ...]] = ("native", "c")
     metrics: ClassVar[tuple[Metric, ...]] = (*CLASS_METRICS, *RANK_METRICS)
     baselines: ClassVar[tuple[str, ...]] = ()

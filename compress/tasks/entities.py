@@ -146,6 +146,7 @@ class EntityTagging(Tagging):
 def _of_labels(labels: tuple[str, ...]) -> EntityTagging:
     task = EntityTagging("entities")
     task.entities = Entities(labels)
+    task.native_spans = task.entities.moves
     return task
 
 

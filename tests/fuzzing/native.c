@@ -6,6 +6,7 @@
    fuzzer CONTAINER SECONDS [SEED]. The checksum is made right again, so that what is behind it is reached. */
 
 #include "../../compress/inference/native/model_file.c"
+#include "../../compress/inference/native/words.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -64,6 +65,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             compress_classify(model, text, NULL, logits);
             compress_classify(model, text, &other, logits);
         }
+        word_list words = {malloc(2 * half + 1), malloc((half + 1) * sizeof *words.places), 0, 0};
+        split_words(&words, text.bytes, half); /* also what is no ASCII */
+        for (size_t i = 0, end = 0; i < words.count; end = words.places[i++][1])
+            if (words.places[i][0] < end || words.places[i][1] <= words.places[i][0] || words.places[i][1] > half) abort();
+        if (words.size > 2 * half) abort();
+        free(words.joined), free(words.places);
         for (size_t label = 0; label < compress_label_count(model); label++)
             if (compress_label(model, label).size > container_size) abort();
         free(logits);

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModel
 
 from compress.benchmarking.result_fields import quality_fields
@@ -19,6 +21,7 @@ from compress.data.words import places, split_words
 from compress.errors import CompressError
 from compress.evaluation.entities import Entities, is_scheme
 from compress.evaluation.metrics import bootstrap, interval, paired_difference, score
+from compress.inference.predict import predictor
 from compress.models.model_dir import Model
 from compress.requests.compression import export
 from compress.tasks import find_task, of_config, of_rows
@@ -402,6 +405,40 @@ def test_torch_onnx_and_the_native_library_find_the_same(tmp_path: Path) -> None
         assert [one | {"probability": 0} for one in mine] == [one | {"probability": 0} for one in other]
         assert [one["probability"] for one in mine] == pytest.approx([one["probability"] for one in other], abs=2e-3)
     assert any(found[0]) and found[0][1] == []
+
+
+def test_words_in_c_are_those_of_python(tmp_path: Path) -> None:
+    exported = export(Model.open(write(tmp_path / "cnn", cnn_tagger(labels=("B-GOOD", "I-GOOD", "O")))), tmp_path / "c")
+    core, draw = exported.runner.core, random.Random(0)
+    parts = ["'s", "'LL", "'re", "'t", "U.S.", "a_b", "...", "Wait", "x", *map(chr, range(128))]
+    texts = [*map(chr, range(128)), *("".join(draw.choices(parts, k=draw.randint(0, 12))) for _ in range(20_000))]
+    for text in texts:
+        assert core.words(text) == places(split_words(text), text), text
+
+
+def test_entities_in_c_are_those_of_python(tmp_path: Path) -> None:
+    for seed, labels in enumerate([("B-GOOD", "I-GOOD", "O"), ("I-A", "I-B", "O"), ("B-A", "I-A", "E-A", "S-A", "O")]):
+        network = cnn_tagger(labels=labels)
+        for parameter in network.parameters():
+            parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+        written = Model.open(write(tmp_path / f"cnn-{seed}", network))
+        exported = export(written, tmp_path / f"c-{seed}")
+        rows = [row.text for row in entities(40, seed=seed)]
+        texts = [*rows, "", " ", "a good, GOOD film's end.", "caf\u00e9 good", "good " * 3000, "x" * 20_000]
+        core, given = exported.runner.core, exported.task.native_spans
+        found = exported.predict(texts)
+        by_python = predictor(written)(texts, False)
+        assert [exported.predict(text) for text in texts] == found
+        in_c = core.entities(texts, *given)
+        assert in_c[-1] is None  # long, and the one that is not ASCII
+        assert in_c[len(rows) + 3] is None and sum(one is not None for one in in_c) > 3
+        for mine, other in zip(found, by_python, strict=True):
+            assert mine.keys() == other.keys() and mine.get("unread_tokens") == other.get("unread_tokens")
+            for one, another in zip(mine["entities"], other["entities"], strict=True):
+                assert one | {"probability": 0} == another | {"probability": 0}
+                assert one["probability"] == pytest.approx(another["probability"], abs=2e-3)
+    with pytest.raises(ValueError, match="int32"):
+        core.entities(["a"], given[0], given[1][:-4], True)
 
 
 TINY_CNN = """

@@ -7,17 +7,19 @@
 #include <Python.h>
 
 #include "model_file.h"
+#include "words.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEXTS_AT_ONCE = 256 };
+enum { TEXTS_AT_ONCE = 256, LONGEST_SENTENCES = 16384 /* bytes */ };
 
 /* Keys of a prediction. */
-enum { LABEL, PROBABILITY, SCORE, ACCEPTED, PROBABILITIES, TRUNCATED, UNREAD_TOKENS, KEYS };
+enum { LABEL, PROBABILITY, SCORE, ACCEPTED, PROBABILITIES, TRUNCATED, UNREAD_TOKENS, ENTITIES, START, END, TEXT, KEYS };
 static const char *const key_names[KEYS] = {"label",         "probability", "score",        "accepted",
-                                            "probabilities", "truncated",   "unread_tokens"};
+                                            "probabilities", "truncated",   "unread_tokens", "entities",
+                                            "start",         "end",         "text"};
 
 typedef struct {
     PyObject_HEAD
@@ -225,6 +227,138 @@ static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize
     return prediction(self, logits, unread, args[1], with_all);
 }
 
+/* Of a tag: the class of its entity, that which it continues, that which may be continued after it, each -1 for none;
+   and whether something must continue it. */
+typedef struct {
+    int32_t kind, continues, opens, is_unfinished;
+} move;
+
+static int append_entity(const model_object *self, PyObject *found, PyObject *name, const char *text, size_t begin,
+                         size_t end, double probability) {
+    PyObject *one = PyDict_New();
+    const int failed = !one || put(one, self->keys[START], PyLong_FromSize_t(begin)) ||
+                       put(one, self->keys[END], PyLong_FromSize_t(end)) ||
+                       !name || PyDict_SetItem(one, self->keys[LABEL], name) ||
+                       put(one, self->keys[TEXT], PyUnicode_FromStringAndSize(text + begin, (Py_ssize_t)(end - begin))) ||
+                       put(one, self->keys[PROBABILITY], rounded(probability)) || PyList_Append(found, one);
+    Py_XDECREF(one);
+    return failed;
+}
+
+/* The entities of a text by the likeliest tag of each word: 1, 0 where these tags are not legal, -1 with an exception. */
+static int read_entities(const model_object *self, const char *text, const word_list *words, const float *logits,
+                         PyObject *names, const move *moves, int must_be_legal, PyObject *found) {
+    static const move outside = {-1, -1, -1, 0};
+    const size_t labels = compress_label_count(self->model);
+    move before = outside;
+    size_t begin = 0;
+    double probability = 0;
+    for (size_t word = 0; word <= words->count; word++) {
+        const float *own = logits + word * labels;
+        move tag = outside;
+        double sum = 0;
+        if (word < words->count && own[0] == own[0]) { /* it has an answer */
+            size_t best = 0;
+            for (size_t i = 0; i < labels; i++) {
+                if (own[i] - own[i] != 0) {
+                    PyErr_SetString(PyExc_ArithmeticError, "the logits are not finite numbers");
+                    return -1;
+                }
+                best = own[i] > own[best] ? i : best;
+            }
+            for (size_t i = 0; i < labels; i++) sum += exp((double)own[i] - own[best]);
+            tag = moves[best];
+        }
+        const int goes_on = tag.continues >= 0 && tag.continues == before.opens;
+        if (must_be_legal && !goes_on && (tag.continues >= 0 || before.is_unfinished)) return 0;
+        if (!goes_on && before.kind >= 0 &&
+            append_entity(self, found, PyTuple_GetItem(names, before.kind), text, words->places[begin][0],
+                          words->places[word - 1][1], probability))
+            return -1;
+        if (!goes_on) begin = word;
+        probability = (goes_on ? probability : 1) / (sum > 0 ? sum : 1);
+        before = tag;
+    }
+    return 1;
+}
+
+/* {"entities"} of a text, or None where it is left to Python. */
+static PyObject *entities_of(const model_object *self, PyObject *object, PyObject *names, const move *moves,
+                             int must_be_legal) {
+    compress_text text;
+    if (text_of(object, &text)) return NULL;
+    if (text.size > LONGEST_SENTENCES || (Py_ssize_t)text.size != PyUnicode_GetLength(object)) return Py_NewRef(Py_None);
+    word_list words = {malloc(2 * text.size + 1), malloc((text.size + 1) * sizeof *words.places), 0, 0};
+    float *logits = NULL;
+    PyObject *found = NULL, *list = NULL;
+    size_t unread = 0;
+    if (words.joined && words.places) {
+        split_words(&words, text.bytes, text.size);
+        logits = malloc((words.count + 1) * compress_label_count(self->model) * sizeof *logits);
+    }
+    if (logits) {
+        const compress_text joined = {words.joined, words.size};
+        Py_BEGIN_ALLOW_THREADS
+        if (words.count) unread = compress_classify(self->model, joined, NULL, logits);
+        Py_END_ALLOW_THREADS
+        list = PyList_New(0);
+        const int is_read = list ? read_entities(self, text.bytes, &words, logits, names, moves, must_be_legal, list) : -1;
+        if (is_read == 0) found = Py_NewRef(Py_None);
+        if (is_read > 0 && (found = PyDict_New()) &&
+            (PyDict_SetItem(found, self->keys[ENTITIES], list) ||
+             (unread && (PyDict_SetItem(found, self->keys[TRUNCATED], Py_True) ||
+                         put(found, self->keys[UNREAD_TOKENS], PyLong_FromSize_t(unread))))))
+            Py_CLEAR(found);
+    } else {
+        PyErr_NoMemory();
+    }
+    Py_XDECREF(list);
+    free(logits);
+    free(words.places);
+    free(words.joined);
+    return found;
+}
+
+static PyObject *model_entities(PyObject *object, PyObject *args) {
+    const model_object *self = (model_object *)object;
+    PyObject *texts, *names, *rows;
+    Py_buffer moves;
+    int must_be_legal;
+    if (!PyArg_ParseTuple(args, "OO!y*p", &texts, &PyTuple_Type, &names, &moves, &must_be_legal)) return NULL;
+    PyObject *found = NULL;
+    if (!compress_is_tagger(self->model) ||
+        (size_t)moves.len != compress_label_count(self->model) * sizeof(move) || (uintptr_t)moves.buf % sizeof(int32_t))
+        PyErr_SetString(PyExc_ValueError, "a tagger takes moves, int32 [C, 4]");
+    else if ((rows = PySequence_Tuple(texts))) {
+        found = PyList_New(0);
+        for (Py_ssize_t i = 0; found && i < PyTuple_Size(rows); i++) {
+            PyObject *one = entities_of(self, PyTuple_GetItem(rows, i), names, moves.buf, must_be_legal);
+            if (!one || PyList_Append(found, one) || (i % TEXTS_AT_ONCE == 0 && PyErr_CheckSignals())) Py_CLEAR(found);
+            Py_XDECREF(one);
+        }
+        Py_DECREF(rows);
+    }
+    PyBuffer_Release(&moves);
+    return found;
+}
+
+static PyObject *model_words(PyObject *object, PyObject *text) {
+    (void)object;
+    compress_text given;
+    if (text_of(text, &given)) return NULL;
+    word_list words = {malloc(2 * given.size + 1), malloc((given.size + 1) * sizeof *words.places), 0, 0};
+    PyObject *found = words.joined && words.places ? PyList_New(0) : PyErr_NoMemory();
+    if (found) split_words(&words, given.bytes, given.size);
+    for (size_t i = 0; found && i < words.count; i++) {
+        PyObject *one = Py_BuildValue("nn", (Py_ssize_t)words.places[i][0], (Py_ssize_t)words.places[i][1]);
+        if (!one || PyList_Append(found, one)) Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+    free(words.places);
+    free(words.joined);
+    return found;
+}
+
 static PyObject *model_logits(PyObject *object, PyObject *args) {
     const compress_model *model = ((model_object *)object)->model;
     const size_t labels = compress_label_count(model);
@@ -341,6 +475,10 @@ static PyObject *instructions_get(PyObject *object, void *unused) {
 static PyMethodDef model_methods[] = {
     {"predict", (PyCFunction)(void (*)(void))model_predict, METH_FASTCALL,
      "predict(texts, thresholds, probabilities): the prediction of a text or a pair, or those of a list of either."},
+    {"entities", model_entities, METH_VARARGS,
+     "entities(texts, classes, moves, must_be_legal): those of a tagger; None for a text that is left to Python: it is "
+     "long or not ASCII, or its likeliest tags are not legal. Moves are int32 [C, 4]."},
+    {"words", model_words, METH_O, "words(text): where the words of ASCII text begin and end."},
     {"logits", model_logits, METH_VARARGS,
      "logits(texts, logits, unread): write the logits of texts or pairs, float32 [N, C], and how many tokens of each "
      "were not read, int64 [N]. A tagger writes the logits of all words, [W, C]."},
