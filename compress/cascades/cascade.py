@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from compress.benchmarking.results.formatting import in_points, points, times
+from compress.benchmarking.results.formatting import in_points, milliseconds, points, times
 from compress.data import Example, check_roles
 from compress.errors import CompressError, refuse
 from compress.evaluation.acceptance import CERTAINTY, accept_from, levels, rows_needed
@@ -263,12 +263,14 @@ def cascade(request: Cascade) -> CascadeDir:
             plan = validation.fastest(tried) if request.agree else validation.fastest_within(tried, max_accuracy_drop)
         if plan is None:
             raise CompressError(
-                _none_agrees(validation, request.agree)
+                _none_agrees(tried, validation, request.agree)
                 if request.agree
                 else _none_within(tried, validation, max_accuracy_drop)
             )
         within = f"within {in_points(max_accuracy_drop)} of", "smaller --max-accuracy-drop"
-        fits, other = (f"certain to agree in {request.agree:.4g} with", "larger --agree") if request.agree else within
+        fits, other = (
+            (f"certain to agree in {100 * request.agree:.6g}% with", "larger --agree") if request.agree else within
+        )
         refuse(
             (
                 len(plan.members) == 1,
@@ -326,17 +328,25 @@ def choice_of(model: CascadeDir) -> dict[str, Any]:
     return read_json_table(model.path / FOLDER / CONTENT_NAME)
 
 
-def _none_agrees(results: MemberResults, right: float) -> str:
-    """Say why there is no cascade whose first member certainly agrees with the last."""
+def _none_agrees(tried: Sequence[CascadePlan], results: MemberResults, right: float) -> str:
+    """Say why there is no cascade whose first member certainly agrees with the last: too slow, or too unsure."""
     *names, last = results.names
+    if tried:
+        plan = min(tried, key=lambda one: one.cost)
+        times_ms = map(milliseconds, (plan.latency_ms, results.latencies_ms[-1]))
+        return (
+            f"no cascade that certainly gives the answers of {last} is faster than it: "
+            f"{results.names[plan.members[0]]} answers {plan.answered[0]:.1%}, in a mean time of "
+            f"{' against '.join(times_ms)}; give a faster model before it"
+        )
     same = (
         f"{name} in {(one == results.predicted[-1]).mean():.1%}"
         for name, one in zip(names, results.predicted, strict=False)
     )
     return (
-        f"no model that is faster than {last} certainly gives its answers in {right:.4g} of the rows that it is sure "
-        f"of; of all {len(results.gold):,} validation rows {', '.join(same)}: give more rows, {rows_needed(right):,} "
-        "without a difference at the least, or a smaller --agree"
+        f"no model before {last} certainly gives its answers in {100 * right:.6g}% of the rows that it is sure of; of "
+        f"all {len(results.gold):,} validation rows {', '.join(same)}: give more rows, "
+        f"{rows_needed(right, len(names)):,} without a difference at the least, or a smaller --agree"
     )
 
 

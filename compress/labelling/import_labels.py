@@ -36,7 +36,7 @@ MOST_CLASSES = 10_000  # as many as a file may have columns
 def import_labels(request: ImportLabels) -> LabelDir:
     """Write a label directory from files whose columns say what each text is, and return it.
 
-    Files are streamed, and read twice where the labels' names have to be found. Rows of the same text stay rows.
+    Files are streamed, and read twice where they hold labels. Rows of the same text stay rows.
 
     Raises:
         CompressError: for a row without numbers, with numbers that are no probabilities, or with an unknown label.
@@ -50,12 +50,15 @@ def import_labels(request: ImportLabels) -> LabelDir:
         source.renamed = label_map(meanings) if meanings else None
     name = " + ".join(source.name for source in sources)
     with request.begin({}, files=sources, keep=False) as stage:
-        several = request.several_labels or any(row.has_set for row in _read(sources))
+        classes, several = (
+            _labels_of(sources) if request.label_column else (request.value_columns, request.several_labels)
+        )
         task = of_rows([Example("", labels=())]) if several else default()
         refuse(
             (several and request.confidence, "--confidence is of one label, and these texts have several; leave it out")
         )
-        classes = request.classes or (_labels_of(sources) if request.label_column else request.value_columns)
+        classes = request.classes or classes
+        refuse((len(classes) < 2, _one_class(classes)))
         texts, whole = ContentFingerprint(), ContentFingerprint()
         zeros = 0
         with request.progress("Importing", None) as advance:
@@ -71,11 +74,12 @@ def import_labels(request: ImportLabels) -> LabelDir:
         refuse((not texts.rows, f"{name} holds no text; give a file with at least one row"))
         if zeros:
             logger.warning(
-                "%s of %s rows give a class a probability below %g, which counts as that: losses that compare logits "
+                "%s of %s rows give a class a probability below %g%s, which counts as that: losses that compare logits "
                 "refuse these labels (--smoothing 0.01 gives every class a share)",
                 f"{zeros:,}",
                 f"{texts.rows:,}",
                 LEAST_PROBABILITY,
+                ", or as near to 1" if several else "",
             )
         stage.finish(
             kind="labels",
@@ -105,18 +109,23 @@ def _read(sources: Sequence[FileSource]) -> Iterator[Example]:
         yield row
 
 
-def _labels_of(sources: Sequence[FileSource]) -> tuple[str, ...]:
-    """Return the names of all labels, in order."""
-    found = dict[str, None]()
+def _labels_of(sources: Sequence[FileSource]) -> tuple[tuple[str, ...], bool]:
+    """Return the names of all labels, in order, and whether a text has several."""
+    found, several = dict[str, None](), False
     for row in _read(sources):
         found.update(dict.fromkeys(row.all_labels))
+        several = several or row.has_set
         if len(found) > MOST_CLASSES:
             raise CompressError(
                 f"{row.where} has the {len(found):,}th different label: name the column of the labels with "
                 "--label-column"
             )
-    refuse((len(found) < 2, f"all labels are {next(iter(found), '')!r}; name all classes with --classes"))
-    return sort_labels(found)
+    return sort_labels(found), several
+
+
+def _one_class(classes: Sequence[str]) -> str:
+    found = f"all labels are {classes[0]!r}" if classes else "no row has a label"
+    return f"{found}; name all classes with --classes"
 
 
 def _as_logits(

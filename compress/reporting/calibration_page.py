@@ -208,8 +208,8 @@ def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
 def _chosen_by(found: Mapping[str, Any]) -> str:
     if "agree" in found:
         return (
-            f"{_agreement(found, 'validation')} With 95% certainty at least {found['agree']:.4g} of such answers are "
-            "the same, on texts like these."
+            f"{_agreement(found, 'validation')} With 95% certainty at least {100 * found['agree']:.6g}% of such "
+            "answers are the same, on texts like these."
         )
     return (
         f"It is the fastest of {found['tried']:,} cascades whose interval on these rows is within "

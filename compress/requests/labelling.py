@@ -2,10 +2,10 @@
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
@@ -139,6 +139,7 @@ class ImportLabels(Written[Any], LabelColumns):
 
     stage = "compress.labelling.import_labels:import_labels"
     called = "labels import"
+    NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("label_map", "label_separator"), ("label_column",))
 
     files: Text = option(metavar="FILE...", argument=True, has_option=False, help="Tables, read one after the other.")
     output: Output = OUTPUT
@@ -162,8 +163,8 @@ class ImportLabels(Written[Any], LabelColumns):
         ge=0,
         lt=1,
         needs=("probabilities", "label_column"),
-        help="Share of each row that is spread evenly over all classes. Default: 0.1 for labels without a confidence, "
-        "otherwise 0.",
+        help="Share of each row that knows nothing: spread evenly over all classes, or 0.5 of each of several labels. "
+        "Default: 0.1 for labels without a confidence, otherwise 0.",
     )
     classes: Columns = option(
         default=(),

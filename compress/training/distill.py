@@ -30,7 +30,7 @@ from compress.recipes import Choice, Phase, StudentRecipe, load_recipe, of_phase
 from compress.requests import AnyModel
 from compress.requests.labelling import Label
 from compress.requests.training import Distill
-from compress.tasks import Task, default
+from compress.tasks import Task, find_task
 from compress.training.build_student import build_student, try_student
 from compress.training.phases import balance_of, check_batch_sizes, fit, with_length
 from compress.training.trainer import TrainingRun, summary
@@ -191,6 +191,7 @@ class BareEncoder(Model):
     """A pretrained encoder in the place of a teacher, with a random head of the classes that imported labels have."""
 
     classes: tuple[str, ...] = ()
+    labelled_for: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -198,7 +199,7 @@ class BareEncoder(Model):
 
     @property
     def task(self) -> Task:
-        return default()
+        return find_task(self.labelled_for)
 
     def load(self, *, plain: bool = False) -> PreTrainedModel:
         return cast(PreTrainedModel, self.with_head(self.classes, self.task).eval())
@@ -211,7 +212,8 @@ def open_teacher(path: AnyModel, labels: Sequence[LabelDir]) -> Model:
     opened = Model.open(path, classifier=False)
     if opened.is_classifier:
         return Model.open(path, verify=False)
-    return BareEncoder(opened.path, opened.manifest, labels[0].manifest.labels)
+    given = labels[0].manifest
+    return BareEncoder(opened.path, opened.manifest, classes=given.labels, labelled_for=given.task)
 
 
 def open_start(start: AnyModel, recipe: StudentRecipe) -> tuple[Model, StudentRecipe]:

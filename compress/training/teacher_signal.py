@@ -61,7 +61,7 @@ class ActivationRecorder:
 
     Args:
         whole: run a batch in one pass unless padding changes logits; else a transformer on the CPU runs its rows in
-            parts of like length where that is faster.
+            parts of like length where that is faster. Long documents of a network are divided all the same.
     """
 
     def __init__(self, model: PreTrainedModel, wants: frozenset[str], *, whole: bool = False) -> None:

@@ -338,7 +338,7 @@ def _tables(
     most: int,
 ) -> Iterator[Any]:
     ids, logits, written, documents = pa.list_(pa.int32()), pa.list_(pa.float32()), 0, 0
-    for chunk in batched(rows, ENCODED_ROWS, lambda row: len(row.example.text)):
+    for chunk in batched(rows, ENCODED_ROWS, lambda row: len(row.example.text) + len(row.example.text_pair or "")):
         examples = [row.example for row in chunk]
         tokens, of = encode_rows(tokenizer, examples, max_length, windows, most, by_word=task.by_word, counted=False)
         chunk = [chunk[number] for number in of]

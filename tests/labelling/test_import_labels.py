@@ -253,6 +253,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "line 2 has '1.5' in column 'mixed', and a number from 0 to 1 is needed",
     ),
     (
+        {**LABELS, "rows": [["a", "", 1]], "values": dict(label_column="answer", label_separator="|")},
+        "no row has a label; name all classes",
+    ),
+    (
         {**SURE, "rows": [["a", "no|yes", 1]], "values": dict(**SURE["values"], label_separator="|")},
         "--confidence is of one label, and these texts have several",
     ),
@@ -280,6 +284,7 @@ def test_what_is_no_label_is_refused_and_leaves_nothing(given: dict[str, Any], m
         (dict(logits=("a", "b"), classes=("x",)), "--classes names 1 classes, and there are 2 columns"),
         (dict(logits=("a", "b"), confidence="c"), "--confidence changes nothing without --label-column NAME"),
         (dict(logits=("a", "b"), smoothing=0.1), "--smoothing changes nothing without --probabilities"),
+        (dict(logits=("a", "b"), label_map={"a": "x"}), "--label-map changes nothing without --label-column"),
         (dict(label_column="a", several_labels=True), "--several-labels changes nothing without --probabilities"),
         (dict(label_column="a", smoothing=1.0), "smoothing = 1.0 must be below 1"),
     ],

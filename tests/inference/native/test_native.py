@@ -279,7 +279,7 @@ def test_documents_and_pairs_are_cut_as_shorter_texts_are(side: str, longest: in
 
 
 def test_sums_of_the_longest_documents_stay_within_their_numbers() -> None:
-    """Windows of 16 tokens whose every number is the largest, over 2**20 tokens: one more would leave int32."""
+    """Windows of 16 tokens whose every number is the largest, over 2**20 tokens: nearly all of int32."""
     tokens = tokenizer(max_length=2**20)
     numbers = {"network": 2, "pooling": 4, "filters": 16, "widths": [16], "width_count": 1, "longest": 0, "buckets": 0}
     table = np.full((2, 256), 127, np.int8)
@@ -305,7 +305,7 @@ def test_taggers_and_siamese_students_read_no_documents(kind: str) -> None:
     numbers = {"network": 2, "pooling": 3, "filters": 16, "widths": [1], "width_count": 1, "longest": 0, "buckets": 0}
     for length, said in ((8192, "a section has another size|features are not"), (8193, "reads more than 8192 tokens")):
         with pytest.raises(ValueError, match=said):
-            model_of(tokenizer(max_length=length), {**numbers, kind: 1, "features": 0 + 48})
+            model_of(tokenizer(max_length=length), {**numbers, kind: 1, "features": 48})
     with pytest.raises(ValueError, match="max_length is out of range"):
         model_of(tokenizer(max_length=2**20 + 1))
 
