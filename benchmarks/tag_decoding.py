@@ -21,7 +21,7 @@ from compress.evaluation.metrics import paired_difference, score
 from compress.inference.compute import Compute
 from compress.inference.runners import load_runner
 from compress.models.model_dir import Model
-from compress.tasks import find_task
+from compress.tasks import LEGAL_TAGS, find_task
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
 
 def compared(model: Model, rows: Sequence[Example], logits: np.ndarray, first: np.ndarray) -> Iterator[dict[str, Any]]:
     """Yield a line for each metric of a model."""
-    task = model.task
+    task = model.task.of_model({**model.config, LEGAL_TAGS: True})
     gold = task.column(task.gold(rows, model.labels, "test"))
     sentences = task.clusters(rows, task.metric())
     by_word = find_task("tagging").predictions(logits)

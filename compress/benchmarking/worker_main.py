@@ -111,7 +111,7 @@ class RequestHandler:
         pin(cores)
         self.examples = read_texts(Path(rows) / TEXTS_NAME)
         self.labels = options["labels"]
-        self.task = tasks.find_task(options["task"]).of_model({"id2label": dict(enumerate(self.labels))})
+        self.task = tasks.find_task(options["task"]).of_model(options["head"])
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":

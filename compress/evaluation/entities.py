@@ -40,17 +40,21 @@ def strays(counts: Counter[str]) -> set[str]:
 
 
 class Entities:
-    """The entities that tags stand for; ``classes`` are theirs, in the order of the first tag of each."""
+    """The entities that tags stand for; ``classes`` are theirs, in the order of the first tag of each.
 
-    def __init__(self, labels: Sequence[str]) -> None:
+    Args:
+        legal: whether a model predicts legal tags.
+    """
+
+    def __init__(self, labels: Sequence[str], legal: bool = False) -> None:
         pairs = [self._parts(label) for label in labels]
         self.classes = tuple(dict.fromkeys(name for part, name in pairs if part != _OUT))
         # The last of both is for a word without an answer, -1, which is outside.
         self._part = [*(part for part, _ in pairs), _OUT]
         self._class = [*(-1 if part == _OUT else self.classes.index(name) for part, name in pairs), -1]
-        self._set_moves(labels)
+        self._set_moves(legal and OUTSIDE in labels)
 
-    def _set_moves(self, labels: Sequence[str]) -> None:
+    def _set_moves(self, legal: bool) -> None:
         """Find which tags may follow each other.
 
         One that continues an entity needs one of its class before it that is open. In schemes that mark the end of
@@ -63,7 +67,7 @@ class Entities:
         self._opens = [kind if part in _MAY_GO_ON else -1 for part, kind in tags]
         self._unfinished = [part in _MAY_GO_ON and kind in self._with_end for part, kind in tags]
         begun = {kind for part, kind in tags if part == _BEGINS}
-        self._has_moves = OUTSIDE in labels and begun.issuperset({*self._continues} - {-1})
+        self._has_moves = legal and begun.issuperset({*self._continues} - {-1})
 
     @property
     def moves(self) -> tuple[tuple[str, ...], bytes, bool]:

@@ -27,7 +27,7 @@ from compress.models.networks import NAMES
 from compress.models.networks.small import SmallConfig
 from compress.models.saving import describe_architecture, save_tokenizer, tokenizer_settings
 from compress.requests.compression import Export
-from compress.tasks import of_config, of_network
+from compress.tasks import head_fields, of_config, of_network
 
 PARITY = 1e-4
 # Batch and length of what both models read; the last length is cut to what the model can read.
@@ -147,7 +147,8 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
         settings: dict[str, Any] = {
             "vocab_size": config.tokenizer_size,
             "max_position_embeddings": (config.max_position_embeddings or 512) + offset,
-            **{name: getattr(config, name, None) for name in ("id2label", "label2id", "problem_type", "pad_token_id")},
+            **head_fields(config),
+            "pad_token_id": getattr(config, "pad_token_id", None),
         }
     else:
         family = stock_type(config)

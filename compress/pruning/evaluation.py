@@ -32,7 +32,7 @@ from compress.pruning.scoring import check_rows, scoring_batches
 from compress.surgery.remove import remove_heads, remove_hidden, remove_layers, remove_neurons
 from compress.surgery.remove_vocabulary import cut_vocabulary, fallbacks
 from compress.surgery.unit_masks import Masks, mask_key, masked, masked_positions
-from compress.tasks import Task
+from compress.tasks import HEAD_KEYS, Task
 from compress.training.losses._common import kept_layer_map
 from compress.training.training_data import Gold, LabelledPool, Selection, agreement_rows
 
@@ -40,7 +40,7 @@ ON_TRAIN = "train (the scoring rows)"
 MASKED_TOLERANCE = 1e-5
 COMPARED_ROWS = 256
 # Fields of a config that do not describe shapes.
-NO_SHAPE = frozenset(("id2label", "label2id", "architectures", "auto_map", "transformers_version", "problem_type"))
+NO_SHAPE = frozenset((*HEAD_KEYS, "architectures", "auto_map", "transformers_version"))
 
 
 @dataclass(frozen=True)

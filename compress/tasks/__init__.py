@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from compress.tasks._base import Task as Task
 
 
+# What a config says of a head; LEGAL_TAGS is ours, of taggers that were trained on legal tags of a scheme alone.
+LEGAL_TAGS = "legal_tags"
+HEAD_KEYS = ("id2label", "label2id", "problem_type", LEGAL_TAGS)
+
+
 def __getattr__(name: str) -> Any:
     if name in {"Task", "NO_LABEL"}:
         return getattr(importlib.import_module(f"{__name__}._base"), name)
@@ -72,6 +77,11 @@ def of_network(model: PreTrainedModel | type[PreTrainedModel]) -> Task:
 def of_rows(rows: Sequence[Example]) -> Task:
     """Return the task that the labels of rows are for."""
     return next(task for task in everything().values() if task.reads_rows(rows))
+
+
+def head_fields(config: object) -> dict[str, Any]:
+    """Return what a config of transformers says of a head, for another model with the same answers."""
+    return {name: getattr(config, name) for name in HEAD_KEYS if hasattr(config, name)}
 
 
 def metrics_by_name() -> Mapping[str, Metric]:

@@ -66,7 +66,7 @@ HEAD_ONLY = replace(
 NO_LABELS = ("none", "other")  # of the head that an architecture gives a student, which is not kept
 TASK = tasks.default()  # of rows without labels, which nothing reads
 EVALUATED_ROWS = 64  # a batch
-TASK_KEYS = ("id2label", "label2id", "num_labels", "problem_type", "architectures")
+TASK_KEYS = (*tasks.HEAD_KEYS, "num_labels", "architectures")
 TOLERANCE = 1e-4  # of the largest logit
 SELECTION_NOTES = {"best_score", "best_step", "score_name"}  # no checkpoint is selected here
 

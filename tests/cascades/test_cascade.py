@@ -156,7 +156,14 @@ def test_a_cascade_with_a_native_member_is_measured_by_its_texts(models: list[Mo
     assert (line.runtime, line.length, line.tokenizer_inside, line.tokenize_p50_ms) == (NATIVE, None, True, 0.0)
     write_rows(tmp_path, rows)
     handler = RequestHandler()
-    settled = {"task": "classification", "labels": LABELS, "cores": (), "rows": str(tmp_path), "device": "cpu"}
+    settled = {
+        "task": "classification",
+        "labels": LABELS,
+        "head": {},
+        "cores": (),
+        "rows": str(tmp_path),
+        "device": "cpu",
+    }
     handler.load(folder="runtimes", plugin=NATIVE, directory=str(made.path), threads=2, **settled)
     assert handler.model.compute == Compute("cpu", 2)
 
@@ -346,7 +353,9 @@ def test_a_cascade_that_agrees_says_how_often(models: list[Model], tmp_path: Pat
     assert len(made.members) == 2 and "agree" in made.manifest.recipe
     told = " ".join(cascade_verdict(made))
     assert "With 95% certainty at least 90% of such answers are the same" in told and "By these rows alone" in told
-    with pytest.raises(CompressError, match=r"no model before exact certainly .* give more rows, 36,887 without a difference"):
+    with pytest.raises(
+        CompressError, match=r"no model before exact certainly .* give more rows, 36,887 without a difference"
+    ):
         cascade(models, tmp_path / "other", agree=0.9999, **rows, **PLACE)
     assert not (tmp_path / "other").exists()
 

@@ -24,7 +24,7 @@ from compress.evaluation.metrics import bootstrap, interval, paired_difference, 
 from compress.inference.predict import predictor
 from compress.models.model_dir import Model
 from compress.requests.compression import export
-from compress.tasks import find_task, of_config, of_rows
+from compress.tasks import LEGAL_TAGS, find_task, of_config, of_rows
 from tests.support.tagging import cnn_tagger, entities, tagger
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TRAINING, finetuned
@@ -375,6 +375,17 @@ def test_the_probability_of_a_span_is_the_product_of_its_words() -> None:
     assert second == {"entities": [{"start": 3, "end": 4, "label": "X", "text": "e", "probability": 0.6}]}
 
 
+def test_a_tagger_from_elsewhere_keeps_the_likeliest_tag_of_each_word(tmp_path: Path) -> None:
+    """In IOB1 an entity begins with I; decoded as BIO it would be lost. Students decode as their teacher."""
+    labels, logits = ("B-X", "I-X", "O"), np.log(np.array([[0.01, 0.9, 0.09], [0.01, 0.01, 0.98]]))
+    elsewhere = TASK.of_model({"id2label": dict(enumerate(labels))})
+    assert elsewhere.predictions(logits).tolist() == [1, 2]
+    assert elsewhere.gold([Example("a b", tags=("I-X", "O"))], labels, "test") == [[1, 2]]
+    assert LEGAL_TAGS not in elsewhere.head_settings(labels)
+    ours = TASK.of_model(TASK.head_settings(labels))
+    assert ours.predictions(logits).tolist() == [2, 2] and ours.head_settings(labels)[LEGAL_TAGS]
+
+
 def test_words_of_files_are_not_split(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.conll").write_text("Mr.\tO\ngood\tB-GOOD\n\n", encoding="utf-8")
     (tmp_path / "a.txt").write_text("Mr. good\n", encoding="utf-8")
@@ -417,8 +428,10 @@ def test_words_in_c_are_those_of_python(tmp_path: Path) -> None:
 
 
 def test_entities_in_c_are_those_of_python(tmp_path: Path) -> None:
-    for seed, labels in enumerate([("B-GOOD", "I-GOOD", "O"), ("I-A", "I-B", "O"), ("B-A", "I-A", "E-A", "S-A", "O")]):
+    bio, ending = ("B-GOOD", "I-GOOD", "O"), ("B-A", "I-A", "E-A", "S-A", "O")
+    for seed, (labels, legal) in enumerate([(bio, True), (("I-A", "I-B", "O"), True), (ending, True), (bio, False)]):
         network = cnn_tagger(labels=labels)
+        network.config.legal_tags = legal
         for parameter in network.parameters():
             parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
         written = Model.open(write(tmp_path / f"cnn-{seed}", network))
@@ -431,7 +444,8 @@ def test_entities_in_c_are_those_of_python(tmp_path: Path) -> None:
         assert [exported.predict(text) for text in texts] == found
         in_c = core.entities(texts, *given)
         assert in_c[-1] is None  # long, and the one that is not ASCII
-        assert in_c[len(rows) + 3] is None and sum(one is not None for one in in_c) > 3
+        assert not legal or in_c[len(rows) + 3] is None
+        assert sum(one is not None for one in in_c) > 3
         for mine, other in zip(found, by_python, strict=True):
             assert mine.keys() == other.keys() and mine.get("unread_tokens") == other.get("unread_tokens")
             for one, another in zip(mine["entities"], other["entities"], strict=True):

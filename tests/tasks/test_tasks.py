@@ -129,6 +129,7 @@ def test_every_stage_takes_the_task_or_refuses_it_in_one_sentence(
     small = run("quantize", "--model", pruned.path, "--validation", validation, output="small")
     for model in (student, control, pruned, exported, small):
         assert model.task == task and model.labels == teacher.labels
+        assert model.config.get(tasks.LEGAL_TAGS) == teacher.config.get(tasks.LEGAL_TAGS)
     run("calibrate", "--model", student.path, *labelled, output="calibrated", refused=task.no_calibration)
     both = ("--model", student.path, "--model", teacher.path, "--max-accuracy-drop", 0, *labelled)
     run("cascade", *both, "-o", tmp_path / "cascade", refused=task.no_cascade or "no cascade is faster")

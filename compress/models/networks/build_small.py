@@ -18,7 +18,7 @@ from compress.models.components import input_embeddings
 from compress.models.modeling.families import stock_type
 from compress.models.networks import model_classes
 from compress.models.networks.small import SmallModel
-from compress.tasks import of_network
+from compress.tasks import head_fields, of_network
 
 _SINGLE = "pairs = 'siamese' compares two texts, and the text to learn from has single ones; use pairs = 'joined'"
 COUNTED_ROWS = 1_000_000  # a vocabulary does not grow any more after this many rows, and counting must end
@@ -69,7 +69,7 @@ def build_small(
         "embedding_size": projected.shape[1],
         "base_model_type": stock_type(teacher.config),
         "pad_token_id": tokenizer.pad_token_id,
-        **{label: getattr(teacher.config, label) for label in ("id2label", "label2id", "problem_type")},
+        **head_fields(teacher.config),
     }
     student = model_class(model_class.config_class(**fields))
     with torch.no_grad():

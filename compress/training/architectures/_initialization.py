@@ -29,7 +29,7 @@ from compress.errors import refuse
 from compress.models.components import Embeddings, attention_layers, has_heads, head_of
 from compress.models.modeling.families import FAMILIES, PREFIX, layers_of, linear_of, stock_type
 from compress.progress import logger
-from compress.tasks import of_network
+from compress.tasks import head_fields, of_network
 from compress.training.losses._common import layer_map
 
 COUNTED_EXAMPLES = 10_000
@@ -84,7 +84,7 @@ def fill_head(teacher: PreTrainedModel, student: PreTrainedModel) -> None:
 
 
 def label_settings(teacher: PreTrainedModel) -> dict[str, Any]:
-    return {name: getattr(teacher.config, name) for name in ("id2label", "label2id", "problem_type", "pad_token_id")}
+    return {**head_fields(teacher.config), "pad_token_id": teacher.config.pad_token_id}
 
 
 def choose_layers(there: int, depth: int | float, start: str) -> list[int]:
