@@ -16,7 +16,8 @@ _LONGEST_S = 30 * 24 * 3600.0
 
 def _allowed(what: str, numbers: Any, parameter: click.Parameter | None) -> str:
     """Say in words what a number may be, with the default as an example: ``a number above 0, such as 0.1``."""
-    low, high = f"{numbers.min:g}", f"{numbers.max:g}" if numbers.max is not None else ""
+    low, high = (f"{end}" if isinstance(end, int) else f"{end or 0:g}" for end in (numbers.min, numbers.max))
+    high = "" if numbers.max is None else high
     if not high:
         bounds = f" above {low}" if numbers.min_open else f", {low} or more"
     elif numbers.min_open:

@@ -334,6 +334,15 @@ def maximum_length(tokenizer: AnyTokenizer, config: Mapping[str, Any]) -> int:
     return min(int(tokenizer.model_max_length), position_limit(config) or 512)
 
 
+def check_length(asked: int | None, tokenizer: AnyTokenizer, config: Mapping[str, Any], name: object) -> None:
+    """Refuse a ``--max-length`` above what a model reads, which is called ``name``."""
+    longest = maximum_length(tokenizer, config)
+    advice = f"give at most {longest}; --windows reads longer texts"
+    refuse(
+        ((asked or 0) > longest, f"--max-length {asked} is more than the {longest} tokens that {name} reads; {advice}")
+    )
+
+
 def position_limit(config: Mapping[str, Any]) -> int | None:
     """Return the number of position embeddings that tokens can use; None for a model without them."""
     positions = config.get("max_position_embeddings")

@@ -117,8 +117,8 @@ def _labels_of(sources: Sequence[FileSource]) -> tuple[tuple[str, ...], bool]:
         several = several or row.has_set
         if len(found) > MOST_CLASSES:
             raise CompressError(
-                f"{row.where} has the {len(found):,}th different label: name the column of the labels with "
-                "--label-column"
+                f"{row.where} has one label more than {MOST_CLASSES:,} different ones, which are the most: is "
+                "--label-column the column of the labels?"
             )
     return sort_labels(found), several
 

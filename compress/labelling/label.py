@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from compress.data import ContentFingerprint, Example, TextSource, among, batched, content_sha256, data_entry, row_key
 from compress.data.stored_tokenizer import AnyTokenizer
-from compress.data.tokenization import maximum_length, tokenizer_sha256
+from compress.data.tokenization import check_length, maximum_length, tokenizer_sha256
 from compress.data.truncation import count_stream, counting
 from compress.data.windows import READS_WHOLE, Windows
 from compress.errors import CompressError, first_line, interruptions, refuse, system_fault
@@ -137,6 +137,7 @@ def label(request: Label) -> LabelDir:
         )
     )
     model, progress = Model.open(request.teacher).with_windows(request.windows), request.progress
+    check_length(request.max_length, model.tokenizer, model.config, model.name)
     unlabeled = cast(TextSource, request.open_text(rows=request.rows, read=model.task.row))
     uri = str(request.output) if is_uri(str(request.output)) else ""
     local = replace(request, output=work_place(uri)) if uri else request
@@ -309,8 +310,6 @@ def plan_for(
         runtime = "torch"
     limit, windows = maximum_length(tokenizer, model.config), str(model.windows or "")
     refuse((windows and max_length, READS_WHOLE.format(model.name, windows)))
-    if max_length > limit:
-        logger.info("max_length = %s is more than %s reads: texts are cut to %s tokens", max_length, model.name, limit)
     limit = 0 if windows else min(max_length or limit, limit)
     return Plan(runtime, device, compute.threads or default_threads(), limit, precision, windows=windows)
 

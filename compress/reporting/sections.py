@@ -3,7 +3,7 @@
 A line stands for its row of the table: it is that of the smallest batch size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -116,6 +116,7 @@ def verdict(judged: JudgedLines) -> list[str]:
         )
         sentences += _control_sentence(control_pair(faster, lines), teacher)
     sentences += [*others, *_faster_competitor(best, judged)]
+    sentences += _cut_rows(lines)
     compared = [line for line in lines if not line.is_reference]
     if wide := [line for line in compared if is_wide(line.speedups)]:
         sentences.append(f"Known roughly only: {plural(len(wide), 'speed-up')} of {len(compared)}. {WIDE_NOTE}")
@@ -183,6 +184,15 @@ def what_accuracy_hides(judged: JudgedLines) -> list[str]:
         f"Always answering {most['label']!r} has an accuracy of {most['rows'] / rows:.1%}: of the "
         f"{plural(rare['rows'], 'row')} of {rare['label']!r} {' and '.join(figures)}."
     ]
+
+
+def _cut_rows(lines: Sequence[Measurement]) -> Iterator[str]:
+    """Say how many test rows were longer than what models read, by how many, most first."""
+    cut = {(line.truncated_rows or 0, line.data_rows): None for line in lines}
+    for rows, of in sorted(cut, reverse=True):
+        if rows:
+            by = dict.fromkeys(line.model for line in lines if (line.truncated_rows, line.data_rows) == (rows, of))
+            yield f"Longer than what is read, and cut: {rows:,} of {of:,} rows ({rows / of:.1%}) by {', '.join(by)}."
 
 
 def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:

@@ -12,7 +12,7 @@ import pydantic
 from compress.errors import CompressError
 from compress.escaping import is_uri, without_secrets
 from compress.fields import Holds, option, validated
-from compress.recipes.training import LEAST_MAX_LENGTH
+from compress.recipes.training import LEAST_MAX_LENGTH, MOST_MAX_LENGTH
 from compress.requests import (
     OUTPUT,
     WINDOWS,
@@ -70,7 +70,9 @@ class Label(Written[Any], TextColumns, Placing):
     )
     _: KW_ONLY
     rows: int | None = option(default=None, ge=1, help="Use only so many rows, spread evenly over the text.")
-    max_length: int | None = option(default=None, ge=LEAST_MAX_LENGTH, help="Cut texts to so many tokens.")
+    max_length: int | None = option(
+        default=None, ge=LEAST_MAX_LENGTH, le=MOST_MAX_LENGTH, help="Cut texts to so many tokens."
+    )
     windows: WindowsGiven | None = WINDOWS
     precision: Literal["float32", "bfloat16", "auto"] = option(
         default="float32",

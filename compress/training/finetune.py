@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from transformers import set_seed
 
 from compress.data import check_roles
-from compress.data.tokenization import maximum_length
+from compress.data.tokenization import check_length, maximum_length
 from compress.data.windows import set_windows
 from compress.inference.compute import resolve_device
 from compress.models.encoders import find_recipe, open_encoder
@@ -32,6 +32,7 @@ def finetune(request: Finetune) -> Model:
     recipe = find_recipe(request.teacher)
     encoder = open_encoder(recipe or request.teacher)
     checked = check_roles({"train": data.train, "validation": data.validation}, data.overlap)
+    check_length(request.max_length, encoder.tokenizer, encoder.config, encoder.path)
     roles = {role: list(rows) for role, rows in checked.sets.items()}
     task = of_rows([*roles["train"], *roles["validation"]])
     names = task.new_labels(roles["train"], roles["validation"])

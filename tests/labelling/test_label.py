@@ -273,14 +273,10 @@ def test_logits_are_not_close_where_labels_change() -> None:
 
 
 @pytest.mark.parametrize(("given", "used"), [(0, 64), (16, 16), (500, 64)])
-def test_texts_are_cut_to_what_the_teacher_can_read(
-    given: int, used: int, teacher: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "compress")
+def test_texts_are_cut_to_what_the_teacher_can_read(given: int, used: int, teacher: Path) -> None:
     opened = Model.open(teacher)
     plan = plan_for(opened, opened.tokenizer, compute=Compute(device="cpu", threads=1), max_length=given)
     assert plan.max_length == used
-    assert ("texts are cut to 64 tokens" in caplog.text) == (given > used)
 
 
 def test_a_text_longer_than_the_teacher_can_read_is_cut(teacher: Path, tmp_path: Path, small_shards: None) -> None:
@@ -479,6 +475,17 @@ def test_text_without_any_row_leaves_nothing_behind(teacher: Path, tmp_path: Pat
 
 
 def test_a_length_that_tokenizers_do_not_cut_to_is_refused(teacher: Path, tmp_path: Path) -> None:
+    for given, message in (
+        (65, "--max-length 65 is more than the 64 tokens that"),
+        (2**20 + 1, "must be at most 1048576"),
+    ):
+        with pytest.raises(CompressError, match=message):
+            label(
+                teacher,
+                pool(text_file(tmp_path / "pool.txt", 5)),
+                tmp_path / "labels",
+                options=LabelOptions(max_length=given),
+            )
     with pytest.raises(CompressError, match="max_length = 7 must be at least 8"):
         label(
             teacher, pool(text_file(tmp_path / "pool.txt", 5)), tmp_path / "labels", options=LabelOptions(max_length=7)

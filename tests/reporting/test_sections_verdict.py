@@ -202,3 +202,13 @@ def test_what_accuracy_hides_of_a_rare_class_is_said_in_report_and_terminal(
     words = ["benchmark", "--teacher", "t", "--model", "m", "--data", str(tmp_path / "test.csv"), "-o", "x.jsonl"]
     assert execute(words) == 0
     assert (expected in capsys.readouterr().out.splitlines()) == bool(accuracy)
+
+
+def test_cut_rows_are_said_by_the_models_that_cut_them() -> None:
+    cut = [replace(model(name, 5), truncated_rows=rows) for name, rows in (("a", 20), ("b", 20), ("c", 3), ("d", 0))]
+    of = cut[0].data_rows
+    said = [one for one in verdict(JudgedLines((TEACHER, *cut))) if "and cut" in one]
+    assert said == [
+        f"Longer than what is read, and cut: {rows} of {of:,} rows ({rows / of:.1%}) by {by}."
+        for rows, by in ((20, "a, b"), (3, "c"))
+    ]

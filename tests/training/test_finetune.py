@@ -73,6 +73,8 @@ def test_a_length_by_short_rows_leaves_the_limit_of_the_model(tmp_path: Path) ->
     made = tuned(encoder(tmp_path), tmp_path / "teacher", training=replace(TRAINING, max_steps=2, max_length=0))
     assert made.manifest.notes["max_length"] == made.tokenizer.model_max_length == 64
     assert "truncated" not in made.manifest.notes
+    with pytest.raises(CompressError, match="--max-length 65 is more than the 64 tokens that .*encoder reads"):
+        tuned(tmp_path / "encoder", tmp_path / "other", max_length=65)
 
 
 def test_it_learns(tmp_path: Path) -> None:
