@@ -102,7 +102,8 @@ class RequestHandler:
             folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
             cores: the CPU cores that the process is pinned to; none leaves it free.
             rows: the folder of :func:`write_rows`.
-            options: ``task`` and ``labels``, which answers are of. ``windows`` in place of those of its config.
+            options: ``task`` and ``labels``, which answers are of, and ``head``, what else a config says of these.
+                ``windows`` in place of those of its config.
                 ``max_length`` and ``lengths``, see :class:`compress.inference.runners.LoadedModel`; runtimes only.
                 ``handicap`` lengthens each run by this share of its time, to test whether a benchmark detects it.
         """
@@ -111,7 +112,8 @@ class RequestHandler:
         pin(cores)
         self.examples = read_texts(Path(rows) / TEXTS_NAME)
         self.labels = options["labels"]
-        self.task = tasks.find_task(options["task"]).of_model(options["head"])
+        head = {"id2label": dict(enumerate(self.labels)), **options.get("head", {})}
+        self.task = tasks.find_task(options["task"]).of_model(head)
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":

@@ -159,7 +159,6 @@ def test_a_cascade_with_a_native_member_is_measured_by_its_texts(models: list[Mo
     settled = {
         "task": "classification",
         "labels": LABELS,
-        "head": {},
         "cores": (),
         "rows": str(tmp_path),
         "device": "cpu",
