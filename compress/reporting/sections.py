@@ -188,11 +188,12 @@ def what_accuracy_hides(judged: JudgedLines) -> list[str]:
 
 def _cut_rows(lines: Sequence[Measurement]) -> Iterator[str]:
     """Say how many test rows were longer than what models read, by how many, most first."""
-    cut = {(line.truncated_rows or 0, line.data_rows): None for line in lines}
-    for rows, of in sorted(cut, reverse=True):
-        if rows:
-            by = dict.fromkeys(line.model for line in lines if (line.truncated_rows, line.data_rows) == (rows, of))
-            yield f"Longer than what is read, and cut: {rows:,} of {of:,} rows ({rows / of:.1%}) by {', '.join(by)}."
+    cut = grouped(
+        (line for line in lines if line.truncated_rows), lambda line: (line.truncated_rows or 0, line.data_rows)
+    )
+    for (rows, of), some in sorted(cut.items(), reverse=True):
+        by = ", ".join(dict.fromkeys(line.model for line in some))
+        yield f"Longer than what is read, and cut: {rows:,} of {of:,} rows ({rows / of:.1%}) by {by}."
 
 
 def _control_sentence(pair: Pair | None, teacher: Measurement) -> list[str]:
