@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModel
@@ -19,7 +20,9 @@ from compress.models.encoders import open_recipe
 from compress.models.model_dir import Model
 from compress.recipes import TeacherRecipe
 from compress.requests.compression import export
-from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, torch_directory, write
+from compress.tasks import of_rows
+from compress.training.finetune import start_from
+from tests.support.tiny import FAMILIES, bilstm, classifier, load, onnx_directory, tokenizer, torch_directory, write
 from tests.support.training_data import TRAINING, finetuned, train_rows, validation_rows
 
 
@@ -42,6 +45,26 @@ def test_every_family_becomes_a_teacher(family: str, tmp_path: Path) -> None:
     assert made.labels == ("negative", "positive") and made.task == "classification"
     answers = load_classifier(made, compute=Compute(device="cpu", threads=1)).predict(train_rows()[:2])
     assert len(answers) == 2 and all(answer["label"] in made.labels for answer in answers)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_head_starts_from_prior(family: str, tmp_path: Path) -> None:
+    """Without it, rare labels keep a model from learning anything but that they are rare."""
+    rows = [Example("good film", labels=("good",)), *[Example(f"film {number}", labels=()) for number in range(6)]]
+    rows.append(Example("bad film", labels=("bad",)))
+    task = of_rows(rows)
+    model = Model.open(encoder(tmp_path, family), classifier=False).with_head(("bad", "good"), task)
+    prior = task.prior(task.column(task.gold(rows, ("bad", "good"), "train")), 2)
+    np.testing.assert_allclose(prior, np.log([2 / 8, 2 / 8]))
+    start_from(model, prior)
+    untouched = tokenizer(family)(["a good film"], return_tensors="pt")
+    with torch.no_grad():
+        head: Any = model.get_submodule("classifier")
+        for name, value in head.named_parameters():
+            value.mul_(name.endswith("bias"))
+        np.testing.assert_allclose(model(**untouched).logits[0], prior, rtol=1e-6)
+        start_from(model, prior + 1)  # which is not new any more
+        np.testing.assert_allclose(model(**untouched).logits[0], prior, rtol=1e-6)
 
 
 def test_the_manifest_and_the_directory(tmp_path: Path) -> None:
