@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compress.pruning.scoring import head_importance
     from compress.requests.compression import calibrate, cascade, export, head_study, prune, quantize
     from compress.requests.labelling import close_labels, import_labels, label, merge_labels
-    from compress.requests.measuring import benchmark, check, replay, report
+    from compress.requests.measuring import audit, benchmark, check, replay, report
     from compress.requests.training import distill, finetune, pretrain, run, search
 
 __version__ = "0.1.0"
@@ -46,6 +46,7 @@ _LAZY = {
     "LabelledData": "compress.data",
     "Model": "compress.models.model_dir",
     "Results": "compress.benchmarking.results.files",
+    "audit": "compress.requests.measuring",
     "benchmark": "compress.requests.measuring",
     "calibrate": "compress.requests.compression",
     "cascade": "compress.requests.compression",
@@ -78,6 +79,7 @@ __all__ = [
     "Model",
     "Results",
     "__version__",
+    "audit",
     "benchmark",
     "calibrate",
     "cascade",

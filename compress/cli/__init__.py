@@ -33,6 +33,7 @@ from compress.inference import processes
 
 # Their one-line help stands here, so that ``compress --help`` imports none of them.
 COMMANDS = {
+    "audit": "Check labelled rows before training: wrong labels, copies, and classes that look alike.",
     "finetune": "Fine-tune a teacher from a pretrained encoder and labelled text.",
     "label": "Run the teacher once over unlabelled text and keep its logits.",
     "labels": "Make labels from a table, join those of several commands, or finish those of one that was stopped.",
@@ -57,6 +58,7 @@ COMMANDS = {
 
 # The request that a command makes; the others are modules of this package.
 REQUESTS = {
+    "audit": "compress.requests.measuring:Audit",
     "label": "compress.requests.labelling:Label",
     "labels import": "compress.requests.labelling:ImportLabels",
     "labels merge": "compress.requests.labelling:MergeLabels",

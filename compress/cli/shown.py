@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import is_dataclass
@@ -99,6 +100,20 @@ def _studied(asked: Any, made: Path) -> dict[str, Any]:
     page, figures = made / "report.html", made / "heads.json"
     tell(f"Page: {page}; figures: {figures}")
     return {"path": made, "page": page, "figures": figures}
+
+
+def _audited(asked: Any, made: Path) -> dict[str, Any]:
+    from compress.auditing.audit import AUDIT_NAME, COPIES_NAME, LABELS_NAME
+    from compress.files import read_json_table
+    from compress.reporting.audit_page import audit_verdict
+
+    said = audit_verdict(read_json_table(made / AUDIT_NAME, limit_bytes=sys.maxsize))
+    files = {
+        name: made / file
+        for name, file in (("page", "report.html"), ("suspects", LABELS_NAME), ("copies", COPIES_NAME))
+    }
+    tell("\n".join([*said, "; ".join(f"{name.capitalize()}: {file}" for name, file in files.items())]))
+    return {"path": made, "verdict": said, **files}
 
 
 def _labelled(asked: Any, made: Any) -> dict[str, Any]:
@@ -227,6 +242,7 @@ def _searched(asked: Any, made: Any) -> dict[str, Any]:
 
 # By the class of the request; of others the result is a model directory.
 SHOWN: Mapping[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "Audit": _audited,
     "Benchmark": _measured,
     "Calibrate": _calibrated,
     "Cascade": _joined,

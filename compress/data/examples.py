@@ -155,12 +155,14 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(plain.translate(_punctuation()).split()) or (plain,)
 
 
+def plain_text(example: Example) -> str:
+    """Return the words of a row, of a pair those of both texts: what rows are compared by."""
+    return _PAIR_SEPARATOR.join(" ".join(words(text)) for text in texts_of([example]))
+
+
 def row_key(example: Example) -> bytes:
     """Return 8 bytes that are equal for rows with the same words (of the pair too); labels do not count."""
-    text = " ".join(words(example.text))
-    if example.text_pair is not None:
-        text += _PAIR_SEPARATOR + " ".join(words(example.text_pair))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return hashlib.blake2b(plain_text(example).encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def row_keys(examples: Iterable[Example]) -> "np.ndarray":

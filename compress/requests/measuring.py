@@ -11,21 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from compress.fields import Holds, option, validated
+from compress.fields import Holds, is_given, option, validated
 from compress.recipes import BenchmarkSettings
 from compress.requests import (
     FORCE,
+    OUTPUT,
     AnyModel,
     Checks,
     File,
+    LabelColumns,
     Models,
     Names,
     Output,
     Paths,
     QueryColumns,
+    Recipe,
     Request,
     Rows,
+    Seeded,
     Text,
+    Written,
     function,
 )
 
@@ -74,6 +79,42 @@ class Benchmark(Request[Any], Checks, BenchmarkSettings, QueryColumns):
         """Return the settings for numbers of threads, of which none is 0."""
         asked = {one.name: getattr(self, one.name) for one in fields(BenchmarkSettings)}
         return BenchmarkSettings(**{**asked, "threads": threads})
+
+
+@validated
+class Audit(Written[Path], LabelColumns, Seeded):
+    """Check labelled rows before training: wrong labels, copies, and classes that look alike.
+
+    Writes a page, audit.json, and lists of suspect labels and of copies. Each row is judged by what was fitted on
+    others (confident learning).
+    """
+
+    stage = "compress.auditing.audit:audit"
+    NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {"device": ("encoder",), "threads": ("encoder",)}
+
+    train: Rows = option(help="Labelled rows to learn from.", metavar="FILE")
+    output: Output = OUTPUT
+    _: KW_ONLY
+    validation: Rows = option(default=None, help="Labelled rows to choose by.", metavar="FILE")
+    test: Rows = option(default=None, help="Labelled rows to report on.", metavar="FILE")
+    unlabeled: Text = option(
+        default=None,
+        metavar="FILE",
+        help="Text to label later: unlabeled.jsonl is it without rows that repeat, nearly or not, others of it or rows "
+        "of --validation and --test.",
+    )
+    encoder: Recipe | None = option(
+        default=None,
+        metavar="DIR|RECIPE",
+        help="A pretrained encoder whose embeddings judge labels better than tf-idf, such as minilm-l6.",
+    )
+
+    def faults(self) -> Iterator[str]:
+        if not is_given(self.train):
+            yield "there are no rows to check; give labelled rows with --train FILE"
+
+    def open_made(self, path: Path) -> Path:
+        return path
 
 
 @validated
@@ -345,6 +386,7 @@ class Check(Request[Any], BudgetLimits):
             yield "--max-baseline-drop and --max-baseline-slowdown need --baseline or --against"
 
 
+audit = function(Audit)
 benchmark = function(Benchmark)
 replay = function(Replay)
 report = function(Report)

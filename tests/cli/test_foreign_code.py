@@ -117,6 +117,7 @@ TAKES = {
     "benchmark": "model",
     "heads": "model",
     "pretrain": "encoder",
+    "audit": "encoder",
     "run": "teacher",
 }
 
@@ -125,6 +126,8 @@ def command(desk: Desk, name: str, model: Path) -> list[str]:
     if name == "heads":
         words = ["heads", "--model", str(model), "--train", str(desk.train), "-o", str(desk.out)]
         return [*words, "--validation", str(desk.validation)]
+    if name == "audit":
+        return ["audit", "--encoder", str(model), "--train", str(desk.train), "-o", str(desk.out)]
     if name == "pretrain":
         words = ["pretrain", "--student", "pd", "--unlabeled", str(desk.pool), "-o", str(desk.out)]
         return [*words, "--encoder", str(model)]

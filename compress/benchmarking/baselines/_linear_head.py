@@ -64,19 +64,22 @@ def pair_features(pooled: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate((one, other, np.abs(one - other), one * other), axis=1)
 
 
-def fit_linear_head(features: Any, gold: np.ndarray, task: Task, classes: int) -> Head:
+def fit_linear_head(
+    features: Any, gold: np.ndarray, task: Task, classes: int, strengths: Sequence[float] = STRENGTHS
+) -> Head:
     """Fit logistic regression, or ridge regression, whose strength is chosen by cross-validation.
 
     Of several labels each has a logistic regression of its own, all of one strength. The search uses three folds over
-    three strengths, on at most 20,000 rows drawn with a fixed seed; the result is fitted on all rows.
+    the strengths, on at most 20,000 rows drawn with a fixed seed; the result is fitted on all rows.
 
     Args:
         features: dense or sparse, ``[N, D]``.
         gold: class indices ``[N]``, sets of labels, or scores for regression.
         classes: number of classes, those without a training row included.
+        strengths: what is chosen from.
     """
     if not task.has_classes:
-        model = _search(features, gold)
+        model = _search(features, gold, strengths)
         return Head(_column(model.coef_), np.atleast_1d(np.float32(model.intercept_)))
     weights = np.zeros((features.shape[1], classes), dtype=np.float32)
     bias = np.full(classes, UNSEEN, dtype=np.float32)
@@ -85,7 +88,7 @@ def fit_linear_head(features: Any, gold: np.ndarray, task: Task, classes: int) -
         varied = np.flatnonzero(held.any(axis=0) & ~held.all(axis=0))
         bias[held.all(axis=0)] = -UNSEEN
         if len(varied):
-            model = _search(features, held[:, varied].astype(int), classify=True)
+            model = _search(features, held[:, varied].astype(int), strengths, classify=True)
             weights[:, varied] = np.hstack([_column(one.coef_) for one in model.estimators_])
             bias[varied] = np.hstack([np.float32(one.intercept_) for one in model.estimators_])
         return Head(weights, bias)
@@ -93,7 +96,7 @@ def fit_linear_head(features: Any, gold: np.ndarray, task: Task, classes: int) -
     if len(seen) == 1:
         bias[seen] = 0.0
         return Head(weights, bias)
-    model = _search(features, gold.astype(int), classify=True)
+    model = _search(features, gold.astype(int), strengths, classify=True)
     if len(seen) == 2:  # one column for both: half of it up, half of it down gives the same probabilities
         weights[:, seen] = _column(model.coef_) * np.array([-0.5, 0.5], dtype=np.float32)
         bias[seen] = np.float32(model.intercept_[0]) * np.array([-0.5, 0.5], dtype=np.float32)
@@ -107,7 +110,7 @@ def _column(coefficients: np.ndarray) -> np.ndarray:
     return np.asarray(coefficients, dtype=np.float32).reshape(-1, 1)
 
 
-def _search(features: Any, gold: np.ndarray, *, classify: bool = False) -> Any:
+def _search(features: Any, gold: np.ndarray, strengths: Sequence[float], *, classify: bool = False) -> Any:
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import KFold, cross_val_score
     from sklearn.multiclass import OneVsRestClassifier
@@ -125,8 +128,9 @@ def _search(features: Any, gold: np.ndarray, *, classify: bool = False) -> Any:
     some, answers = features[rows], gold[rows]
     folds = list(KFold(FOLDS, shuffle=True, random_state=0).split(rows)) if len(rows) >= FOLDS else []
     fewest = min((np.ptp(answers[train], axis=0).min() for train, _ in folds), default=0)
-    if not folds or (classify and not fewest):
-        return make(1.0).fit(features, gold)  # too few rows, or a fold without a second class, which cannot be fitted
+    if len(strengths) == 1 or not folds or (classify and not fewest):
+        # Nothing to choose from, too few rows, or a fold without a second class, which cannot be fitted.
+        return make(strengths[0]).fit(features, gold)
     judge = "f1_micro" if several else None
-    scores = [cross_val_score(make(one), some, answers, cv=folds, scoring=judge).mean() for one in STRENGTHS]
-    return make(STRENGTHS[int(np.argmax(scores))]).fit(features, gold)
+    scores = [cross_val_score(make(one), some, answers, cv=folds, scoring=judge).mean() for one in strengths]
+    return make(strengths[int(np.argmax(scores))]).fit(features, gold)

@@ -46,12 +46,17 @@ def _vectorizer(vocabulary: dict[str, int] | None = None) -> Any:
     )
 
 
-def fit(directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: Model) -> None:
+def counted(rows: Sequence[Example]) -> tuple[Any, Any]:
+    """Return a vectorizer of the words of rows, and their features, sparse ``[N, V]``."""
     vectorizer = _vectorizer()
     try:
-        features = vectorizer.fit_transform(_texts(train))
+        return vectorizer, vectorizer.fit_transform(_texts(rows))
     except ValueError:
         raise CompressError("the training rows hold no word, so that tf-idf has nothing to count") from None
+
+
+def fit(directory: Path, train: Sequence[Example], gold: np.ndarray, task: Task, classes: int, teacher: Model) -> None:
+    vectorizer, features = counted(train)
     head = _linear_head.fit_linear_head(features, gold, task, classes)
     words = sorted(vectorizer.vocabulary_, key=vectorizer.vocabulary_.__getitem__)
     (directory / _VOCABULARY_NAME).write_text(json.dumps(words, ensure_ascii=False), encoding="utf-8")
