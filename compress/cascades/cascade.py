@@ -1,8 +1,8 @@
-"""Cascade stage: join models so that the fast answer what they are sure of, within a budget of accuracy.
+"""Cascade stage: join models so that the fast answer what they are sure of, within a limit to what that may change.
 
-The thresholds of least mean latency are chosen on validation rows among those whose loss to the last model, with its
-95% interval, is within the budget there, and checked once on test rows. Models that do not help are left out, be it the
-last. Or one model answers what it certainly answers as the last does, as often as asked.
+The thresholds of least mean latency are chosen on validation rows among those that keep a limit there: of the loss to
+the last model (:class:`AccuracyDrop`), or of answers that are not those of the last (:class:`PromisedAgreement`). Test
+rows check them once. Models that do not help are left out.
 
 All choices of members and thresholds are compared by arithmetic: what each member predicts of every row and how long it
 takes is known, and so are the predictions and the mean time of any cascade of them. N rows, C classes.
@@ -10,7 +10,7 @@ takes is known, and so are the predictions and the mean time of any cascade of t
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
@@ -22,7 +22,7 @@ from compress.benchmarking.results.formatting import in_points, milliseconds, po
 from compress.data import Example, check_roles
 from compress.errors import CompressError, refuse
 from compress.evaluation.acceptance import CERTAINTY, accept_from, levels, rows_needed
-from compress.evaluation.metrics import Array, Difference, Metric, confidence, paired_difference, score
+from compress.evaluation.metrics import ACCURACY, Array, Difference, Metric, confidence, paired_difference, score
 from compress.evaluation.pareto import non_dominated
 from compress.files import read_json_table, write_atomically
 from compress.inference.compute import resolve_device
@@ -76,7 +76,7 @@ class CascadePlan:
 class MemberResults:
     """Models on the same rows: logits ``[N, C]`` and the milliseconds of a row of each; the last is the reference.
 
-    ``gold`` are class indices ``[N]``.
+    ``gold`` are class indices ``[N]``, those of the last model where a limit is to its answers.
     """
 
     names: Sequence[str]
@@ -125,45 +125,9 @@ class MemberResults:
             waiting &= ~answers
         return CascadePlan(tuple(members), tuple(thresholds), tuple(answered), found, float(latency_ms))
 
-    def fastest_within(self, found: Iterable[CascadePlan], max_drop: float) -> CascadePlan | None:
-        """Return the cascade of least mean time whose loss to the last model is at most ``max_drop`` points.
-
-        What counts is the lower end of the paired 95% interval. It is not corrected for the choice among thousands: on
-        new rows the loss is a little larger. Cascades that take as long as the last model are none. Of those that take
-        the same time it is the one of fewest members.
-        """
-        least = self.value(self.predicted[-1]) - max_drop / 100
-        for plan in sorted(found, key=lambda plan: plan.cost):
-            if plan.latency_ms >= self.latencies_ms[-1]:
-                return None
-            # Where the value is below the least, the interval begins lower still.
-            if self.value(plan.predicted) >= least and self.difference(plan.predicted).low >= -max_drop:
-                return plan
-        return None
-
-    def agreeing(self, right: float) -> Iterator[CascadePlan]:
-        """Yield for each model the cascade with the last one that answers most rows by it.
-
-        The answers of the first certainly are those of the last so often: all that are yielded, with 95% certainty.
-        """
-        last = len(self.names) - 1
-        for number in range(last):
-            same = self.predicted[number] == self.predicted[last]
-            level = accept_from(self.sure[number], same, right, count=AGREEMENT_LEVELS, tries=last)
-            if level:
-                yield _without_idle(self.simulate((number, last), (level.threshold,)))
-
-    def agreement(self, plan: CascadePlan) -> dict[str, Any]:
-        """Return how many rows the first member answers, and how many of them as the last model does."""
-        early = self.sure[plan.members[0]] >= plan.thresholds[0]
-        same = (self.predicted[plan.members[0]] == self.predicted[-1])[early]
-        level = levels(np.ones(same.size), same, 1 - CERTAINTY, 1)[0] if same.size else None
-        return {"rows": same.size, "same": int(same.sum()), "at_least": level.at_least if level else 0.0}
-
-    def fastest(self, found: Iterable[CascadePlan]) -> CascadePlan | None:
-        """Return the cascade of least mean time, if that is less than the last model's."""
-        best = min(found, key=lambda plan: plan.cost, default=None)
-        return best if best and best.latency_ms < self.latencies_ms[-1] else None
+    def faster(self, found: Iterable[CascadePlan]) -> list[CascadePlan]:
+        """Return the cascades of less mean time than the last model's, by rising time and number of members."""
+        return sorted((plan for plan in found if plan.latency_ms < self.latencies_ms[-1]), key=lambda plan: plan.cost)
 
     def best_plans(self, found: Iterable[CascadePlan]) -> list[CascadePlan]:
         """Return the cascades that none is both faster and better than, by rising mean time."""
@@ -195,6 +159,156 @@ class MemberResults:
         }
 
 
+@dataclass(frozen=True)
+class AccuracyDrop:
+    """A limit: the loss to the last model is at most so many points, by the lower end of the paired 95% interval.
+
+    It is not corrected for the choice among thousands: on new rows the loss is a little larger.
+    """
+
+    points: float
+
+    @property
+    def settings(self) -> dict[str, float]:
+        return {"max_accuracy_drop": self.points}
+
+    @staticmethod
+    def read(request: Cascade, role: str, last: Model) -> list[Example]:
+        return request.read(role)
+
+    @staticmethod
+    def metric(request: Cascade, last: Model) -> Metric:
+        return last.task.metric(request.metric, last.labels)
+
+    @staticmethod
+    def gold(rows: Mapping[str, Sequence[Example]], last: Model) -> dict[str, Array]:
+        return {role: np.array(last.task.gold(own, last.labels, role)) for role, own in rows.items()}
+
+    @staticmethod
+    def plans(results: MemberResults) -> Iterator[CascadePlan]:
+        return results.plans()
+
+    def fastest(self, found: Iterable[CascadePlan], results: MemberResults) -> CascadePlan | None:
+        least = results.value(results.predicted[-1]) - self.points / 100
+        return next(
+            (
+                plan
+                for plan in results.faster(found)
+                # Where the value is below the least, the interval begins lower still.
+                if results.value(plan.predicted) >= least and results.difference(plan.predicted).low >= -self.points
+            ),
+            None,
+        )
+
+    @staticmethod
+    def figures(plan: CascadePlan, results: MemberResults) -> dict[str, Any]:
+        return {}
+
+    def alone(self, names: Sequence[str], number: int) -> str:
+        """Say that a model keeps the limit without another."""
+        return (
+            f"{names[number]} alone is within {in_points(self.points)} of {names[-1]}, and no cascade is faster: use "
+            "it, or give a smaller --max-accuracy-drop"
+        )
+
+    def none(self, tried: Iterable[CascadePlan], results: MemberResults) -> str:
+        """Say why there is no cascade: what the most accurate one that is faster than the last model loses."""
+        name = results.names[-1]
+        best = max(
+            map(results.of, results.best_plans(results.faster(tried))),
+            key=lambda one: (one["low"], one["speedup"]),
+            default=None,
+        )
+        said = f"no cascade is faster than {name} and, by the 95% interval, within {in_points(self.points)}"
+        if best is None:
+            return f"{said}: it is the fastest of them alone; give models from fast to accurate"
+        return (
+            f"{said} of it on these {len(results.gold):,} validation rows. The nearest is at {points(best['points'])} "
+            f"points ({points(best['low'])} to {points(best['high'])}) and {times(best['speedup'])}; give more rows, "
+            "or a larger --max-accuracy-drop"
+        )
+
+
+@dataclass(frozen=True)
+class PromisedAgreement:
+    """A limit: one model answers before the last, and its answers certainly are those of the last so often.
+
+    All that are tried keep it, together with 95% certainty.
+    """
+
+    least: float
+
+    @property
+    def settings(self) -> dict[str, float]:
+        return {"agree": self.least}
+
+    @staticmethod
+    def read(request: Cascade, role: str, last: Model) -> list[Example]:
+        """Read texts, with labels where they are there and fit: rows of a training are recognised by them."""
+        try:
+            last.task.gold(rows := request.read(role), last.labels, role)
+        except CompressError:
+            rows = [*(request.open_text(role) or ())]
+        return rows
+
+    @staticmethod
+    def metric(request: Cascade, last: Model) -> Metric:
+        return replace(ACCURACY, name="agreement")
+
+    @staticmethod
+    def gold(rows: Mapping[str, Sequence[Example]], last: Model) -> dict[str, Array]:
+        """Return nothing: what the last model predicts is right."""
+        return {}
+
+    def plans(self, results: MemberResults) -> Iterator[CascadePlan]:
+        """Yield for each model the cascade with the last one that answers most rows by it."""
+        last = len(results.names) - 1
+        for number in range(last):
+            same = results.predicted[number] == results.predicted[last]
+            level = accept_from(results.sure[number], same, self.least, count=AGREEMENT_LEVELS, tries=last)
+            if level:
+                yield _without_idle(results.simulate((number, last), (level.threshold,)))
+
+    @staticmethod
+    def fastest(found: Iterable[CascadePlan], results: MemberResults) -> CascadePlan | None:
+        return next(iter(results.faster(found)), None)
+
+    @staticmethod
+    def figures(plan: CascadePlan, results: MemberResults) -> dict[str, Any]:
+        """Return how many rows the first member answers, and how many of them as the last model does."""
+        early = results.sure[plan.members[0]] >= plan.thresholds[0]
+        same = (results.predicted[plan.members[0]] == results.predicted[-1])[early]
+        level = levels(np.ones(same.size), same, 1 - CERTAINTY, 1)[0] if same.size else None
+        return {"rows": same.size, "same": int(same.sum()), "at_least": level.at_least if level else 0.0}
+
+    def alone(self, names: Sequence[str], number: int) -> str:
+        return (
+            f"{names[number]} alone is certain to agree in {100 * self.least:.6g}% with {names[-1]}, and no cascade is "
+            "faster: use it, or give a larger --agree"
+        )
+
+    def none(self, tried: Sequence[CascadePlan], results: MemberResults) -> str:
+        """Say why there is no cascade whose first member certainly agrees with the last: too slow, or too unsure."""
+        *names, last = results.names
+        if tried:
+            plan = min(tried, key=lambda one: one.cost)
+            times_ms = map(milliseconds, (plan.latency_ms, results.latencies_ms[-1]))
+            return (
+                f"no cascade that certainly gives the answers of {last} is faster than it: "
+                f"{results.names[plan.members[0]]} answers {plan.answered[0]:.1%}, in a mean time of "
+                f"{' against '.join(times_ms)}; give a faster model before it"
+            )
+        same = (
+            f"{name} in {(one == results.predicted[-1]).mean():.1%}"
+            for name, one in zip(names, results.predicted, strict=False)
+        )
+        return (
+            f"no model before {last} certainly gives its answers in {100 * self.least:.6g}% of the rows that it is "
+            f"sure of; of all {len(results.gold):,} validation rows {', '.join(same)}: give more rows, "
+            f"{rows_needed(self.least, len(names)):,} without a difference at the least, or a smaller --agree"
+        )
+
+
 def _without_idle(plan: CascadePlan) -> CascadePlan:
     """Return a cascade without the members at its end that no row is left for."""
     asked = 1 + max(number for number, share in enumerate(plan.answered) if share)
@@ -213,20 +327,21 @@ def cascade(request: Cascade) -> CascadeDir:
     """
     members = [Model.open(model) for model in request.models]
     check_members(members)
-    last, read = members[-1], {role: request.read(role) for role in ("validation", "test")}
+    limit = PromisedAgreement(request.agree) if request.agree else AccuracyDrop(request.max_accuracy_drop)
+    last = members[-1]
+    read = {role: limit.read(request, role, last) for role in ("validation", "test")}
     twice = len({member.sha256 for member in members}) < len(members)
     refuse((twice, "one model is given twice; give each model once, from fast to accurate"))
-    metric = last.task.metric(request.metric, last.labels)
+    metric = limit.metric(request, last)
     ranks = f"a cascade answers by different models, and {metric.name} ranks the probabilities of one"
     refuse((metric.of_probabilities, f"{ranks}; use --metric macro-f1"))
     checked = check_roles({role: own for role, own in read.items() if own}, request.overlap)
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
     check_unseen(members, rows["validation"])
     check_unseen(members, rows.get("test", []), "test", TRAINING_ROLES)
-    gold = {role: np.array(last.task.gold(own, last.labels, role)) for role, own in rows.items()}
-    max_accuracy_drop, compute, progress = request.max_accuracy_drop, request.compute, request.progress
-    limit = {"agree": request.agree} if request.agree else {"max_accuracy_drop": max_accuracy_drop}
-    settings = {**limit, "metric": metric.name}
+    gold = limit.gold(rows, last)
+    compute, progress = request.compute, request.progress
+    settings = {**limit.settings, "metric": metric.name}
     described = checked.described()
     with request.begin(
         {f"member-{number}": member for number, member in enumerate(members, 1)},
@@ -255,29 +370,17 @@ def cascade(request: Cascade) -> CascadeDir:
             for member in members:
                 with progress(f"Predicting by {member.name}", len(own)) as advance:
                     found.append(load_runner(member, compute).logits(own, advance))
-            check_label_meaning(found[-1].argmax(axis=1), gold[role], last.labels, role)
-            results[role] = MemberResults(names, found, [latencies_ms[name] for name in names], gold[role], metric)
+            answers = found[-1].argmax(axis=1)
+            right = gold.get(role, answers)
+            check_label_meaning(answers, right, last.labels, role)
+            results[role] = MemberResults(names, found, [latencies_ms[name] for name in names], right, metric)
         validation = results["validation"]
         with progress("Choosing thresholds", None):
-            tried = list(validation.agreeing(request.agree) if request.agree else validation.plans())
-            plan = validation.fastest(tried) if request.agree else validation.fastest_within(tried, max_accuracy_drop)
+            tried = list(limit.plans(validation))
+            plan = limit.fastest(tried, validation)
         if plan is None:
-            raise CompressError(
-                _none_agrees(tried, validation, request.agree)
-                if request.agree
-                else _none_within(tried, validation, max_accuracy_drop)
-            )
-        within = f"within {in_points(max_accuracy_drop)} of", "smaller --max-accuracy-drop"
-        fits, other = (
-            (f"certain to agree in {100 * request.agree:.6g}% with", "larger --agree") if request.agree else within
-        )
-        refuse(
-            (
-                len(plan.members) == 1,
-                f"{names[plan.members[0]]} alone is {fits} {names[-1]}, and no cascade is faster: use it, or give a "
-                f"{other}",
-            )
-        )
+            raise CompressError(limit.none(tried, validation))
+        refuse((len(plan.members) == 1, limit.alone(names, plan.members[0])))
         content: dict[str, Any] = {
             "reference": names[-1],
             "members": [names[number] for number in plan.members],
@@ -289,7 +392,7 @@ def cascade(request: Cascade) -> CascadeDir:
             "models": [validation.alone(number) for number in range(len(names))],
             "front": [validation.of(one) | {"members": one.members} for one in validation.best_plans(tried)],
             **{role: one.of(one.simulate(plan.members, plan.thresholds)) for role, one in results.items()},
-            "agreement": {role: one.agreement(plan) for role, one in results.items()} if request.agree else {},
+            "agreement": {role: limit.figures(plan, one) for role, one in results.items()},
         }
         write_study(content, cascade_page, stage.working / FOLDER / CONTENT_NAME)
         for place, number in enumerate(plan.members, 1):
@@ -310,8 +413,8 @@ def cascade(request: Cascade) -> CascadeDir:
             ),
         )
         some = rows["validation"][:COMPARED_ROWS]
-        answers = load(open_model(stage.working), compute=compute).predict(some)
-        differ = np.array([last.labels.index(one["label"]) for one in answers]) != plan.predicted[: len(some)]
+        given = load(open_model(stage.working), compute=compute).predict(some)
+        differ = np.array([last.labels.index(one["label"]) for one in given]) != plan.predicted[: len(some)]
         # Logits of other tools' int8 graphs depend on the batch: another member may answer rows at a threshold.
         if differ.sum() > 1 + 0.05 * len(some):
             raise RuntimeError("the cascade written to disk predicts otherwise than its members")
@@ -326,40 +429,3 @@ def cascade_verdict(model: CascadeDir) -> Sequence[str]:
 def choice_of(model: CascadeDir) -> dict[str, Any]:
     """Return the figures by which a cascade was chosen, as its page shows them."""
     return read_json_table(model.path / FOLDER / CONTENT_NAME)
-
-
-def _none_agrees(tried: Sequence[CascadePlan], results: MemberResults, right: float) -> str:
-    """Say why there is no cascade whose first member certainly agrees with the last: too slow, or too unsure."""
-    *names, last = results.names
-    if tried:
-        plan = min(tried, key=lambda one: one.cost)
-        times_ms = map(milliseconds, (plan.latency_ms, results.latencies_ms[-1]))
-        return (
-            f"no cascade that certainly gives the answers of {last} is faster than it: "
-            f"{results.names[plan.members[0]]} answers {plan.answered[0]:.1%}, in a mean time of "
-            f"{' against '.join(times_ms)}; give a faster model before it"
-        )
-    same = (
-        f"{name} in {(one == results.predicted[-1]).mean():.1%}"
-        for name, one in zip(names, results.predicted, strict=False)
-    )
-    return (
-        f"no model before {last} certainly gives its answers in {100 * right:.6g}% of the rows that it is sure of; of "
-        f"all {len(results.gold):,} validation rows {', '.join(same)}: give more rows, "
-        f"{rows_needed(right, len(names)):,} without a difference at the least, or a smaller --agree"
-    )
-
-
-def _none_within(tried: Sequence[CascadePlan], results: MemberResults, max_drop: float) -> str:
-    """Say why there is no cascade: what the most accurate one that is faster than the last model loses."""
-    name, latency_ms = results.names[-1], results.latencies_ms[-1]
-    faster = map(results.of, results.best_plans(plan for plan in tried if plan.latency_ms < latency_ms))
-    best = max(faster, key=lambda one: (one["low"], one["speedup"]), default=None)
-    said = f"no cascade is faster than {name} and, by the 95% interval, within {in_points(max_drop)}"
-    if best is None:
-        return f"{said}: it is the fastest of them alone; give models from fast to accurate"
-    return (
-        f"{said} of it on these {len(results.gold):,} validation rows. The nearest is at {points(best['points'])} "
-        f"points ({points(best['low'])} to {points(best['high'])}) and {times(best['speedup'])}; give more rows, or a "
-        "larger --max-accuracy-drop"
-    )

@@ -267,8 +267,10 @@ class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
     )
     output: Output = OUTPUT
     _: KW_ONLY
-    validation: Rows = option(help="Labelled rows that choose the thresholds.", metavar="FILE")
-    test: Rows = option(default=None, help="Labelled rows that check the cascade once.", metavar="FILE")
+    validation: Rows = option(
+        help="Labelled rows that choose the thresholds; for --agree texts are enough.", metavar="FILE"
+    )
+    test: Rows = option(default=None, help="Rows of this kind that check the cascade once.", metavar="FILE")
     max_accuracy_drop: float = option(
         default=1.0,
         ge=0,
@@ -286,8 +288,9 @@ class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
         if self.agree is not None:
             if not 0.5 <= self.agree < 1:
                 yield f"agree = {self.agree} must be a share from 0.5 to below 1, such as 98%"
-            if self.max_accuracy_drop != Cascade.max_accuracy_drop:
-                yield "max_accuracy_drop has no effect with agree; give one of them"
+            for name in ("max_accuracy_drop", "metric"):
+                if getattr(self, name) != getattr(Cascade, name):
+                    yield f"{name} has no effect with agree; give one of them"
 
 
 calibrate = function(Calibrate)

@@ -347,10 +347,17 @@ def test_torch_members_make_a_cascade(models: list[Model], tmp_path: Path) -> No
 
 
 def test_a_cascade_that_agrees_says_how_often(models: list[Model], tmp_path: Path) -> None:
-    rows = {role: labelled(models[-1], texts(400, role)) for role in ("validation", "test")}
+    rows: dict[str, Any] = {role: [row.text for row in texts(400, role)] for role in ("validation", "test")}
     made = cascade(models, tmp_path / "joined", agree=0.9, **rows, **PLACE)
-    assert len(made.members) == 2 and "agree" in made.manifest.recipe
+    assert len(made.members) == 2 and made.manifest.recipe["agree"] == 0.9
     told = " ".join(cascade_verdict(made))
+    found, last = content(made), load(models[-1], compute=CPU)
+    same = [
+        one["label"] == other["label"]
+        for one, other in zip(load(made).predict(rows["test"]), last.predict(rows["test"]), strict=True)
+    ]
+    assert found["test"]["value"] == pytest.approx(np.mean(same), abs=0.006) and 0.9 < found["test"]["value"] < 1
+    assert f"Agreement {100 * found['test']['value']:.2f}% on 400 test rows" in told
     assert "With 95% certainty at least 90% of such answers are the same" in told and "By these rows alone" in told
     with pytest.raises(
         CompressError, match=r"no model before exact certainly .* give more rows, 36,887 without a difference"
@@ -359,9 +366,36 @@ def test_a_cascade_that_agrees_says_how_often(models: list[Model], tmp_path: Pat
     assert not (tmp_path / "other").exists()
 
 
+def test_rows_that_agree_need_no_labels_and_are_known_by_them(models: list[Model], tmp_path: Path) -> None:
+    """Labels of another task are as good as none; those of the training rows say that these are some."""
+    rows = [replace(row, label="other") for row in texts(400)]
+    with_labels = labelled_file(tmp_path / "rows.csv", rows)
+    (tmp_path / "rows.txt").write_text("\n".join(row.text for row in rows))
+    made = [
+        cascade(models, tmp_path / f"of-{file.suffix[1:]}", agree=0.9, validation=file, **PLACE)
+        for file in (with_labels, tmp_path / "rows.txt")
+    ]
+    assert made[0].thresholds == made[1].thresholds
+    seen = labelled(models[-1], texts(60))
+    trained = tmp_path / "trained"
+    shutil.copytree(models[0].path, trained)
+    data = tuple(describe_rows({"train": seen}))
+    finish(trained, Manifest(stage="distill", name="trained", labels=LABELS, data=data))
+    file = labelled_file(tmp_path / "seen.csv", seen)
+    with pytest.raises(CompressError, match="the validation rows are the train rows of .*trained"):
+        cascade([trained, models[-1]], tmp_path / "out", validation=file, agree=0.9, **PLACE)
+    with pytest.raises(CompressError, match="none.csv"):
+        cascade(models, tmp_path / "out", validation=tmp_path / "none.csv", agree=0.9, **PLACE)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"agree": 1.0}, "must be a share from 0.5 to below 1"), ({"agree": 0.9, "max_accuracy_drop": 2.0}, "no effect")],
+    [
+        ({"agree": 1.0}, "must be a share from 0.5 to below 1"),
+        ({"agree": 0.9, "max_accuracy_drop": 2.0}, "max_accuracy_drop has no effect"),
+        ({"agree": 0.9, "metric": "macro-f1"}, "metric has no effect"),
+    ],
 )
 def test_what_agree_takes(given: dict[str, Any], message: str, models: list[Model]) -> None:
     with pytest.raises(CompressError, match=message):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compress.cascades import cascade as cascade_module
-from compress.cascades.cascade import LEVELS, MemberResults
+from compress.cascades.cascade import LEVELS, AccuracyDrop, MemberResults, PromisedAgreement
 from compress.evaluation.acceptance import rows_needed
 from compress.evaluation.metrics import ACCURACY, Difference, confidence, paired_difference
 from compress.inference.runners import ask_in_turn
@@ -59,14 +59,14 @@ def test_a_plan_is_what_the_cascade_does(results: MemberResults) -> None:
 
 def test_the_fastest_within_the_budget_is_chosen(results: MemberResults) -> None:
     tried = list(results.plans())
-    chosen = results.fastest_within(tried, 1.0)
+    chosen = AccuracyDrop(1.0).fastest(tried, results)
     assert chosen is not None
     reference = results.logits[-1].argmax(axis=1)
     lost = paired_difference(chosen.predicted, reference, results.gold, metric=ACCURACY, classes=2)
     assert lost.low >= -1.0 and chosen.latency_ms < 40 / 4
     # All members help here: the slow one reads some of the rows that the middle one is not sure of.
     assert chosen.members == (0, 1, 2) and chosen.answered[0] > 0.6
-    wider = results.fastest_within(tried, 3.0)
+    wider = AccuracyDrop(3.0).fastest(tried, results)
     assert wider is not None and wider.latency_ms < chosen.latency_ms
 
 
@@ -80,26 +80,26 @@ def test_only_cascades_within_the_drop_are_resampled(results: MemberResults, mon
 
     monkeypatch.setattr(cascade_module, "paired_difference", difference)
     by_f1 = replace(results, metric=metrics_by_name()["macro-f1"])
-    assert by_f1.fastest_within(by_f1.plans(), 1.0) is not None
+    assert AccuracyDrop(1.0).fastest(by_f1.plans(), by_f1) is not None
     assert 0 < len(points) < 100 and min(points) >= -1.0
 
 
 def test_a_model_that_does_not_help_is_left_out(results: MemberResults) -> None:
     slower = of(results, 0, 0, 2, latencies_ms=(1.0, 39.0, 40.0))
-    chosen = slower.fastest_within(slower.plans(), 1.0)
+    chosen = AccuracyDrop(1.0).fastest(slower.plans(), slower)
     assert chosen is not None and chosen.members == (0, 2)
 
 
 def test_the_last_model_is_left_out_where_others_do(results: MemberResults) -> None:
     slowest = of(results, 0, 1, 2, 2, latencies_ms=(1.0, 4.0, 40.0, 400.0))
-    chosen = slowest.fastest_within(slowest.plans(), 1.0)
+    chosen = AccuracyDrop(1.0).fastest(slowest.plans(), slowest)
     assert chosen is not None and chosen.members == (0, 1, 2)
 
 
 def test_nothing_is_chosen_where_nothing_is_certain(results: MemberResults) -> None:
-    assert results.fastest_within(results.plans(), 0.0) is None
+    assert AccuracyDrop(0.0).fastest(results.plans(), results) is None
     reversed_order = of(results, 2, 0)
-    assert reversed_order.fastest_within(reversed_order.plans(), 50.0) is None  # slower than the last
+    assert AccuracyDrop(50.0).fastest(reversed_order.plans(), reversed_order) is None  # slower than the last
 
 
 def test_thresholds_go_from_no_row_deferred_to_nearly_all(results: MemberResults) -> None:
@@ -150,7 +150,7 @@ def agreeing(confidence: np.ndarray, *same: np.ndarray) -> list[Any]:
     last, names = np.tile([9.0, 0.0], (len(confidence), 1)), [str(number) for number in range(len(same) + 1)]
     times = [*np.arange(1.0, len(same) + 1), 40.0]
     found = MemberResults(names, [*of_models, last], times, np.zeros(len(confidence), int), ACCURACY)
-    return [*found.agreeing(0.98)]
+    return [*PromisedAgreement(0.98).plans(found)]
 
 
 @pytest.mark.parametrize("models", [1, 2])
@@ -174,17 +174,20 @@ def test_models_share_the_error() -> None:
 
 def test_it_is_said_what_agrees_and_is_too_slow(results: MemberResults) -> None:
     slow = of(results, 1, 2, latencies_ms=(39.0, 40.0))
-    tried = [*slow.agreeing(0.95)]
-    assert tried and slow.fastest(tried) is None
-    said = cascade_module._none_agrees(tried, slow, 0.95)
+    limit = PromisedAgreement(0.95)
+    tried = [*limit.plans(slow)]
+    assert tried and limit.fastest(tried, slow) is None
+    said = limit.none(tried, slow)
     assert "middle answers" in said and "give a faster model before it" in said
 
 
 def test_more_rows_are_answered_where_less_is_promised(results: MemberResults) -> None:
-    answered = [max(plan.answered[0] for plan in results.agreeing(least)) for least in (0.9, 0.95, 0.98)]
+    answered = [
+        max(plan.answered[0] for plan in PromisedAgreement(least).plans(results)) for least in (0.9, 0.95, 0.98)
+    ]
     assert answered == sorted(answered, reverse=True) and answered[0] > answered[-1] > 0.5
-    for plan in results.agreeing(0.98):
-        found = results.agreement(plan)
+    for plan in PromisedAgreement(0.98).plans(results):
+        found = PromisedAgreement.figures(plan, results)
         assert (
             found["rows"] == round(ROWS * plan.answered[0])
             and 0.98 <= found["at_least"] <= found["same"] / found["rows"]
@@ -193,4 +196,4 @@ def test_more_rows_are_answered_where_less_is_promised(results: MemberResults) -
 
 def test_nothing_agrees_for_certain_on_few_rows(results: MemberResults) -> None:
     few = replace(results, logits=[one[:40] for one in results.logits], gold=results.gold[:40])
-    assert [*few.agreeing(0.98)] == [] and few.fastest([]) is None
+    assert [*PromisedAgreement(0.98).plans(few)] == [] and PromisedAgreement.fastest([], few) is None

@@ -27,7 +27,7 @@ def shown_metric(line: Measurement) -> str:
 
 
 def in_percent(metric: str | None) -> bool:
-    return (metric or "").rpartition("-")[2] in {"accuracy", "f1", "precision", "recall"}
+    return (metric or "").rpartition("-")[2] in {"accuracy", "agreement", "f1", "precision", "recall"}
 
 
 def metric_title(name: str | None) -> str:
