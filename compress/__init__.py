@@ -13,6 +13,7 @@ from compress.errors import CompressError, MissingPackage
 if TYPE_CHECKING:
     from compress.benchmarking.results.files import Results
     from compress.data import LabelledData
+    from compress.inference.audit import AgreementAudit
     from compress.inference.predict import load, predict
     from compress.models.compute import Compute
     from compress.models.model_dir import Model
@@ -42,6 +43,7 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 # Public name -> the module that defines it; imported on first use.
 _LAZY = {
+    "AgreementAudit": "compress.inference.audit",
     "Compute": "compress.models.compute",
     "LabelledData": "compress.data",
     "Model": "compress.models.model_dir",
@@ -73,6 +75,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "AgreementAudit",
     "CompressError",
     "Compute",
     "LabelledData",

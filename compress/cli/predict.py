@@ -1,20 +1,27 @@
 """compress predict, which the light installation has: its options are declared here, and need no pydantic."""
 
+from __future__ import annotations
+
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from compress.cli import Command, values
 from compress.cli.printing import say, set_up_messages
 from compress.data.formats.text_files import FORMATS
-from compress.errors import CompressError, refuse
+from compress.errors import CompressError, ExitCode, refuse
 from compress.files import text_limit_bytes, too_long
 from compress.inference.predict import predictions
-from compress.models.compute import MOST_THREADS
+from compress.models.compute import MOST_THREADS, Compute
+from compress.progress import logger
+
+if TYPE_CHECKING:
+    from compress.inference.audit import AgreementAudit
+    from compress.models.model_dir import Prediction
 
 BLOCK_BYTES = 2**16
 _COMMA = "\x1f"  # in JSON never a part of a text, where it would be escaped
@@ -48,10 +55,26 @@ _COMMA = "\x1f"  # in JSON never a part of a text, where it would be escaped
 @click.option(
     "--windows", metavar="SIZE,STRIDE[,POOLING]", help="Read long documents by windows, such as 256,128,mean."
 )
+@click.option(
+    "--audit",
+    type=values.Read(values.percent),
+    metavar="SHARE",
+    help="Ask the last member of a cascade made with --agree about so many of the texts that another answers, such as "
+    "2%, and say at the end whether the promise is broken: exit code 1.",
+)
+@click.option("--audit-file", metavar="FILE", help="Go on with the audit in this JSON file, and keep it there.")
 @click.option("-v", "--verbose", is_flag=True, help="Print more.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def command(
-    texts: tuple[str, ...], model: str, data: str | None, probabilities: bool, verbose: bool, quiet: bool, **given: Any
+    texts: tuple[str, ...],
+    model: str,
+    data: str | None,
+    probabilities: bool,
+    audit: float | None,
+    audit_file: str | None,
+    verbose: bool,
+    quiet: bool,
+    **given: Any,
 ) -> None:
     """Classify texts, one JSON line each; - reads them from standard input, one a line.
 
@@ -66,10 +89,31 @@ def command(
     broken = next((one for one in texts if one != one.encode(errors="ignore").decode()), None)
     refuse(
         (len(texts) > 1 and "-" in texts, "- stands for all lines of standard input; give it alone"),
+        (bool(audit_file and not audit), "--audit-file changes nothing without --audit SHARE; add it, such as 2%"),
+        (bool(audit and given["windows"]), "a cascade has windows of its own; leave --windows out"),
         (broken is not None, f"the text {broken!r} is not UTF-8; convert it, or give it in a file with --data"),
     )
     chunks: Iterable[list[Any]] | None = _standard_input() if texts == ("-",) else [[*texts]] if texts else None
-    for found in predictions(model, chunks, data, probabilities=probabilities, **given):
+    asked = _audit(model, audit, audit_file, given) if audit else None
+    answers = predictions(model, chunks, data, probabilities=probabilities, audit=asked, **given)
+    try:
+        _print(answers)
+    finally:
+        if asked:
+            asked.save()
+    if asked:
+        logger.log(logging.INFO if asked.holds else logging.WARNING, "%s", asked.sentence)
+        click.get_current_context().exit(ExitCode.DONE if asked.holds else ExitCode.BROKEN)
+
+
+def _audit(model: str, share: float, file: str | None, given: Mapping[str, Any]) -> AgreementAudit:
+    from compress.inference.audit import AgreementAudit
+
+    return AgreementAudit(model, share, file=file, compute=Compute(given["device"], given["threads"]))
+
+
+def _print(answers: Iterable[list[Prediction]]) -> None:
+    for found in answers:
         written = json.dumps(found, ensure_ascii=False, separators=(_COMMA, ": "))[1:-1]
         if "[{" in written:  # objects in a line, or a text that reads like them
             say("\n".join(json.dumps(one, ensure_ascii=False) for one in found))

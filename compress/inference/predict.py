@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -97,7 +98,7 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
     def described(texts: Any, probabilities: bool) -> Any:
         if probabilities:
             _check_probabilities(model)
-        examples = _examples(texts, task)
+        examples = as_examples(texts, task)
         with counting(tokens=True) as truncation:
             logits = _logits(model, examples)
         accepted_from = None if thresholds is None else np.array(thresholds)
@@ -138,13 +139,13 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         except ArithmeticError:
             raise CompressError(NOT_FINITE) from None
         except (TypeError, UnicodeEncodeError):  # another kind of texts, or none
-            check_one_kind(rows := _examples(texts, task))
+            check_one_kind(rows := as_examples(texts, task))
         found = predict([*map(_text, rows)], accept, probabilities)
         return found[0] if isinstance(texts, _ONE) else found
 
     def joined(texts: Any, probabilities: bool) -> Any:
         """Leave to all members what the first, which is native, is not sure of."""
-        given: Any = texts if isinstance(texts, (*_ONE, list)) else _examples(texts, task)
+        given: Any = texts if isinstance(texts, (*_ONE, list)) else as_examples(texts, task)
         found = native(given, probabilities)
         is_one = isinstance(given, _ONE)
         rows, many = ([found], [given]) if is_one else (found, given)
@@ -159,7 +160,7 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
 
 def label_probabilities(model: Model, texts: Any) -> np.ndarray:
     _check_probabilities(model)
-    return np.asarray(model.task.probabilities(_logits(model, _examples(texts, model.task))), np.float32)
+    return np.asarray(model.task.probabilities(_logits(model, as_examples(texts, model.task))), np.float32)
 
 
 def _check_probabilities(model: Model) -> None:
@@ -220,9 +221,13 @@ def predictions(
     device: str,
     threads: int,
     windows: str | None = None,
+    audit: Any = None,
     **columns: Unpack[_Columns],
 ) -> Iterator[list[Prediction]]:
-    """Return the predictions of lists of texts or pairs, or of data, as lists; see :func:`predict`."""
+    """Return the predictions of lists of texts or pairs, or of data, as lists; see :func:`predict`.
+
+    ``audit`` is an :class:`compress.inference.audit.AgreementAudit` of this model.
+    """
     from compress.data import open_text
 
     chosen: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
@@ -234,20 +239,23 @@ def predictions(
         ((data is None) == (chunks is None), "predict needs either TEXT arguments or --data FILE"),
     )
     source = None if data is None else open_text(data, role="data", keep_empty=True, **chosen)
-    opened = load(model, compute=Compute(device, threads), windows=windows)
+    opened = audit.model if audit else load(model, compute=Compute(device, threads), windows=windows)
     if source is not None:
         task = opened.task  # a tagger says where entities are in the text as it was given
         chunks = batched(iter(source.read_by(task.row)) if task.by_word else source.texts(), CHUNK_ROWS, _characters)
-    return _answers(opened, chunks or (), source, probabilities)
+    return _answers(opened, chunks or (), source, partial((audit or opened).predict, probabilities=probabilities))
 
 
 def _answers(
-    model: Model, chunks: Iterable[list[Any]], source: TextSource | None, probabilities: bool
+    model: Model,
+    chunks: Iterable[list[Any]],
+    source: TextSource | None,
+    answer: Callable[[list[Any]], list[Prediction]],
 ) -> Iterator[list[Prediction]]:
     """Yield the predictions of lists of texts or pairs, each with its text, and say what was read of ``source``."""
     truncation = Truncation()
     for texts in chunks:
-        found = model.predict(texts, probabilities=probabilities)
+        found = answer(texts)
         truncation.add_counts(model.max_length, len(texts), sum("truncated" in one for one in found))
         for given, prediction in zip(texts, found, strict=True):
             text = given if isinstance(given, str) else getattr(given, "given", "") or _text(given)
@@ -262,7 +270,8 @@ def _answers(
         logger.info("read: %s", source.describe())  # with the rows that were skipped, which is known by now
 
 
-def _examples(texts: Any, task: Task) -> list[Example]:
+def as_examples(texts: Any, task: Task) -> list[Example]:
+    """Return texts, pairs, examples or a table as the rows that a model of this task reads."""
     rows = [texts] if isinstance(texts, _ONE) else list(texts) if isinstance(texts, Iterator) else texts
     if isinstance(rows, list) and not any(isinstance(row, Mapping) for row in rows[:1]):
         return [row if isinstance(row, Example) else task.row(_example(row)) for row in rows]
