@@ -106,7 +106,7 @@ class Audit(Written[Path], LabelColumns, Seeded):
     encoder: Recipe | None = option(
         default=None,
         metavar="DIR|RECIPE",
-        help="A pretrained encoder whose embeddings judge labels better than tf-idf, such as minilm-l6.",
+        help="A pretrained encoder whose embeddings judge labels in place of tf-idf, such as minilm-l6.",
     )
 
     def faults(self) -> Iterator[str]:
