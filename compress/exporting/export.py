@@ -152,7 +152,8 @@ def stock_config(config: PretrainedConfig) -> PretrainedConfig:
         }
     else:
         family = stock_type(config)
-        ours = {"model_type", "auto_map", *CROSS_ENCODER, *PRUNED_FIELDS, "architectures", "transformers_version"}
+        ours = {"model_type", "auto_map", *CROSS_ENCODER, *PRUNED_FIELDS, "pooling"}
+        ours |= {"architectures", "transformers_version"}
         settings = {name: value for name, value in config.to_dict().items() if name not in ours}
     stock = AutoConfig.for_model(family, **settings)
     task = of_config(config.to_dict())

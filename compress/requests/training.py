@@ -1,11 +1,11 @@
 """What fine-tuning, pre-training, distillation, searches and studies are asked for."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
@@ -83,17 +83,49 @@ class Finetune(Written[Model], Adjusted, QueryColumns, Checks, Trained):
     """
 
     stage = "compress.training.finetune:finetune"
+    NEEDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "overlap": ("validation",),
+        "metric": ("validation", "few_shot"),
+    }
 
     teacher: Recipe = option(help="A recipe, an encoder's directory or hub name.", metavar="RECIPE|MODEL")
     output: Output = OUTPUT
     _: KW_ONLY
     train: Rows = option(help="Labelled text to train on.", metavar="FILE")
-    validation: Rows = option(help="Labelled text that selects the best checkpoint.", metavar="FILE")
-    training: Hyperparameters | None = option(default=None, has_option=False, help="In place of the recipe's.")
+    validation: Rows = option(
+        default=None, help="Labelled text that selects the best checkpoint; not with --few-shot.", metavar="FILE"
+    )
+    few_shot: Literal["chosen", "frozen", "contrastive"] | None = option(
+        default=None,
+        flags={
+            "--few-shot": (
+                "chosen",
+                "For 4 to 50 rows a class: a linear head on the mean token of a sentence encoder, frozen or after "
+                "contrastive fine-tuning, as cross-validation on --train chooses.",
+            ),
+            "--few-shot-frozen": ("frozen", "The same, frozen."),
+            "--few-shot-contrastive": ("contrastive", "The same, contrastive."),
+        },
+        help="For a few rows a class: a linear head on the mean of all tokens of a sentence encoder, which is frozen, "
+        "or changed by contrastive fine-tuning first, or chosen of these by cross-validation on train.",
+    )
+    training: Hyperparameters | None = option(
+        default=None, has_option=False, help="In place of the recipe's, or with few_shot of the contrastive one."
+    )
 
     def faults(self) -> Iterator[str]:
         if self.windows and self.max_length:
             yield WINDOWS_OR_LENGTH
+        if self.few_shot is None and self.validation is None:
+            yield "--validation FILE is missing: it selects the best checkpoint; or give --few-shot"
+        given = {
+            "--validation": is_given(self.validation),
+            "--windows": self.windows,
+            "--class-weights": self.class_weights,
+            "--logit-adjustment": self.logit_adjustment is not None,
+        }
+        if self.few_shot and (without := [name for name, value in given.items() if value]):
+            yield f"--few-shot chooses by --train alone; leave out {', '.join(without)}"
 
 
 @validated

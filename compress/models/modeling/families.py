@@ -92,6 +92,8 @@ PRUNABLE: dict[str, FamilyLayers] = {
     "xlm-roberta": _BERT,
 }
 FAMILIES = {name: family for name, family in PRUNABLE.items() if family.norm}
+# What of a classifier reads the first token and ends in tanh, for the families that can read the mean in its place.
+POOLED = {"bert": "bert.pooler", "mpnet": "classifier", "roberta": "classifier", "xlm-roberta": "classifier"}
 # Families whose layers have several feed-forward networks, of which no neurons are removed.
 WITHOUT_NEURONS = ("mobilebert",)
 

@@ -1,10 +1,11 @@
-"""Classifiers of texts and of words whose heads and neurons are not as any stock class has them, as model types.
+"""Classifiers of texts and of words whose heads, neurons or pooling are not as any stock class has them.
 
 This file imports only torch, transformers and ``families.py``: both files travel in the model directory, so that the
 model opens with ``trust_remote_code=True`` where ``compress`` is not installed. How stock models load is not touched:
 every family has a config and two model classes of its own here, such as ``PrunedBertConfig`` and
 ``PrunedBertForSequenceClassification``. They resize themselves from ``config.kept_heads`` and ``config.ffn_per_layer``
-before weights load. A model that was pruned to shapes that a stock class holds stays of that class.
+before weights load. A model that was pruned to shapes that a stock class holds stays of that class. With
+``config.pooling = "mean"`` a head reads the mean of all tokens in place of the first one.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 # Relative, because both files travel together in model directories.
 from .families import (
+    POOLED,
     PREFIX,
     PRUNABLE,
     PRUNED_FIELDS,
@@ -57,6 +59,35 @@ class PrunedMPNetSelfAttention(MPNetSelfAttention):
         bias = None if position_bias is None else position_bias[:, self.kept_heads]
         forward: Callable[..., tuple[Tensor, ...]] = super().forward
         return forward(hidden_states, attention_mask, bias, output_attentions, **kwargs)
+
+
+class MeanPooling:
+    """Gives a head ``[B, 1, D]``, the mean of a text's states divided by its length, in place of ``[B, T, D]``.
+
+    So sentence encoders are trained (Reimers and Gurevych 2019, "Sentence-BERT", arXiv:1908.10084, section 3).
+    """
+
+    mask: Tensor | None = None
+
+    def read(self, encoder: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Take the mask ``[B, T]``, before the encoder runs."""
+        self.mask = named.get("attention_mask", inputs[1] if len(inputs) > 1 else None)
+
+    def give(self, head: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what the head reads."""
+        states, self.mask, mask = inputs[0], None, self.mask
+        total = (states.float() if mask is None else states.float() * mask.unsqueeze(-1)).sum(dim=1, keepdim=True)
+        return (nn.functional.normalize(total, dim=-1).to(states.dtype), *inputs[1:])
+
+
+def _pool(model: PreTrainedModel) -> None:
+    family, pooling = stock_type(model.config), model.config.pooling
+    head = dict(model.named_modules()).get(POOLED.get(family, ""))
+    if head is None or pooling != "mean" or not type(model).__name__.endswith("ForSequenceClassification"):
+        raise ValueError(f"pooling = {pooling!r} is not possible; classifiers of texts may have 'mean': {[*POOLED]}")
+    means = MeanPooling()
+    model.base_model.register_forward_pre_hook(means.read, with_kwargs=True)
+    head.register_forward_pre_hook(means.give)
 
 
 def tell_heads(model: PreTrainedModel, kept: Sequence[Sequence[int]]) -> None:
@@ -127,18 +158,22 @@ class _Kept:
     Per layer, ``kept_heads`` are the numbers that the heads had before any pruning, when there were ``original_heads``
     a layer (None: ``num_attention_heads``, which falls with ``hidden_size`` so that the width of a head stays), and
     ``ffn_per_layer`` the widths of the feed-forward networks. ``kept_layers`` are the numbers that the layers had.
+    ``pooling`` is ``mean`` where the head reads that.
     """
 
     kept_heads: list[list[int]] | None = None
     original_heads: int | None = None
     ffn_per_layer: list[int] | None = None
     kept_layers: list[int] | None = None
+    pooling: str | None = None
 
 
 class _Pruned:
     def __init__(self, *inputs: Any, **kwargs: Any) -> None:
         super().__init__(*inputs, **kwargs)
         _resize(cast(PreTrainedModel, self))
+        if cast(PreTrainedModel, self).config.pooling is not None:
+            _pool(cast(PreTrainedModel, self))
 
 
 def _define(name: str, *bases: type[Any], **attributes: Any) -> type[Any]:
@@ -196,7 +231,7 @@ def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
     model_class = (TAGGER_CLASSES if tags else MODEL_CLASSES)[stock_type(model.config)]
     of_class = {"model_type", "architectures", "auto_map", "transformers_version"}
     settings = {name: value for name, value in model.config.to_dict().items() if name not in of_class}
-    if _fits_stock_class(model):
+    if getattr(model.config, "pooling", None) is None and has_stock_shapes(model):
         model_class, settings = model_class.__bases__[-1], _stock_settings(settings)
     config = model_class.config_class(**settings)
     config.architectures = [model_class.__name__]
@@ -207,7 +242,7 @@ def to_pruned(model: PreTrainedModel) -> PreTrainedModel:
     return pruned
 
 
-def _fits_stock_class(model: PreTrainedModel) -> bool:
+def has_stock_shapes(model: PreTrainedModel) -> bool:
     """Tell whether all layers have as many heads as the width of the model makes, and equally many neurons."""
     config, heads = model.config, model.config.num_attention_heads
     # MPNet's position bias has a row for every original head.

@@ -28,6 +28,7 @@ from compress.data.tokenization import encode
 from compress.errors import refuse
 from compress.models.components import Embeddings, attention_layers, has_heads, head_of
 from compress.models.modeling.families import FAMILIES, PREFIX, layers_of, linear_of, stock_type
+from compress.models.modeling.pruned import has_stock_shapes
 from compress.progress import logger
 from compress.tasks import head_fields, of_network
 from compress.training.losses._common import layer_map
@@ -46,7 +47,7 @@ def require_layers(teacher: PreTrainedModel, student: str, *, plain: bool = True
     family, what = teacher.config.model_type, f"a {student} student"
     refuse(
         (
-            not has_heads(teacher) or family.startswith(PREFIX),
+            not has_heads(teacher) or (family.startswith(PREFIX) and not has_stock_shapes(teacher)),
             f"{what} cannot start from a {family!r} teacher; use the model it was pruned from, or the student bilstm",
         ),
         (

@@ -446,3 +446,24 @@ def test_the_module_of_a_loss_gets_the_options_that_it_names() -> None:
         (made,) = attach_losses([choice], teacher, student)
         assert isinstance(made.trained[0], kind) and made.function.keywords == choice.options
         detach_loss_modules(student)
+
+
+def test_contrastive_by_hand() -> None:
+    """Cosines of 1 within the pair and of 0 to a third text; that has no other of its class, and a fourth no label."""
+    ids = torch.ones(4, 1, dtype=torch.long)
+    states = hidden([[[0.0, 0.0]]] * 4, [[[2.0, 0.0]], [[1.0, 0.0]], [[0.0, 3.0]], [[1.0, 0.0]]])
+    batch = Batch(ids, ids, labels=torch.tensor([0, 0, 1, NO_TARGET]))
+    assert loss("contrastive")(states, states, batch, temperature=0.5).item() == pytest.approx(
+        math.log(1 + math.exp(-2)), rel=1e-5
+    )
+    alone = Batch(ids, ids, labels=torch.tensor([0, 1, 2, 3]))
+    assert loss("contrastive")(states, states, alone).item() == 0.0
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(2, 3), torch.tensor([0, 1, 1])])
+def test_contrastive_compares_texts_of_one_class_each(labels: Tensor) -> None:
+    ids = torch.ones(2, 2, dtype=torch.long)
+    words = ids.bool() if labels.dim() == 1 else None
+    states = hidden([[[1.0, 0.0]] * 2] * 2)
+    with pytest.raises(CompressError, match="the loss contrastive compares texts of one class each; use hard-label"):
+        loss("contrastive")(states, states, Batch(ids, ids, labels=labels, words=words))
