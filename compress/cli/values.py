@@ -129,3 +129,11 @@ def percent(text: str) -> float:
     if not 0 < share < 1:
         raise ValueError(f"{text!r} is no share between 0% and 100%, such as 95%")
     return share
+
+
+def us_dollars(text: str) -> float:
+    """Return an amount such as ``5USD`` or ``0.25``."""
+    found = re.fullmatch(r"([0-9]{1,7}(?:\.[0-9]{1,6})?)(?: ?USD)?", text)
+    if not found or not float(found[1]):
+        raise ValueError(f"{text!r} is no amount above 0, such as 5USD")
+    return float(found[1])

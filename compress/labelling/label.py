@@ -32,8 +32,10 @@ from compress.labelling.label_dir import (
     SHARD_ROWS,
     LabelDir,
     count_truncated,
+    kept_entry,
     shard_is_done,
     shard_number,
+    unanswered_notes,
     write_shard,
 )
 from compress.labelling.parts import DRAFT_NAME, close_shards, take_up
@@ -100,7 +102,8 @@ class Job:
 
 
 Shard = tuple[int, list[Example]]  # the number of a shard in the whole text, and its rows
-Labelled = Generator[tuple[int, list[Example], np.ndarray, int], None, None]
+# Shards with their logits, and what else the record of each says.
+Labelled = Generator[tuple[int, list[Example], np.ndarray, dict[str, Any]], None, None]
 
 
 class Engine:
@@ -113,82 +116,119 @@ class Engine:
         """Yield each shard with its logits and the number of rows that were cut, in any order; ``advance`` by rows."""
         run = start_runtime(job.plan, job.model, job.scratch)
         for number, examples in shards:
-            yield number, examples, *job.answers(examples, run, advance)
+            logits, cut = job.answers(examples, run, advance)
+            yield number, examples, logits, {"truncated": cut}
 
 
-def label(request: Label) -> LabelDir:
+class LocalTeacher:
+    """A model directory that an engine runs.
+
+    Attributes:
+        models: parents of the labels, by role.
+        described: fields of the manifest that no parent gives.
+        opened: what else decides the result.
+        identity: what the record of every shard says of the teacher.
+        ended: whether it stopped before the text did.
+    """
+
+    plan_type = Plan
+    ended = False
+
+    def __init__(self, request: Label) -> None:
+        engine = request.engine
+        if engine == "local":
+            engine = Engine()
+        elif engine == "ray":
+            module = importlib.import_module("compress.labelling.ray_engine")  # which imports this one
+            engine = module.RayEngine(request.ray_address or "", request.workers or 0)
+        refuse(
+            (
+                request.precision == "auto" and engine.elsewhere,
+                "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16",
+            )
+        )
+        self.request, self.engine = request, engine
+        self.model = Model.open(request.teacher).with_windows(request.windows)
+        check_length(request.max_length, self.model.tokenizer, self.model.config, self.model.name)
+        self.task, self.models = self.model.task, {"teacher": self.model}
+        self.described, self.opened = dict[str, Any](), {"device": request.device, "threads": request.threads}
+        self.identity = {
+            "teacher_sha256": self.model.sha256,
+            "tokenizer_sha256": tokenizer_sha256(self.model.tokenizer),
+        }
+
+    def make_plan(self, unlabeled: TextSource, scratch: Path) -> Plan:
+        request, model, tokenizer = self.request, self.model, self.model.tokenizer
+        plan = plan_for(
+            model,
+            tokenizer,
+            replace(request.compute, threads=request.threads or self.engine.threads),
+            max_length=request.max_length or 0,
+            precision=request.precision.replace("auto", "float32"),
+            elsewhere=self.engine.elsewhere,
+        )
+        rows = list(unlabeled.sample(COMPARED_ROWS)) if request.precision == "auto" else []
+        if not rows:
+            return plan
+        with request.progress("Comparing float32 and bfloat16", None):
+            return _faster_plan(plan, model, tokenizer, rows, scratch)
+
+    def run(self, plan: Plan, scratch: Path, shards: Iterator[Shard], advance: Advance) -> Labelled:
+        """Yield each shard as :meth:`Engine.run` does."""
+        with using_threads(plan.threads):
+            yield from self.engine.run(Job(plan, self.model, self.model.tokenizer, scratch), shards, advance)
+
+
+def label(request: Label) -> Any:
     """Label every row of a text with the teacher's logits and return the label directory.
 
     Killed anywhere and started again with the same request, it goes on after the last whole shard and ends with the
     bytes of an undisturbed run, also after a time limit. Neither parts nor engines change the bytes of a shard. What
     goes to a URI is made in the cache and copied at the end.
     """
-    engine, begun = request.engine, time.monotonic()
-    if engine == "local":
-        engine = Engine()
-    elif engine == "ray":
-        module = importlib.import_module("compress.labelling.ray_engine")  # which imports this one
-        engine = module.RayEngine(request.ray_address or "", request.workers or 0)
+    begun, progress = time.monotonic(), request.progress
+    teacher: Any = LocalTeacher
+    if request.language_model:
+        teacher = importlib.import_module("compress.labelling.language_model").LanguageModelTeacher
+    teacher = teacher(request)
     part, parts = request.shard or (1, 1)
-    refuse(
-        (
-            request.precision == "auto" and engine.elsewhere,
-            "precision auto compares on this machine, and the teacher runs on others; use float32 or bfloat16",
-        )
-    )
-    model, progress = Model.open(request.teacher).with_windows(request.windows), request.progress
-    check_length(request.max_length, model.tokenizer, model.config, model.name)
-    unlabeled = cast(TextSource, request.open_text(rows=request.rows, read=model.task.row))
+    unlabeled = cast(TextSource, request.open_text(rows=request.rows, read=teacher.task.row))
+    if request.dry_run:
+        return teacher.estimate(unlabeled)
     uri = str(request.output) if is_uri(str(request.output)) else ""
     local = replace(request, output=work_place(uri)) if uri else request
-    with local.begin({"teacher": model}, unlabeled=unlabeled, device=request.device, threads=request.threads) as stage:
+    with local.begin(teacher.models, unlabeled=unlabeled, **teacher.opened) as stage:
         target = open_target(uri, force=request.force) if uri else None
-        tokenizer = model.tokenizer
-
-        def make_plan() -> Plan:
-            plan = plan_for(
-                model,
-                tokenizer,
-                replace(request.compute, threads=request.threads or engine.threads),
-                max_length=request.max_length or 0,
-                precision=request.precision.replace("auto", "float32"),
-                elsewhere=engine.elsewhere,
-            )
-            rows = list(unlabeled.sample(COMPARED_ROWS)) if request.precision == "auto" else []
-            if not rows:
-                return plan
-            with progress("Comparing float32 and bfloat16", None):
-                return _faster_plan(plan, model, tokenizer, rows, prepared)
-
         prepared = stage.scratch / PREPARED
         if (stage.working / MANIFEST_NAME).is_file():  # of labels that ended early
             earlier = Manifest.read(stage.working / MANIFEST_NAME)
-            keep(prepared / PLAN_NAME, {name: earlier.notes.get(name) for name in Plan.__dataclass_fields__})
+            keep(
+                prepared / PLAN_NAME, {name: earlier.notes.get(name) for name in teacher.plan_type.__dataclass_fields__}
+            )
             take_up(stage.working)
-        plan = Plan(**cached_json(prepared / PLAN_NAME, lambda: asdict(make_plan())))
-        record = {
-            "teacher_sha256": model.sha256,
-            "tokenizer_sha256": tokenizer_sha256(tokenizer),
-            "plan": asdict(replace(plan, reason="")),  # its timings differ each time
-        }
+        planned = cached_json(prepared / PLAN_NAME, lambda: asdict(teacher.make_plan(unlabeled, prepared)))
+        plan = teacher.plan_type(**planned)
+        # The timings in the reason differ each time.
+        record = {**teacher.identity, "plan": asdict(replace(plan, reason=""))}
         fingerprint, order = ContentFingerprint(), hashlib.sha256()
+        handed = dict[int, dict[str, Any]]()  # what the record of each shard says of what it is made from
         late = False
-
-        def made_from(examples: list[Example]) -> dict[str, Any]:
-            return {**record, "texts_sha256": content_sha256(examples)}
 
         def missing() -> Iterator[Shard]:
             """Read the text, all of it for its fingerprint unless time is over, and yield the shards to be labelled."""
             nonlocal late
-            handed = False
             for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
-                made = made_from(examples)
+                made = {**record, "texts_sha256": content_sha256(examples)}
                 order.update(bytes.fromhex(made["texts_sha256"]))
                 if number % parts == part - 1 and not shard_is_done(stage.working, number, made):
-                    late = handed and request.time_limit is not None and time.monotonic() - begun > request.time_limit
+                    late = (
+                        bool(handed)
+                        and request.time_limit is not None
+                        and time.monotonic() - begun > request.time_limit
+                    )
                     if late:
                         return
-                    handed = True
+                    handed[number] = made
                     yield number, examples
 
         shards = missing()
@@ -199,22 +239,21 @@ def label(request: Label) -> LabelDir:
             starts = range((part - 1) * plan.shard_rows, total or 0, parts * plan.shard_rows)
             asked = sum(min(plan.shard_rows, (total or 0) - start) for start in starts)
             entry = {"role": "unlabeled", "name": unlabeled.name, "rows": asked}
-            draft = replace(stage.manifest, kind="labels", data=(entry,), notes={**notes, ROWS_ASKED: asked or None})
+            described = {**teacher.described, "notes": {**notes, ROWS_ASKED: asked or None}}
+            draft = replace(stage.manifest, kind="labels", data=(entry,), **described)
             write_atomically(prepared / DRAFT_NAME, draft.to_json())
-            job = Job(plan, model, tokenizer, prepared)
             with (
-                using_threads(plan.threads),
                 progress("Labelling", left) as advance,
-                closing(engine.run(job, itertools.chain([first], shards), advance)) as labelled,
+                closing(teacher.run(plan, prepared, itertools.chain([first], shards), advance)) as labelled,
             ):
-                for number, examples, logits, cut in labelled:
-                    made = {**made_from(examples), "truncated": cut}
-                    write_shard(stage.working, number, examples, logits, made, model.task)
+                for number, examples, logits, about in labelled:
+                    write_shard(stage.working, number, examples, logits, handed[number] | about, teacher.task)
+            late = late or teacher.ended
         refuse((not fingerprint.rows, f"{unlabeled.name} holds no text; give a file with one text a line"))
         if (
             request.shard
         ):  # what tells that parts belong together; the fingerprint says nothing of the order of the rows
-            own = {"tokenizer_sha256": record["tokenizer_sha256"], "shards_sha256": order.hexdigest()}
+            own = {"tokenizer_sha256": teacher.identity["tokenizer_sha256"], "shards_sha256": order.hexdigest()}
             notes |= {"part": part, "parts": parts, **own}
         if late:
             close_shards(stage.working)
@@ -223,7 +262,10 @@ def label(request: Label) -> LabelDir:
                 if shard_number(stale) * plan.shard_rows >= fingerprint.rows:
                     stale.unlink()
             count_truncated(stage.truncation, stage.working.glob("shard-*.json"), plan.max_length)
-            stage.finish(kind="labels", data=(data_entry("unlabeled", unlabeled.name, fingerprint),), notes=notes)
+            entry, left_out = data_entry("unlabeled", unlabeled.name, fingerprint), unanswered_notes(stage.working)
+            if left_out and not request.shard:
+                entry = kept_entry(stage.working, replace(stage.manifest, **teacher.described), unlabeled.name)
+            stage.finish(kind="labels", data=(entry,), notes=notes | left_out, **teacher.described)
         if target:
             with progress("Copying the labels", None):
                 upload(stage.working, target, force=request.force)
@@ -274,7 +316,7 @@ def teacher_logits(
         ):
             job = Job(plan, model, tokenizer, Path(scratch))
             parts = [*Engine().run(job, enumerate(batched(missing, SHARD_ROWS)), advance)]
-        count_stream(plan.max_length, len(missing), sum(cut for *_, cut in parts))
+        count_stream(plan.max_length, len(missing), sum(about["truncated"] for *_, about in parts))
         logits = np.concatenate([logits for _, _, logits, _ in parts])
         known |= zip(missing, model.task.by_row(logits, missing), strict=True)
     return model.task.stacked([known[row] for row in rows])

@@ -26,20 +26,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compress.data import Example, batched, row_keys
+from compress.data import ContentFingerprint, Example, batched, data_entry, row_keys
 from compress.data.formats.parquet import batch_rows, is_string
 from compress.data.tokenization import check_one_kind
 from compress.data.truncation import Truncation
 from compress.errors import CompressError, refuse, some_of
 from compress.escaping import is_uri, local_path, without_secrets
-from compress.files import ALWAYS_BYTES, LARGEST_RATIO, faults_of, read_json_table, regular_file, write_atomically
+from compress.files import (
+    ALWAYS_BYTES,
+    LARGEST_RATIO,
+    faults_of,
+    read_json_table,
+    regular_file,
+    write_atomically,
+    write_json_lines,
+)
 from compress.labelling.remote_labels import local_copy
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256, verify_files
 from compress.models.model_dir import Model
 from compress.progress import logger
+from compress.requests.labelling import LANGUAGE_MODEL
 from compress.tasks import Task, everything, find_task
 
 IMPORTED = "import"  # the stage of labels without a teacher
+UNANSWERED, UNANSWERED_NAME = "unanswered", "unanswered.jsonl"
 ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
 SHARD_ROWS = 2048
 _AGAIN = "label the text again"
@@ -118,7 +128,7 @@ def write_shard(
     """
     check_one_kind(examples)
     columns: dict[str, Any] = {"text": pa.array([e.text for e in examples], pa.string())}
-    if examples[0].text_pair is not None:
+    if any(e.text_pair is not None for e in examples):
         columns["text_pair"] = pa.array([e.text_pair for e in examples], pa.string())
     flat = pa.array(np.ascontiguousarray(logits, dtype=np.float32).reshape(-1))
     if (counts := task.answer_counts(examples)) is None:
@@ -129,7 +139,10 @@ def write_shard(
     path = shard_path(directory, number)
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        pq.write_table(pa.table(columns), temporary, compression="zstd")
+        table = pa.table(columns)
+        with pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer:
+            if examples:  # a language model may answer none of them
+                writer.write_table(table)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -149,9 +162,8 @@ def read_shard(
     with faults_of(path, "a shard of labels", _AGAIN):
         file, rows = open_shard(directory, number)
         names = [name for name in ("text", "text_pair", "logits") if name in file.schema_arrow.names]
-        table = pa.Table.from_batches(
-            _bounded(path, file.iter_batches(batch_size=rows, columns=names), 4 * classes * SHARD_ROWS)
-        )
+        batches = _bounded(path, file.iter_batches(batch_size=rows, columns=names), 4 * classes * SHARD_ROWS)
+        table = pa.Table.from_batches(batches, pa.schema([file.schema_arrow.field(name) for name in names]))
         *texts, logits = (table[name].combine_chunks() for name in names)
         kind = logits.type
         is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -212,6 +224,28 @@ def count_truncated(truncation: Truncation, records: Iterable[Path], max_length:
     """Count the rows of shards, and those that were cut, by the records beside the shards."""
     for record in map(read_json_table, records):
         truncation.add_counts(max_length, record["rows"], record.get("truncated", 0))
+
+
+def unanswered_notes(directory: Path) -> dict[str, int]:
+    """Write the rows that a language model gave no label to a file of their own, and return how many there are.
+
+    What is returned is for the notes of a manifest: nothing where every row has a label.
+    """
+    records = (read_json_table(path) for path in sorted(directory.glob("shard-*.json")))
+    rows = [row for record in records for row in record.get(UNANSWERED, ())]
+    if rows:
+        write_json_lines(directory / UNANSWERED_NAME, rows)
+    return {UNANSWERED: len(rows)} if rows else {}
+
+
+def kept_entry(directory: Path, manifest: Manifest, name: str) -> dict[str, Any]:
+    """Return the data entry of the rows that the shards of a directory hold."""
+    numbers = range(len([*directory.glob("shard-*.parquet")]))
+    task, classes = find_task(manifest.task), len(manifest.labels)
+    shards = (read_shard(directory, number, classes, task=task)[0] for number in numbers)
+    fingerprint = ContentFingerprint(itertools.chain.from_iterable(shards))
+    refuse((not fingerprint.rows, f"no row of {name} got a label; correct --prompt"))
+    return data_entry("unlabeled", name, fingerprint)
 
 
 def link_or_copy(source: Path, target: Path, like: os.stat_result) -> None:
@@ -331,8 +365,9 @@ class LabelDir:
 
     @property
     def teacher_sha256(self) -> str:
-        """The hash of the teacher; empty where the labels were imported, or are of several."""
-        return str(self.manifest.parents[0]["sha256"]) if self.manifest.parents and not self.parts else ""
+        """The hash of the model that is the teacher; empty where labels are imported, of several, or of a server's."""
+        known = self.manifest.parents and not self.parts and not self.teacher_name.startswith(LANGUAGE_MODEL)
+        return str(self.manifest.parents[0]["sha256"]) if known else ""
 
     @property
     def teacher_name(self) -> str:
@@ -354,8 +389,12 @@ class LabelDir:
     def origin(self) -> dict[str, Any]:
         """What a manifest records of labels that are not of the student's teacher."""
         if not self.parts:
-            known = self.teacher_sha256 or str(self.manifest.notes.get("values_sha256"))
-            return {"name": self.teacher_name, "sha256": known}
+            known = (
+                self.manifest.parents[0]["sha256"]
+                if self.manifest.parents
+                else self.manifest.notes.get("values_sha256")
+            )
+            return {"name": self.teacher_name, "sha256": str(known)}
         weighted = zip(self.parts, self.weights, strict=True)
         return {"name": self.teacher_name, "mean_of": [{**part.origin, "weight": weight} for part, weight in weighted]}
 

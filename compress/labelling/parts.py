@@ -12,19 +12,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compress.data import ContentFingerprint, data_entry
 from compress.data.truncation import READS_NO_MORE, Truncation
 from compress.errors import CompressError, refuse, some_of
 from compress.fields import validated
 from compress.files import read_json_table
 from compress.labelling.label_dir import (
+    UNANSWERED,
     LabelDir,
     count_truncated,
+    kept_entry,
     link_or_copy,
-    read_shard,
     shard_is_done,
     shard_number,
     shard_path,
+    unanswered_notes,
 )
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256
 from compress.models.output_dir import (
@@ -40,7 +41,6 @@ from compress.models.output_dir import (
 from compress.progress import each, logger
 from compress.recipes.parsing import Checked, parse
 from compress.requests.labelling import CloseLabels, MergeLabels
-from compress.tasks import find_task
 
 DRAFT_NAME = "draft.json"  # in the work folder: the manifest, as far as it is known before the end
 MOST_NAMED = 10  # of missing parts
@@ -75,7 +75,7 @@ class LabelPart(LabelDir):
     def belongs_to(self) -> dict[str, Any]:
         """Return what all parts of the same labels have in common, by what it is called."""
         return {
-            "the teacher": [self.manifest.task, self.manifest.labels, self.teacher_sha256],
+            "the teacher": [self.manifest.task, self.manifest.labels, self.origin["sha256"]],
             "the tokenizer": self.notes.tokenizer_sha256,
             "the number of parts": self.notes.parts,
             "the text or the order of its rows": [self.rows, self.notes.shards_sha256],
@@ -117,7 +117,11 @@ def merge_labels(request: MergeLabels) -> LabelDir:
             for part in each(found, advance):
                 for name in names[part.path]:
                     link_or_copy(part.path / name, working / name, like)
-        manifest = replace(found[0].manifest, name=output.name, notes=_notes(found))
+        manifest = replace(
+            found[0].manifest, name=output.name, notes=_notes(found) | (left_out := unanswered_notes(working))
+        )
+        if left_out:
+            manifest = replace(manifest, data=(kept_entry(working, manifest, manifest.data[0]["name"]),))
         manifest = finish(working, manifest)
         LabelDir(working, manifest).check_shards()
     return LabelDir(output, manifest)
@@ -150,7 +154,7 @@ def _notes(parts: Sequence[LabelPart]) -> dict[str, Any]:
     truncation = Truncation()
     files = (part.path / name for part in parts for name in part.files() if name.endswith("json"))
     count_truncated(truncation, files, parts[0].notes.max_length)
-    own = {"part", "parts", "tokenizer_sha256", "shards_sha256", "truncated"}
+    own = {"part", "parts", "tokenizer_sha256", "shards_sha256", "truncated", UNANSWERED}
     values = {name: list(dict.fromkeys(str(notes.get(name)) for notes in kept)) for name in kept[0].keys() - own}
     plan = {name: kept[0][name] if len(found) == 1 else some_of(found) for name, found in values.items()}
     return plan | truncation.notes()
@@ -196,14 +200,11 @@ def close_shards(working: Path) -> None:
     for path in working.glob("shard-*"):
         if shard_number(path) >= len(done):
             path.unlink()
-    shards = (
-        read_shard(working, number, len(draft.labels), task=find_task(draft.task))[0] for number in range(len(done))
-    )
-    fingerprint = ContentFingerprint(itertools.chain.from_iterable(shards))
-    data = (data_entry("unlabeled", draft.data[0]["name"], fingerprint),)
+    data = (kept_entry(working, draft, draft.data[0]["name"]),)
     truncation = Truncation()
     count_truncated(truncation, working.glob("shard-*.json"), draft.notes["max_length"])
     notes = {**draft.notes, ENDED_EARLY: file_sha256(work / REQUEST_NAME), **truncation.notes()}
+    notes |= unanswered_notes(working)
     finish(working, replace(draft, data=data, notes=notes))
     if said := truncation.sentence(READS_NO_MORE):
         logger.info("%s", said)

@@ -104,7 +104,7 @@ def hand_out(pool: Any, shards: Iterator[Shard], advance: Advance) -> Labelled:
 
 def _next_answer(
     pool: Any, under_way: dict[int, list[Example]], advance: Advance
-) -> tuple[int, list[Example], np.ndarray, int]:
+) -> tuple[int, list[Example], np.ndarray, dict[str, Any]]:
     while True:
         try:
             number, logits, cut = pool.get_next_unordered(timeout=PATIENCE_S)
@@ -124,7 +124,7 @@ def _next_answer(
             ) from error
     examples = under_way.pop(number)
     advance(len(examples))
-    return number, examples, logits, cut
+    return number, examples, logits, {"truncated": cut}
 
 
 class LabelWorker:

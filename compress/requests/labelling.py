@@ -11,7 +11,7 @@ import pydantic
 
 from compress.errors import CompressError
 from compress.escaping import is_uri, without_secrets
-from compress.fields import Holds, option, validated
+from compress.fields import Holds, fields_of, flag_of, option, validated
 from compress.recipes.training import LEAST_MAX_LENGTH, MOST_MAX_LENGTH
 from compress.requests import (
     OUTPUT,
@@ -19,13 +19,15 @@ from compress.requests import (
     AnyModel,
     Columns,
     Duration,
+    File,
     LabelColumns,
     Labels,
     Output,
+    Percent,
     Placing,
     Request,
+    Rows,
     Text,
-    TextColumns,
     WindowsGiven,
     Written,
     function,
@@ -33,6 +35,9 @@ from compress.requests import (
 )
 
 MOST_PARTS = 10**9
+MOST_LABELS = 1000  # that a language model chooses from
+LANGUAGE_MODEL = "openai:"  # before the name of a model behind an interface of OpenAI's form
+MOST_ORDERS = 24
 DEFAULT_SMOOTHING = 0.1  # of labels without a confidence
 
 
@@ -55,12 +60,75 @@ def _engine(value: Any) -> Any:
 
 
 @validated
-class Label(Written[Any], TextColumns, Placing):
-    """Run the teacher once over unlabelled text and keep its logits. Resumable."""
+class Asked(LabelColumns):
+    """What a language model is asked, and what that may cost."""
+
+    _: KW_ONLY
+    labels: Columns = option(
+        default=(), metavar="A,B,...", help="Of a language model: the labels, or a .txt file with one a line."
+    )
+    answer: Literal["label", "labels", "entities", "score"] = option(
+        default="label", help="Of a language model: one label a text, several, entities of these labels, or a score."
+    )
+    prompt: File | None = option(
+        default=None, metavar="FILE", help="What it is told before the labels: what they mean, and for whom."
+    )
+    orders: int = option(
+        default=1,
+        ge=1,
+        le=MOST_ORDERS,
+        help="Ask each text in so many orders of the labels: soft labels, without a preference for places.",
+    )
+    base_url: str | None = option(
+        default=None,
+        metavar="URL",
+        help="Server that speaks OpenAI's protocol: vLLM, Ollama, llama.cpp, ... Its key is $OPENAI_API_KEY.",
+    )
+    answer_tokens: int | None = option(
+        default=None, ge=1, le=100_000, help="Tokens of an answer at most; more for models that think first."
+    )
+    concurrency: int = option(default=8, ge=1, le=256, decides=False, help="Questions that are under way at a time.")
+    prices: File | None = option(
+        default=None,
+        metavar="FILE",
+        decides=False,
+        help='USD for a million tokens, in TOML: ["MODEL"] input = 0.25, cached_input = 0.025, output = 2.0.',
+    )
+    budget: Annotated[float | None, Holds("usd")] = option(
+        default=None, gt=0, metavar="USD", decides=False, needs=("prices",), help="End before this costs more: 5USD."
+    )
+    dry_run: bool = option(default=False, decides=False, help="Say how many tokens it would take, and ask nothing.")
+    validation: Rows | None = option(
+        default=None,
+        metavar="FILE",
+        decides=False,
+        help="Labelled rows by which the language model is judged before anything else is asked.",
+    )
+    min_score: Percent = option(
+        default=None,
+        decides=False,
+        needs=("validation",),
+        metavar="SHARE",
+        help="Ask nothing more unless its accuracy, or F1, is certainly as high: 85%.",
+    )
+
+
+# Options of models that run here.
+_OF_MODELS_HERE = ("max_length", "windows", "precision", "engine", "workers", "ray_address", "device", "threads")
+
+
+@validated
+class Label(Written[Any], Asked, Placing):
+    """Run the teacher once over unlabelled text and keep its logits. Resumable.
+
+    The teacher is a model directory, or a language model behind an interface of OpenAI's form: openai:MODEL.
+    """
 
     stage = "compress.labelling.label:label"
 
-    teacher: AnyModel = option(help="The teacher: a directory or hub name.", metavar="DIR")
+    teacher: AnyModel = option(
+        help="The teacher: a directory, a hub name, or openai:MODEL with --labels.", metavar="DIR"
+    )
     unlabeled: Text = option(
         help="Text to label: a file, a pattern, a folder of Parquet files or the URI of one; may be repeated.",
         metavar="FILE",
@@ -112,6 +180,20 @@ class Label(Written[Any], TextColumns, Placing):
         help="Finish after this time, such as 30m or 2h, with the rows that are labelled then; the same command goes "
         "on with the rest. [default: none]",
     )
+
+    @property
+    def language_model(self) -> str:
+        """The name of the language model that is the teacher; empty where that is a model directory."""
+        teacher = str(self.teacher)
+        return teacher.removeprefix(LANGUAGE_MODEL) if teacher.startswith(LANGUAGE_MODEL) else ""
+
+    def faults(self) -> Iterator[str]:
+        fits, others = "a model directory", [*_OF_MODELS_HERE]
+        if not self.language_model:
+            fits = f"{LANGUAGE_MODEL}MODEL"
+            others = [name for name in fields_of(Asked) if name not in fields_of(LabelColumns)]
+        for name, value in self.given(others).items():
+            yield f"{flag_of(name, fields_of(self)[name], value)} needs {fits} as teacher; leave it out"
 
     def check_output(self) -> None:
         if self.output is None or not is_uri(str(self.output)):

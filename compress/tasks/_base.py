@@ -48,6 +48,7 @@ class Task(str, ABC):
         accepts_by: what calibration can find thresholds of acceptance for.
         decides_by: from where on calibration can let an answer be given.
         right_share: the metric that is the share of right decisions.
+        asks: what a language model is asked for (:mod:`compress.labelling.questions`); empty where it cannot be asked.
     """
 
     fallback: ClassVar[bool] = False
@@ -72,6 +73,7 @@ class Task(str, ABC):
     accepts_by: ClassVar[tuple[str, ...]] = ("overall", "class")
     decides_by: ClassVar[tuple[str, ...]] = ("probability",)
     right_share: ClassVar[str] = "accuracy"
+    asks: ClassVar[str] = ""
 
     # Models and rows
 

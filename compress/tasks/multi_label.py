@@ -28,6 +28,7 @@ LEAST_CHANCE = 1e-12  # of what stands for the logit of a probability of 0
 
 
 class MultiLabel(Task):
+    asks = "labels"
     problem_type = "multi_label_classification"
     no_label = (float("nan"),)
     label_probabilities = True

@@ -22,6 +22,7 @@ LARGEST_CHANGE = 1e-3  # of a score that counts as the same
 
 
 class Regression(Task):
+    asks = "score"
     problem_type = "regression"
     has_classes = False
     no_label = float("nan")

@@ -12,6 +12,7 @@ from compress.tasks._base import Task
 
 
 class SingleLabel(Task):
+    asks = "label"
     fallback = True
     problem_type = "single_label_classification"
     label_probabilities = True

@@ -206,7 +206,7 @@ class BareEncoder(Model):
 
 
 def open_teacher(path: AnyModel, labels: Sequence[LabelDir]) -> Model:
-    """Open a teacher; where all labels are imported, a pretrained encoder will do."""
+    """Open a teacher; where no labels are of a model here, a pretrained encoder will do."""
     if not labels or any(directory.teacher_sha256 for directory in labels):
         return Model.open(path)
     opened = Model.open(path, classifier=False)

@@ -1,0 +1,263 @@
+"""A language model as teacher, played by a server that makes mistakes: every answer is paid once, and none is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModel
+
+import compress
+from compress.cli import main
+from compress.errors import CompressError
+from compress.labelling.label_dir import UNANSWERED_NAME, LabelDir
+from compress.recipes import load_recipe
+from tests.support.chat_server import KEY, ChatServer, serving
+from tests.support.tiny import classifier, write
+from tests.support.training_data import TRAINING
+
+pytest.importorskip("openai")
+TEXTS = [f"film number {number} {'x' * (number % 13 + 1)}" for number in range(20)]
+LABELS = ("bad", "good")
+
+
+@pytest.fixture(autouse=True)
+def key_and_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("COMPRESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("compress.labelling.language_model.SHARD_ROWS", 8)
+
+
+def log_odds(text: str) -> float:
+    return len(text) % 7 - 3.0
+
+
+def chances(text: str) -> Mapping[str, float]:
+    good = 1 / (1 + math.exp(-log_odds(text)))
+    return {"good": good, "bad": 1 - good}
+
+
+def labelled(server: ChatServer, output: Path, texts: Any = TEXTS, **options: Any) -> LabelDir:
+    given = {"labels": LABELS, "base_url": server.url, **options}
+    made: LabelDir = compress.label("openai:tiny", texts, output, **given)
+    return made
+
+
+def odds(made: LabelDir) -> list[float]:
+    return [float(logits[1] - logits[0]) for _, logits in made]
+
+
+def prices(folder: Path) -> Path:
+    file = folder / "prices.toml"
+    file.write_text("[tiny]\ninput = 100\noutput = 1000\n")  # 0.0068 USD a question or so
+    return file
+
+
+def test_logits_are_those_of_the_model_without_its_preference_for_places(tmp_path: Path) -> None:
+    faults = [429, 500, "cut", "garbage", "slow"]
+    with serving(chances, preference=[1.0, -1.0], faults=faults) as server:
+        made = labelled(server, tmp_path / "labels", orders=2)
+        assert made.rows == len(TEXTS) and made.manifest.labels == LABELS and made.teacher_name == "openai:tiny"
+        np.testing.assert_allclose(odds(made), [*map(log_odds, TEXTS)], atol=1e-5)
+        np.testing.assert_allclose(made.manifest.notes["preference"], [1, -1], atol=1e-4)
+        assert len(server.asked) == 2 * len(TEXTS) + len(faults) - 1  # slow is no fault of an answer
+        again = labelled(server, tmp_path / "again", orders=2)
+        assert odds(again) == odds(made) and len(server.asked) == 2 * len(TEXTS) + len(faults) - 1
+
+
+def test_a_student_learns_from_a_bare_encoder_and_the_labels(tmp_path: Path) -> None:
+    body: Any = AutoModel.from_pretrained(write(tmp_path / "encoder", classifier("bert")))
+    body.save_pretrained(tmp_path / "encoder")
+    with serving(chances) as server:
+        made = labelled(server, tmp_path / "labels")
+    recipe = replace(load_recipe("students", "ngram"), training=TRAINING)
+    student = compress.distill(tmp_path / "encoder", recipe, tmp_path / "student", labels=[made.path])
+    assert student.labels == LABELS
+    assert "openai:tiny" in json.dumps(student.manifest.recipe) + json.dumps(student.manifest.notes)
+
+
+def test_servers_without_log_probabilities_vote(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(chances, gives_logprobs=False) as server, caplog.at_level(logging.INFO, "compress"):
+        made = labelled(server, tmp_path / "labels", concurrency=1)
+    assert "takes no top_logprobs" in caplog.text
+    sure = math.log(0.95 / 0.05)
+    wanted = [sure if log_odds(text) > 0 else -sure for text in TEXTS[:20] if log_odds(text)]
+    np.testing.assert_allclose(
+        [one for one, text in zip(odds(made), TEXTS, strict=False) if log_odds(text)], wanted, rtol=1e-5
+    )
+
+
+def test_rows_without_an_answer_are_kept_apart(tmp_path: Path) -> None:
+    odd = {TEXTS[3]: "I cannot say", TEXTS[14]: "REFUSE"}
+    with serving(lambda text: {"": odd[text]} if text in odd else chances(text)) as server:
+        made = labelled(server, tmp_path / "labels")
+        parts = [labelled(server, tmp_path / f"part{one}", shard=(one, 2)).path for one in (1, 2)]
+    assert made.rows == len(TEXTS) - 2 and made.manifest.notes["unanswered"] == 2
+    assert [row.text for row, _ in made] == [text for text in TEXTS if text not in odd]
+    rows = [json.loads(line) for line in (made.path / UNANSWERED_NAME).read_text().splitlines()]
+    assert [(row["row"], row["text"], row["reason"]) for row in rows] == [
+        (4, TEXTS[3], "malformed"),
+        (15, TEXTS[14], "refused"),
+    ]
+    assert rows[1]["answer"] == "the text breaks our rules"
+    merged = compress.merge_labels(parts, tmp_path / "merged")
+    assert [(row.text, logits.tolist()) for row, logits in merged] == [
+        (row.text, logits.tolist()) for row, logits in made
+    ]
+    assert merged.manifest.notes["unanswered"] == 2
+    assert (merged.path / UNANSWERED_NAME).read_bytes() == (made.path / UNANSWERED_NAME).read_bytes()
+
+
+def test_a_shard_may_be_without_any_answer(tmp_path: Path) -> None:
+    last = TEXTS[16:]
+    with serving(lambda text: {"": "?"} if text in last else chances(text)) as server:
+        made = labelled(server, tmp_path / "labels")
+    assert made.rows == 16 == len([*LabelDir.open(made.path)])
+
+
+def test_a_budget_ends_the_work_and_more_goes_on_with_it(tmp_path: Path) -> None:
+    with serving(chances) as server:
+        options = {"prices": prices(tmp_path), "concurrency": 4}
+        made = labelled(server, tmp_path / "labels", budget=0.11, **options)
+        asked = len(server.asked)
+        assert made.rows in (8, 16) and asked < len(TEXTS)
+        whole = labelled(server, tmp_path / "labels", budget=10.0, **options)
+        assert whole.rows == len(TEXTS) and len(server.asked) == len(TEXTS)
+        straight = labelled(server, tmp_path / "straight", **options)
+    shards = sorted(path.name for path in whole.path.glob("shard*"))
+    assert all((whole.path / name).read_bytes() == (straight.path / name).read_bytes() for name in shards)
+
+
+def test_cost_is_never_above_the_budget(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        serving(chances) as server,
+        caplog.at_level(logging.INFO, "compress"),
+        pytest.raises(CompressError, match="8 at a time"),
+    ):
+        labelled(server, tmp_path / "labels", prices=prices(tmp_path), budget=0.05)
+    paid = sum(
+        len(one["messages"][0]["content"] + one["messages"][1]["content"]) // 4 * 1e-4 + 2e-3 for one in server.asked
+    )
+    assert 0.02 < paid <= 0.05
+
+
+def test_a_dry_run_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(chances) as server:
+        texts = tmp_path / "texts.txt"
+        texts.write_text("\n".join(TEXTS))
+        words = ["label", "--teacher", "openai:tiny", "--unlabeled", str(texts), "-o", str(tmp_path / "labels")]
+        words += ["--labels", "bad,good", "--base-url", server.url, "--prices", str(prices(tmp_path)), "--dry-run"]
+        assert run(words) == 0 and not server.asked
+        assert "20 questions, 0 of them answered already" in capsys.readouterr().out
+        labelled(server, tmp_path / "some", TEXTS[:5])
+        assert run(words) == 0 and len(server.asked) == 5
+    assert "5 of them answered already" in (said := capsys.readouterr().out) and "as earlier answers were" in said
+    assert not (tmp_path / "labels").exists()
+
+
+def run(words: list[str]) -> int:
+    try:
+        main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_the_teacher_is_judged_before_the_text_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts = [f"{text} {number}" for text in TEXTS for number in range(3)]
+    rows = [{"text": text, "label": "good" if log_odds(text) > 0 else "bad"} for text in texts]
+    with serving(chances) as server, caplog.at_level(logging.INFO, "compress"):
+        with pytest.raises(CompressError, match="not certainly 0.99"):
+            labelled(server, tmp_path / "labels", validation=rows, min_score=0.99)
+        assert len(server.asked) == 60
+        labelled(server, tmp_path / "labels", validation=rows, min_score=0.9)
+    assert "accuracy 1.0000 (0.9398 to 1.0000) on 60 rows" in caplog.text and len(server.asked) == 60 + len(TEXTS)
+
+
+def everything_written(folder: Path) -> Iterator[bytes]:
+    yield from (path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_key_is_in_no_file_log_or_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    with serving(chances) as server, caplog.at_level(logging.DEBUG):
+        labelled(server, tmp_path / "labels", TEXTS[:5])
+        monkeypatch.setenv("OPENAI_API_KEY", "wrong-key-5678")
+        with pytest.raises(CompressError, match=r"answers 401 for tiny: Incorrect API key: \*\*\*") as caught:
+            labelled(server, tmp_path / "more", TEXTS[5:])
+    for key in (KEY, "wrong-key-5678"):
+        assert not any(key.encode() in content for content in everything_written(tmp_path))
+        assert key not in caplog.text and key not in str(caught.value)
+    assert not any(TEXTS[0].encode() in content for content in everything_written(tmp_path / "cache"))
+
+
+def test_errors_of_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compress.labelling.language_model.RETRIES", 1)
+    monkeypatch.setattr("compress.labelling.language_model.time.sleep", lambda seconds: None)
+    with serving(chances, faults=["garbage"] * 100) as server, pytest.raises(CompressError, match="no chat completion"):
+        labelled(server, tmp_path / "labels")
+    with serving(chances, faults=[500] * 100) as server, pytest.raises(CompressError, match="answers 500 for tiny"):
+        labelled(server, tmp_path / "labels")
+    for said, why in (("REFUSE", "refused: 'the text breaks our rules'"), ("no idea", "malformed: 'no idea'")):
+        with serving(lambda text, said=said: {"": said}) as server:
+            with pytest.raises(CompressError, match=f"none of the first 20 answers of tiny says a label.*{why}"):
+                labelled(server, tmp_path / f"labels {said}")
+            with pytest.raises(CompressError, match="no row of .* got a label"):
+                labelled(server, tmp_path / f"few {said}", TEXTS[:5])
+    with pytest.raises(CompressError, match="does not answer"):  # the server is gone
+        labelled(server, tmp_path / "gone", ["another text"])
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == ["cache"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "labels", "said", "logits"),
+    [
+        ("labels", ("joy", "love"), '{"labels": ["love"]}', [math.log(0.05 / 0.95), math.log(0.95 / 0.05)]),
+        ("score", (), '{"score": 3.5}', [3.5]),
+    ],
+)
+def test_other_answers(answer: str, labels: tuple[str, ...], said: str, logits: list[float], tmp_path: Path) -> None:
+    with serving(says=lambda text: said) as server:
+        made = labelled(server, tmp_path / "labels", TEXTS[:3], labels=labels, answer=answer)
+        assert server.asked[0]["response_format"]["json_schema"]["schema"]["required"] == [answer]
+    for _, found in made:
+        np.testing.assert_allclose(found, logits, rtol=1e-5)
+
+
+def test_entities(tmp_path: Path) -> None:
+    with serving(says=lambda text: '{"entities": [{"text": "Oslo", "label": "LOC"}]}') as server:
+        made = labelled(server, tmp_path / "labels", ["Fly to Oslo, now"], labels=("LOC",), answer="entities")
+    ((row, logits),) = made
+    assert made.manifest.labels == ("B-LOC", "I-LOC", "O") and list(row.words) == ["Fly", "to", "Oslo", ",", "now"]
+    assert logits.argmax(axis=1).tolist() == [2, 2, 0, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"teacher": "openai:tiny", "threads": 2}, "--threads needs a model directory as teacher"),
+        ({"teacher": "openai:tiny", "engine": "ray"}, "--engine needs a model directory as teacher"),
+        ({"teacher": "teacher", "orders": 2}, "--orders needs openai:MODEL as teacher"),
+        ({"teacher": "openai:tiny", "budget": 1.0}, "--prices"),
+        ({"teacher": "openai:tiny", "labels": LABELS}, "OPENAI_API_KEY"),
+        ({"teacher": "openai:tiny", "base_url": "http://127.0.0.1:1/v1"}, "2 labels or more"),
+        (
+            {"teacher": "openai:other", "labels": LABELS, "base_url": "http://x", "prices": "prices.toml"},
+            "no prices of other",
+        ),
+    ],
+)
+def test_refusals(options: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.chdir(tmp_path)
+    prices(tmp_path)
+    given = dict(options)
+    with pytest.raises(CompressError, match=said):
+        compress.label(given.pop("teacher"), TEXTS, tmp_path / "labels", **given)
+    assert not (tmp_path / "labels").exists()
