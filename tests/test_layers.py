@@ -116,7 +116,7 @@ def test_the_list_names_exactly_the_packages_there_are() -> None:
 
 
 MOST_STATEMENTS = 27_435  # raised only by a commit that says in its message what the growth buys
-MOST_RAISES = 339  # weights of classes that cannot be read, an encoder that is not there, what servers answer
+MOST_RAISES = 340  # weights of classes that cannot be read, an encoder that is not there, what servers answer
 
 
 def count(kind: type[ast.AST]) -> int:

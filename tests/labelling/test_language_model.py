@@ -78,7 +78,10 @@ def test_a_student_learns_from_a_bare_encoder_and_the_labels(tmp_path: Path) -> 
     with serving(chances) as server:
         made = labelled(server, tmp_path / "labels")
     recipe = replace(load_recipe("students", "ngram"), training=TRAINING)
-    student = compress.distill(tmp_path / "encoder", recipe, tmp_path / "student", labels=[made.path])
+    rows = [{"text": text, "label": "good"} for text in ("a good film", "good")] + [
+        {"text": "a bad film", "label": "bad"}
+    ]
+    student = compress.distill(tmp_path / "encoder", recipe, tmp_path / "student", labels=[made.path], validation=rows)
     assert student.labels == LABELS
     assert "openai:tiny" in json.dumps(student.manifest.recipe) + json.dumps(student.manifest.notes)
 
