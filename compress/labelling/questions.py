@@ -139,11 +139,11 @@ class ChooseLabel(Question):
 
     def _place(self, text: str, labels: Sequence[str]) -> int | None:
         said = _THOUGHTS.sub("", text).strip().strip("\"'`*.()[]").casefold()
-        for place, (mark, label) in enumerate(zip(self.marks, labels, strict=True)):
-            rest = said.removeprefix(mark.casefold()).strip(" :.)-*\n").casefold()
-            if said == label.casefold() or said.startswith(mark.casefold()) and rest in ("", label.casefold()):
+        names = [label.casefold() for label in labels]
+        for place, (mark, name) in enumerate(zip(self.marks, names, strict=True)):
+            if said.startswith(mark.casefold()) and said[len(mark) :].strip(" :.)-*\n") in ("", name):
                 return place
-        return None
+        return names.index(said) if said in names else None
 
     def _chances(self, answer: Answer, place: int) -> np.ndarray:
         """Return the log-probability of the label at each place; without those of tokens 1 for the one and 0."""

@@ -82,6 +82,12 @@ def test_answers_without_probabilities(said: str, place: int | None) -> None:
     assert (found is None) if place is None else found is not None and found.tolist() == np.eye(3)[place].tolist()
 
 
+def test_a_mark_is_no_label_of_the_same_name() -> None:
+    asked = question("label", "", ["B", "A"], 1)
+    found = asked.read(Answer("B"), ROW, 0)
+    assert found is not None and found.tolist() == [0, 1]
+
+
 def test_place_preference_is_estimated_exactly_and_taken_away() -> None:
     """``log p = a[text, label] + b[place]`` gives back a and b."""
     draw = np.random.default_rng(0)
