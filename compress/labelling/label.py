@@ -157,6 +157,9 @@ class LocalTeacher:
             "tokenizer_sha256": tokenizer_sha256(self.model.tokenizer),
         }
 
+    def judge(self) -> None:
+        """A model that is here is judged by other commands."""
+
     def make_plan(self, unlabeled: TextSource, scratch: Path) -> Plan:
         request, model, tokenizer = self.request, self.model, self.model.tokenizer
         plan = plan_for(
@@ -195,6 +198,7 @@ def label(request: Label) -> Any:
     unlabeled = cast(TextSource, request.open_text(rows=request.rows, read=teacher.task.row))
     if request.dry_run:
         return teacher.estimate(unlabeled)
+    teacher.judge()
     uri = str(request.output) if is_uri(str(request.output)) else ""
     local = replace(request, output=work_place(uri)) if uri else request
     with local.begin(teacher.models, unlabeled=unlabeled, **teacher.opened) as stage:

@@ -31,6 +31,7 @@ from compress.tasks import Task, everything
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 LEAST_MASS = 1e-9  # of a label that the server does not list among the likeliest tokens
+LARGEST_SCORE = 1e30  # that float32 holds
 _THOUGHTS = re.compile("<think>.*?</think>", re.DOTALL)
 
 
@@ -140,6 +141,7 @@ class ChooseLabel(Question):
     def _place(self, text: str, labels: Sequence[str]) -> int | None:
         said = _THOUGHTS.sub("", text).strip().strip("\"'`*.()[]").casefold()
         names = [label.casefold() for label in labels]
+        said = said.zfill(len(self.marks[0])) if said.isdecimal() and said not in names else said
         for place, (mark, name) in enumerate(zip(self.marks, names, strict=True)):
             if said.startswith(mark.casefold()) and said[len(mark) :].strip(" :.)-*\n") in ("", name):
                 return place
@@ -158,7 +160,7 @@ class ChooseLabel(Question):
             path = (path + token).lstrip()
             if path.strip() in self.marks or path and not any(mark.startswith(path.strip()) for mark in self.marks):
                 break
-        if not mass.argmax() == place or not mass.any():
+        if path.strip() != self.marks[place]:  # another spelling, such as the name of the label
             return np.asarray(np.eye(len(mass))[place])
         unseen = mass == 0
         rest = max(0.0, 1 - mass.sum()) / max(1, int(unseen.sum()))
@@ -267,7 +269,7 @@ class GiveScore(Question):
 
     def read(self, answer: Answer, row: Example, order: int) -> np.ndarray | None:
         score = _json(answer.text).get("score")
-        is_number = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
+        is_number = isinstance(score, int | float) and not isinstance(score, bool) and abs(score) < LARGEST_SCORE
         return np.array([float(score)]) if is_number else None  # type: ignore[arg-type]
 
     def logits(self, found: Sequence[np.ndarray], preference: np.ndarray | None = None) -> np.ndarray:
@@ -317,7 +319,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 def _json(text: str) -> dict[str, Any]:
     """Return the first JSON object of a text; nothing where there is none."""
     said = _THOUGHTS.sub("", text)
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         found, _ = json.JSONDecoder().raw_decode(said[max(0, said.find("{")) :])
         return found if isinstance(found, dict) else {}
     return {}

@@ -150,8 +150,8 @@ class Label(Written[Any], Asked, Placing):
     shard: Annotated[Any, Holds("share"), pydantic.BeforeValidator(_share)] = option(
         default=None,
         metavar="K/N",
-        help="Label only every N-th shard of 2,048 rows, beginning with the K-th, such as 3/8; 'compress labels merge' "
-        "joins the N directories.",
+        help="Label only every N-th shard of 2,048 rows (of a language model 64), beginning with the K-th, such as "
+        "3/8; 'compress labels merge' joins the N directories.",
     )
     engine: Annotated[Any, Holds("engine"), pydantic.BeforeValidator(_engine)] = option(
         default="local",
@@ -188,6 +188,9 @@ class Label(Written[Any], Asked, Placing):
         return teacher.removeprefix(LANGUAGE_MODEL) if teacher.startswith(LANGUAGE_MODEL) else ""
 
     def faults(self) -> Iterator[str]:
+        if str(self.teacher) == LANGUAGE_MODEL:
+            yield f"--teacher {LANGUAGE_MODEL} names no model; give {LANGUAGE_MODEL}MODEL"
+            return
         fits, others = "a model directory", [*_OF_MODELS_HERE]
         if not self.language_model:
             fits = f"{LANGUAGE_MODEL}MODEL"
@@ -196,6 +199,8 @@ class Label(Written[Any], Asked, Placing):
             yield f"{flag_of(name, fields_of(self)[name], value)} needs {fits} as teacher; leave it out"
 
     def check_output(self) -> None:
+        if self.dry_run:
+            return None
         if self.output is None or not is_uri(str(self.output)):
             return super().check_output()
         output = without_secrets(str(self.output))

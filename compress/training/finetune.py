@@ -98,12 +98,12 @@ def finetune(request: Finetune) -> Model:
 
 
 def start_from(model: PreTrainedModel, logits: np.ndarray) -> None:
-    """Give a new head, whose bias is 0, the one by which an untrained model answers every text with logits ``[C]``.
+    """Give a new head, whose bias is 0, if it has one, that by which an untrained model answers every text with logits ``[C]``.
 
     As Lin et al. 2017 (arXiv:1708.02002, section 4.1): otherwise the first hundred steps teach the whole network that
     most labels are rare, and of 28 labels a MiniLM then learned nothing else.
     """
     body = set() if model.base_model is model else {*model.base_model.modules()}  # a small network is its own body
     *_, head = (part for part in model.modules() if isinstance(part, nn.Linear) and part not in body)
-    if not head.bias.any():
+    if head.bias is not None and not head.bias.any():
         head.bias.data.copy_(torch.from_numpy(logits))

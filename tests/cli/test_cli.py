@@ -314,7 +314,7 @@ def test_a_full_disk(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(pq, "write_table", full)
+        patch.setattr(pq, "ParquetWriter", full)
         assert execute(desk.command("label")) == 2
     said = capsys.readouterr().err
     assert "full" in said or "quota" in said

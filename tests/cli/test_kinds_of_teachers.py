@@ -142,7 +142,10 @@ REFUSED = {
     "infinite weights": (infinite, "weights that are not finite numbers (classifier.bias)"),
 }
 # What reads the encoder of a refused teacher alone.
-ANOTHER_USE = {("one label or none", "finetune"), ("one label or none", "pretrain")}
+ANOTHER_USE = {
+    *((kind, "audit") for kind in ("one label or none", "infinite weights")),
+    *(("one label or none", name) for name in ("finetune", "pretrain")),
+}
 # Kinds that can only teach: they label and predict.
 TEACHES = {
     "gpt2": of_family("gpt2", n_embd=32, n_layer=2, n_head=4, n_positions=64),

@@ -70,7 +70,7 @@ def test_a_label_map_makes_them_right(files: dict[str, str], tmp_path: Path) -> 
     assert metric["name"] == "accuracy" and metric["value"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["label", "predict", "pretrain"])
+@pytest.mark.parametrize("name", ["predict", "pretrain"])
 def test_a_label_map_is_no_option_where_no_label_is_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute([name, "--label-map", "map.json"]) == 2
     assert "--label-map" in capsys.readouterr().err.splitlines()[-1]

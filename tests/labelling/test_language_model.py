@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -86,8 +89,36 @@ def test_a_student_learns_from_a_bare_encoder_and_the_labels(tmp_path: Path) -> 
     assert "openai:tiny" in json.dumps(student.manifest.recipe) + json.dumps(student.manifest.notes)
 
 
+def test_equal_texts_are_asked_once_and_a_slash_is_no_other_server(tmp_path: Path) -> None:
+    with serving(chances) as server:
+        assert labelled(server, tmp_path / "labels", ["one text"] * 12 + ["another"]).rows == 13
+        assert len(server.asked) == 2
+        labelled(server, tmp_path / "again", ["one text"], base_url=f"{server.url}/")
+        assert len(server.asked) == 2
+
+
+def test_refusals_are_asked_again(tmp_path: Path) -> None:
+    """They cost nothing, and an account may have been empty."""
+    empty = {TEXTS[18], TEXTS[19]}
+    with serving(lambda text: {"": "REFUSE"} if text in empty else chances(text)) as server:
+        assert labelled(server, tmp_path / "labels").rows == 18
+        empty.clear()
+        assert labelled(server, tmp_path / "again").rows == 20
+        assert len(server.asked) == 22
+
+
+def test_the_limit_of_an_answer_takes_its_other_name(tmp_path: Path) -> None:
+    with serving(chances, unknown={"max_tokens": "use 'max_completion_tokens' instead"}) as server:
+        labelled(server, tmp_path / "labels", TEXTS[:3], concurrency=1)
+    assert [("max_tokens" in one, one.get("max_completion_tokens")) for one in server.asked] == [
+        (True, None),
+        *[(False, 16)] * 3,
+    ]
+
+
 def test_servers_without_log_probabilities_vote(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with serving(chances, gives_logprobs=False) as server, caplog.at_level(logging.INFO, "compress"):
+    words = "Logprobs and top_logprobs are not enabled for this model"
+    with serving(chances, unknown={"logprobs": words}) as server, caplog.at_level(logging.INFO, "compress"):
         made = labelled(server, tmp_path / "labels", concurrency=1)
     assert "takes no top_logprobs" in caplog.text
     sure = math.log(0.95 / 0.05)
@@ -127,12 +158,16 @@ def test_a_shard_may_be_without_any_answer(tmp_path: Path) -> None:
 
 def test_a_budget_ends_the_work_and_more_goes_on_with_it(tmp_path: Path) -> None:
     with serving(chances) as server:
-        options = {"prices": prices(tmp_path), "concurrency": 4}
-        made = labelled(server, tmp_path / "labels", budget=0.11, **options)
+        options = {"prices": prices(tmp_path), "concurrency": 2}
+        made = labelled(server, tmp_path / "labels", budget=0.13, **options)
         asked = len(server.asked)
         assert made.rows in (8, 16) and asked < len(TEXTS)
+        times = {path.name: path.stat().st_mtime_ns for path in made.path.glob("shard*.parquet")}
         whole = labelled(server, tmp_path / "labels", budget=10.0, **options)
         assert whole.rows == len(TEXTS) and len(server.asked) == len(TEXTS)
+        assert all(
+            (whole.path / name).stat().st_mtime_ns == time_ns for name, time_ns in times.items()
+        )  # not made again
         straight = labelled(server, tmp_path / "straight", **options)
     shards = sorted(path.name for path in whole.path.glob("shard*"))
     assert all((whole.path / name).read_bytes() == (straight.path / name).read_bytes() for name in shards)
@@ -148,7 +183,7 @@ def test_cost_is_never_above_the_budget(tmp_path: Path, caplog: pytest.LogCaptur
     paid = sum(
         len(one["messages"][0]["content"] + one["messages"][1]["content"]) // 4 * 1e-4 + 2e-3 for one in server.asked
     )
-    assert 0.02 < paid <= 0.05
+    assert 0.01 < paid <= 0.05
 
 
 def test_a_dry_run_asks_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,6 +219,48 @@ def test_the_teacher_is_judged_before_the_text_is_asked(tmp_path: Path, caplog: 
     assert "accuracy 1.0000 (0.9398 to 1.0000) on 60 rows" in caplog.text and len(server.asked) == 60 + len(TEXTS)
 
 
+def wrong_rows(end: str = "") -> list[dict[str, str]]:
+    return [{"text": f"{text}{end}", "label": "bad" if log_odds(f"{text}{end}") > 0 else "good"} for text in TEXTS]
+
+
+def test_resumed_work_is_judged_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compress.labelling.language_model.PILOT_ROWS", 2)
+    with serving(chances, faults=[None] * 20 + [403] * 50) as server:
+        with pytest.raises(CompressError, match="answers 403"):
+            labelled(server, tmp_path / "labels", concurrency=1, orders=2)
+        server.faults.clear()
+        server.asked.clear()
+        with pytest.raises(CompressError, match="not certainly"):
+            labelled(server, tmp_path / "labels", orders=2, validation=wrong_rows(" !"), min_score=0.9)
+        assert len(server.asked) == 2 * len(TEXTS)  # and nothing of the text
+
+
+def test_a_budget_may_end_before_the_text(tmp_path: Path) -> None:
+    options = {"prices": prices(tmp_path), "budget": 0.05, "validation": wrong_rows(" !")}
+    with serving(chances) as server, pytest.raises(CompressError, match="larger --budget"):
+        labelled(server, tmp_path / "labels", **options)
+
+
+@pytest.mark.parametrize("said", ['{"labels": ' + "[" * 100_000, '{"labels": "joy"}', "\ud800"])
+def test_odd_answers_are_malformed(said: str, tmp_path: Path) -> None:
+    with serving(says=lambda text: said if text == TEXTS[0] else '{"labels": []}') as server:
+        made = labelled(server, tmp_path / "labels", labels=("joy", "love"), answer="labels")
+    assert made.rows == len(TEXTS) - 1
+
+
+def test_an_interruption_stops_at_once(tmp_path: Path) -> None:
+    """Threads that wait for a slow server do not keep the process."""
+    code = (
+        "import os, signal, threading, compress\n"
+        "threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        f"compress.label('openai:tiny', ['a', 'b'], {str(tmp_path / 'labels')!r}, labels=('x', 'y'), base_url={{}})\n"
+    )
+    with serving(chances, faults=["stuck"] * 50) as server:
+        begun = time.monotonic()
+        ended = subprocess.run([sys.executable, "-c", code.format(repr(server.url))], capture_output=True, timeout=120)
+    assert b"KeyboardInterrupt" in ended.stderr and time.monotonic() - begun < 60
+
+
 def everything_written(folder: Path) -> Iterator[bytes]:
     yield from (path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
@@ -209,7 +286,7 @@ def test_errors_of_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         labelled(server, tmp_path / "labels")
     for said, why in (("REFUSE", "refused: 'the text breaks our rules'"), ("no idea", "malformed: 'no idea'")):
         with serving(lambda text, said=said: {"": said}) as server:
-            with pytest.raises(CompressError, match=f"none of the first 20 answers of tiny says a label.*{why}"):
+            with pytest.raises(CompressError, match=f"20 texts in a row got no label of tiny.*{why}"):
                 labelled(server, tmp_path / f"labels {said}")
             with pytest.raises(CompressError, match="no row of .* got a label"):
                 labelled(server, tmp_path / f"few {said}", TEXTS[:5])
@@ -249,6 +326,10 @@ def test_entities(tmp_path: Path) -> None:
         ({"teacher": "teacher", "orders": 2}, "--orders needs openai:MODEL as teacher"),
         ({"teacher": "openai:tiny", "budget": 1.0}, "--prices"),
         ({"teacher": "openai:tiny", "labels": LABELS}, "OPENAI_API_KEY"),
+        ({"teacher": "openai:"}, "names no model"),
+        ({"teacher": "openai:tiny", "labels": LABELS, "base_url": "localhost:80"}, "no URL"),
+        ({"teacher": "openai:tiny", "labels": LABELS, "base_url": "http://me:secret@x/v1"}, "holds a user or a key"),
+        ({"teacher": "openai:tiny", "labels": ("bad", ""), "base_url": "http://x"}, "without a name"),
         ({"teacher": "openai:tiny", "base_url": "http://127.0.0.1:1/v1"}, "2 labels or more"),
         (
             {"teacher": "openai:other", "labels": LABELS, "base_url": "http://x", "prices": "prices.toml"},

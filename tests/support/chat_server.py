@@ -21,8 +21,8 @@ class ChatServer(ThreadingHTTPServer):
 
     Args:
         preference: how much likelier each place of the list is, in nats.
-        gives_logprobs: whether it knows the parameter; else it refuses it.
-        faults: what goes wrong with each request in turn: a status, ``cut``, ``garbage``, ``slow`` or nothing.
+        unknown: parameters that it refuses, each with its words.
+        faults: what goes wrong with each request in turn: a status, ``cut``, ``garbage``, ``slow``, ``stuck``, nothing.
     """
 
     daemon_threads = True
@@ -33,11 +33,11 @@ class ChatServer(ThreadingHTTPServer):
         says: Callable[[str], str] = lambda text: "",
         *,
         preference: Sequence[float] = (),
-        gives_logprobs: bool = True,
+        unknown: Mapping[str, str] = {},
         faults: Sequence[Any] = (),
     ) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.chances, self.says, self.preference, self.gives_logprobs = chances, says, preference, gives_logprobs
+        self.chances, self.says, self.preference, self.unknown = chances, says, preference, unknown
         self.faults, self.lock, self.asked = [*faults], threading.Lock(), list[dict[str, Any]]()
 
     @property
@@ -72,10 +72,10 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault == "garbage":
             self.reply(200, "<html>")
-        elif body.get("logprobs") and not self.server.gives_logprobs:
-            self.reply(400, {"error": {"message": "logprobs and top_logprobs are not supported by this model"}})
+        elif refused := [said for name, said in self.server.unknown.items() if name in body]:
+            self.reply(400, {"error": {"message": refused[0]}})
         else:
-            time.sleep(0.2 if fault == "slow" else 0)
+            time.sleep({"slow": 0.2, "stuck": 90}.get(fault, 0))
             system, user = (one["content"] for one in body["messages"])
             marks = LISTED.findall(system)
             said, logprobs = self.choose(marks, user) if marks else (self.server.says(user), None)
