@@ -222,7 +222,7 @@ class ListEntities(Question):
     default_prompt = "You find entities in texts."
     instruction = (
         "Answer with JSON that lists the entities of the text in their order, each as it is written there: "
-        '{{"entities": [{{"text": "...", "label": "..."}}]}}. Their labels:\n{labels}'
+        '{{"spans": [{{"text": "...", "label": "..."}}]}}. Their labels:\n{labels}'
     )
     most_tokens = 2048
 
@@ -232,10 +232,10 @@ class ListEntities(Question):
 
     def schema(self) -> dict[str, Any]:
         entity = _object(text={"type": "string"}, label={"type": "string", "enum": [*self.labels]})
-        return _object(entities={"type": "array", "items": entity})
+        return _object(spans={"type": "array", "items": entity})
 
     def read(self, answer: Answer, row: Example, order: int) -> np.ndarray | None:
-        listed = _json(answer.text).get("entities")
+        listed = _json(answer.text).get("spans")
         if not isinstance(listed, list):
             return None
         tags, text = [OUTSIDE] * len(row.words), row.given or row.text
@@ -279,7 +279,7 @@ class GiveScore(Question):
 FORMS: Mapping[str, type[Question]] = {
     "label": ChooseLabel,
     "labels": ListLabels,
-    "entities": ListEntities,
+    "spans": ListEntities,
     "score": GiveScore,
 }
 

@@ -67,7 +67,7 @@ class Asked(LabelColumns):
     labels: Columns = option(
         default=(), metavar="A,B,...", help="Of a language model: the labels, or a .txt file with one a line."
     )
-    answer: Literal["label", "labels", "entities", "score"] = option(
+    answer: Literal["label", "labels", "spans", "score"] = option(
         default="label", help="Of a language model: one label a text, several, entities of these labels, or a score."
     )
     prompt: File | None = option(

@@ -42,7 +42,7 @@ class EntityTagging(Tagging):
         entities: those of the labels of a model, which :meth:`of_model` knows.
     """
 
-    asks = "entities"
+    asks = "spans"
     metrics = (*ENTITY_METRICS, ACCURACY)
     legal = True
     entities: Entities

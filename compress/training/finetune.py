@@ -98,7 +98,7 @@ def finetune(request: Finetune) -> Model:
 
 
 def start_from(model: PreTrainedModel, logits: np.ndarray) -> None:
-    """Give a new head, whose bias is 0, if it has one, that by which an untrained model answers every text with logits ``[C]``.
+    """Give a new head with a bias of 0 that by which an untrained model answers every text with logits ``[C]``.
 
     As Lin et al. 2017 (arXiv:1708.02002, section 4.1): otherwise the first hundred steps teach the whole network that
     most labels are rare, and of 28 labels a MiniLM then learned nothing else.

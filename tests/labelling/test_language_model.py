@@ -311,8 +311,8 @@ def test_other_answers(answer: str, labels: tuple[str, ...], said: str, logits: 
 
 
 def test_entities(tmp_path: Path) -> None:
-    with serving(says=lambda text: '{"entities": [{"text": "Oslo", "label": "LOC"}]}') as server:
-        made = labelled(server, tmp_path / "labels", ["Fly to Oslo, now"], labels=("LOC",), answer="entities")
+    with serving(says=lambda text: '{"spans": [{"text": "Oslo", "label": "LOC"}]}') as server:
+        made = labelled(server, tmp_path / "labels", ["Fly to Oslo, now"], labels=("LOC",), answer="spans")
     ((row, logits),) = made
     assert made.manifest.labels == ("B-LOC", "I-LOC", "O") and list(row.words) == ["Fly", "to", "Oslo", ",", "now"]
     assert logits.argmax(axis=1).tolist() == [2, 2, 0, 2, 2]

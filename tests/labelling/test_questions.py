@@ -135,14 +135,14 @@ def test_structured_answers(asks: str, said: str, wanted: Sequence[float] | None
 
 
 def test_entities_are_found_in_the_text() -> None:
-    asked = question("entities", "", ["PER", "LOC"], 1)
-    said = '{"entities": [{"text": "Anna Berg", "label": "PER"}, {"text": "New York", "label": "LOC"}]}'
+    asked = question("spans", "", ["PER", "LOC"], 1)
+    said = '{"spans": [{"text": "Anna Berg", "label": "PER"}, {"text": "New York", "label": "LOC"}]}'
     found = asked.read(Answer(said), ROW, 0)
     assert found is not None
     tags = [asked.logit_labels[number] for number in found.argmax(axis=1)]
     assert tags == ["B-PER", "I-PER", "O", "O", "O", "O", "B-LOC", "I-LOC"]
     assert asked.logits([found]).shape == (8, 5)
-    for wrong in ('{"entities": [{"text": "Bergen", "label": "LOC"}]}', '{"entities": [{"text": "Oslo"}]}'):
+    for wrong in ('{"spans": [{"text": "Bergen", "label": "LOC"}]}', '{"spans": [{"text": "Oslo"}]}'):
         assert asked.read(Answer(wrong), ROW, 0) is None
 
 
@@ -161,7 +161,7 @@ def test_the_text_is_what_the_user_says_and_the_rest_the_same() -> None:
         ("label", ["one", "one"], 1, "twice"),
         ("label", ["one", "two"], 3, "at most"),
         ("score", ["one"], 1, "no labels"),
-        ("entities", [], 1, "1 labels or more"),
+        ("spans", [], 1, "1 labels or more"),
     ],
 )
 def test_refusals(asks: str, labels: list[str], orders: int, said: str) -> None:
