@@ -490,11 +490,9 @@ class LanguageModelTeacher:
             answer = self.model.ask(self.question.messages(row, order), self.question.parameters(), self.most_tokens)
             said = None if answer.refusal else self.question.read(answer, row, order)
             if said is None:
-                why, text = (
-                    "refused" if answer.refusal else "malformed",
-                    (answer.refusal or answer.text)[:KEPT_CHARACTERS],
-                )
-                text = text.encode("utf-8", "replace").decode()  # half characters, which no JSON file holds
+                why, text = ("refused", answer.refusal) if answer.refusal else ("malformed", answer.text)
+                # Without half characters, which no JSON file holds.
+                text = text[:KEPT_CHARACTERS].encode("utf-8", "replace").decode()
                 self.silent += 1
                 refuse(
                     (
