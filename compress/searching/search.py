@@ -394,7 +394,7 @@ def making_again(
         one, shape, rung = f"-{number}" if joined else "", trial.shape, trial.last.rung
         student, model, labels = f"student{one}", f"model{one}" if joined else BEST, f"labels{one}"
         if shape.is_pruned:
-            add(Label, ("label_column", "precision"), output=labels)
+            add(Label, ("label_column", "precision", "validation"), output=labels)
             removed = {**pruning_of(shape, rung), "labels": (labels,), "measure": False}
             add(Prune, model=request.teacher, output=student, **removed)
         else:

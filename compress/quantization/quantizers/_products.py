@@ -80,11 +80,11 @@ class IntegerGraph:
         if any(attribute.name == "transB" and attribute.i for attribute in node.attribute):
             matrix = np.ascontiguousarray(matrix.T)
         integers, steps = symmetric_int8(matrix, axis=0 if self.per_channel else None, bits=self.bits)
-        # Several nodes share the weights of a shared layer.
+        is_shared = f"{name}.int8" in self._constants
         numbers = self.constant(f"{name}.int8", integers)
-        scale = self.constant(f"{name}.scale", steps)
-        zero = self.constant(f"{name}.zero", np.zeros(steps.shape, np.int8))
-        inputs = [rounded.numbers, numbers, rounded.step, scale, rounded.zero, zero]
+        if is_shared:  # by several layers: where ONNX Runtime needs other weights, it makes them once of each name
+            numbers = self.add("Reshape", [numbers, self.constant("same_shape", np.array([0, 0]))], f"{output}.int8")
+        inputs = [rounded.numbers, numbers, rounded.step, self.constant(f"{name}.scale", steps), rounded.zero, ""]
         if not rounded.row_factors:
             self.add("MatMulIntegerToFloat", inputs + bias, output, name=node.name, domain=CONTRIBUTED)
         else:
