@@ -128,19 +128,19 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
         return spans
     if not isinstance(first, NativeRunner) or not task.native_answers:
         return described
-    predict = first.core.predict
+    predict, several = first.core.predict, task.native_answers == "several"
     accept = (model.runner.thresholds[0],) * len(labels) if others else thresholds
 
     def native(texts: Any, probabilities: bool) -> Any:
         if probabilities:
             _check_probabilities(model)
         try:
-            return predict(texts, accept, probabilities)
+            return predict(texts, accept, probabilities, several)
         except ArithmeticError:
             raise CompressError(NOT_FINITE) from None
         except (TypeError, UnicodeEncodeError):  # another kind of texts, or none
             check_one_kind(rows := as_examples(texts, task))
-        found = predict([*map(_text, rows)], accept, probabilities)
+        found = predict([*map(_text, rows)], accept, probabilities, several)
         return found[0] if isinstance(texts, _ONE) else found
 
     def joined(texts: Any, probabilities: bool) -> Any:

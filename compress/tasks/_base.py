@@ -35,7 +35,8 @@ class Task(str, ABC):
         has_classes: answers are classes, else scores.
         no_label: label of a row without one, in training.
         label_probabilities: a prediction can list the probabilities of all labels.
-        native_answers: the native library makes its predictions of logits, and not this class.
+        native_answers: the native library makes predictions of logits, and not this class: of ``one`` label, or of
+            ``several``; empty where it makes none.
         native_spans: what the native library finds entities of ASCII text by, and leaves other text to this class.
         native_forms: those of ``compress export --format`` without a graph that it can take.
         metrics: the first is the default.
@@ -59,7 +60,7 @@ class Task(str, ABC):
     has_classes: ClassVar[bool] = True
     no_label: ClassVar[float | tuple[float, ...]] = NO_LABEL
     label_probabilities: ClassVar[bool] = False
-    native_answers: ClassVar[bool] = True
+    native_answers: ClassVar[Literal["one", "several", ""]] = "one"
     native_spans: tuple[Any, ...] = ()
     native_forms: ClassVar[tuple[str, ...]] = ("native", "c")
     metrics: ClassVar[tuple[Metric, ...]] = (*CLASS_METRICS, *RANK_METRICS)

@@ -32,7 +32,7 @@ class MultiLabel(Task):
     problem_type = "multi_label_classification"
     no_label = (float("nan"),)
     label_probabilities = True
-    native_answers = False
+    native_answers = "several"
     metrics = SET_METRICS
     baselines = ("majority", "static-embedding", "tfidf")
     no_calibration = ""

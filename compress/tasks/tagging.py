@@ -29,7 +29,7 @@ class Tagging(Task):
     pipeline = "token-classification"
     by_word = True
     metrics: ClassVar[tuple[Metric, ...]] = CLASS_METRICS
-    native_answers = False
+    native_answers = ""
     native_forms = ("native",)
     baselines = ("word-majority",)
     unfit_losses = {

@@ -16,10 +16,9 @@
 enum { TEXTS_AT_ONCE = 256, LONGEST_SENTENCES = 16384 /* bytes */ };
 
 /* Keys of a prediction. */
-enum { LABEL, PROBABILITY, SCORE, ACCEPTED, PROBABILITIES, TRUNCATED, UNREAD_TOKENS, ENTITIES, START, END, TEXT, KEYS };
-static const char *const key_names[KEYS] = {"label",         "probability", "score",        "accepted",
-                                            "probabilities", "truncated",   "unread_tokens", "entities",
-                                            "start",         "end",         "text"};
+enum { LABEL, PROBABILITY, SCORE, ACCEPTED, PROBABILITIES, TRUNCATED, UNREAD_TOKENS, LABELS, ENTITIES, START, END, TEXT, KEYS };
+static const char *const key_names[KEYS] = {"label",         "probability", "score",    "accepted", "probabilities", "truncated",
+                                            "unread_tokens", "labels",      "entities", "start",    "end",           "text"};
 
 typedef struct {
     PyObject_HEAD
@@ -124,37 +123,85 @@ static PyObject *rounded(double number) {
     return PyFloat_FromDouble(fabs(number) < 1e9 ? rint(number * 1e4) / 1e4 : number);
 }
 
-/* What a text is: {"label", "probability"}, or {"score"} of a model of one label.
+/* What answers hold besides the logits: the probability from which each label is accepted, or None; whether to give the
+   probabilities of all labels; and whether each label is a decision of its own, of which a text may have several. */
+typedef struct {
+    PyObject *thresholds;
+    int with_all, each_label;
+} form;
 
-   thresholds: the probability from which each label is accepted, or None. */
-static PyObject *prediction(const model_object *self, const float *logits, size_t unread, PyObject *thresholds,
-                            int with_all) {
+/* The threshold of a label; an exception is set where there is none. */
+static double threshold_of(const form *asked, size_t label) {
+    PyObject *threshold = PyTuple_GetItem(asked->thresholds, (Py_ssize_t)label);
+    return threshold ? PyFloat_AsDouble(threshold) : 0;
+}
+
+/* Writes {"labels", "accepted", "probabilities"}: labels above a probability of 0.5, the likeliest first. */
+static int put_labels(const model_object *self, const float *logits, const form *asked, PyObject *found) {
     const size_t count = compress_label_count(self->model);
-    size_t best = 0;
-    double sum = 0, finite = 0;
+    double chances[COMPRESS_MOST_LABELS];
+    size_t given[COMPRESS_MOST_LABELS], total = 0;
     for (size_t i = 0; i < count; i++) {
-        finite += logits[i] * 0.0;
-        best = logits[i] > logits[best] ? i : best;
+        chances[i] = 0.5 * (1 + tanh(0.5 * logits[i]));
+        if (!(chances[i] > 0.5)) continue;
+        size_t place = total++;
+        for (; place && chances[given[place - 1]] < chances[i]; place--) given[place] = given[place - 1];
+        given[place] = i;
     }
-    if (finite != 0) return PyErr_Format(PyExc_ArithmeticError, "the logits are not finite numbers");
+    PyObject *labels = PyList_New(0), *accepted = PyList_New(0), *all = PyDict_New();
+    int failed = !labels || !accepted || !all;
+    for (size_t i = 0; !failed && i < total; i++) {
+        PyObject *name = PyTuple_GetItem(self->labels, (Py_ssize_t)given[i]);
+        failed = PyList_Append(labels, name) ||
+                 (asked->thresholds != Py_None && chances[given[i]] >= threshold_of(asked, given[i]) &&
+                  PyList_Append(accepted, name)) ||
+                 PyErr_Occurred() || (!asked->with_all && put(all, name, rounded(chances[given[i]])));
+    }
+    for (size_t i = 0; !failed && asked->with_all && i < count; i++)
+        failed = put(all, PyTuple_GetItem(self->labels, (Py_ssize_t)i), rounded(chances[i]));
+    failed = failed || PyDict_SetItem(found, self->keys[LABELS], labels) ||
+             (asked->thresholds != Py_None && PyDict_SetItem(found, self->keys[ACCEPTED], accepted)) ||
+             PyDict_SetItem(found, self->keys[PROBABILITIES], all);
+    Py_XDECREF(labels);
+    Py_XDECREF(accepted);
+    Py_XDECREF(all);
+    return failed;
+}
+
+/* Writes {"label", "probability", "accepted", "probabilities"}, or {"score"} of a model of one label. */
+static int put_label(const model_object *self, const float *logits, size_t best, const form *asked, PyObject *found) {
+    const size_t count = compress_label_count(self->model);
+    double sum = 0;
     for (size_t i = 0; i < count; i++) sum += exp((double)logits[i] - logits[best]);
-    PyObject *found = PyDict_New();
-    if (!found) return NULL;
     int failed = count == 1 ? put(found, self->keys[SCORE], rounded(logits[0]))
                             : PyDict_SetItem(found, self->keys[LABEL], PyTuple_GetItem(self->labels, (Py_ssize_t)best)) ||
                                   put(found, self->keys[PROBABILITY], rounded(1 / sum));
-    if (!failed && thresholds != Py_None && count > 1) {
-        PyObject *threshold = PyTuple_GetItem(thresholds, (Py_ssize_t)best);
-        const double least = threshold ? PyFloat_AsDouble(threshold) : 0;
+    if (!failed && asked->thresholds != Py_None && count > 1) {
+        const double least = threshold_of(asked, best);
         failed = PyErr_Occurred() || put(found, self->keys[ACCEPTED], PyBool_FromLong(1 / sum >= least));
     }
-    if (!failed && with_all) {
+    if (!failed && asked->with_all) {
         PyObject *all = PyDict_New();
         for (size_t i = 0; all && !failed && i < count; i++)
             failed = put(all, PyTuple_GetItem(self->labels, (Py_ssize_t)i),
                          rounded(exp((double)logits[i] - logits[best]) / sum));
         failed = put(found, self->keys[PROBABILITIES], all) || failed;
     }
+    return failed;
+}
+
+/* What a text is. */
+static PyObject *prediction(const model_object *self, const float *logits, size_t unread, const form *asked) {
+    size_t best = 0;
+    double finite = 0;
+    for (size_t i = 0; i < compress_label_count(self->model); i++) {
+        finite += logits[i] * 0.0;
+        best = logits[i] > logits[best] ? i : best;
+    }
+    if (finite != 0) return PyErr_Format(PyExc_ArithmeticError, "the logits are not finite numbers");
+    PyObject *found = PyDict_New();
+    if (!found) return NULL;
+    int failed = asked->each_label ? put_labels(self, logits, asked, found) : put_label(self, logits, best, asked, found);
     if (!failed && unread)
         failed = PyDict_SetItem(found, self->keys[TRUNCATED], Py_True) ||
                  put(found, self->keys[UNREAD_TOKENS], PyLong_FromSize_t(unread));
@@ -177,7 +224,7 @@ static int texts_at(const compress_model *model, PyObject *list, Py_ssize_t begi
     return 0;
 }
 
-static PyObject *predictions(const model_object *self, PyObject *texts, PyObject *thresholds, int with_all) {
+static PyObject *predictions(const model_object *self, PyObject *texts, const form *asked) {
     const size_t labels = compress_label_count(self->model);
     PyObject *rows = PySequence_Tuple(texts), *found = rows ? PyList_New(0) : NULL; /* other threads may see it */
     float *logits = malloc(TEXTS_AT_ONCE * labels * sizeof *logits);
@@ -195,7 +242,7 @@ static PyObject *predictions(const model_object *self, PyObject *texts, PyObject
         Py_END_ALLOW_THREADS
         failed = PyErr_CheckSignals();
         for (Py_ssize_t i = 0; !failed && i < count; i++) {
-            PyObject *one = prediction(self, logits + (size_t)i * labels, unread[i], thresholds, with_all);
+            PyObject *one = prediction(self, logits + (size_t)i * labels, unread[i], asked);
             failed = !one || PyList_Append(found, one);
             Py_XDECREF(one);
         }
@@ -208,14 +255,15 @@ static PyObject *predictions(const model_object *self, PyObject *texts, PyObject
 
 static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize_t count) {
     const model_object *self = (model_object *)object;
-    if (count != 3 || !(args[1] == Py_None || PyTuple_Check(args[1]))) {
-        PyErr_SetString(PyExc_TypeError, "predict takes texts, thresholds and whether to give all probabilities");
+    if (count != 4 || !(args[1] == Py_None || PyTuple_Check(args[1]))) {
+        PyErr_SetString(PyExc_TypeError, "predict takes texts, thresholds, whether to give the probabilities of all "
+                                         "labels, and whether a text may have several labels");
         return NULL;
     }
     if (compress_is_tagger(self->model)) return PyErr_Format(PyExc_TypeError, "a tagger has an answer for every word");
-    const int with_all = PyObject_IsTrue(args[2]);
-    if (with_all < 0) return NULL;
-    if (PyList_Check(args[0])) return predictions(self, args[0], args[1], with_all);
+    const form asked = {args[1], PyObject_IsTrue(args[2]), PyObject_IsTrue(args[3])};
+    if (asked.with_all < 0 || asked.each_label < 0) return NULL;
+    if (PyList_Check(args[0])) return predictions(self, args[0], &asked);
     compress_text texts[2];
     float logits[COMPRESS_MOST_LABELS];
     size_t unread;
@@ -224,7 +272,7 @@ static PyObject *model_predict(PyObject *object, PyObject *const *args, Py_ssize
     Py_BEGIN_ALLOW_THREADS
     unread = compress_classify(self->model, texts[0], is_pair ? texts + 1 : NULL, logits);
     Py_END_ALLOW_THREADS
-    return prediction(self, logits, unread, args[1], with_all);
+    return prediction(self, logits, unread, &asked);
 }
 
 /* Of a tag: the class of its entity, that which it continues, that which may be continued after it, each -1 for none;
@@ -474,7 +522,7 @@ static PyObject *instructions_get(PyObject *object, void *unused) {
 
 static PyMethodDef model_methods[] = {
     {"predict", (PyCFunction)(void (*)(void))model_predict, METH_FASTCALL,
-     "predict(texts, thresholds, probabilities): the prediction of a text or a pair, or those of a list of either."},
+     "predict(texts, thresholds, probabilities, several): the prediction of a text or a pair, or those of a list of either."},
     {"entities", model_entities, METH_VARARGS,
      "entities(texts, classes, moves, must_be_legal): those of a tagger; None for a text that is left to Python: it is "
      "long or not ASCII, or its likeliest tags are not legal. Moves are int32 [C, 4]."},

@@ -17,6 +17,7 @@ from unittest.mock import ANY
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -387,6 +388,31 @@ def test_it_is_what_predicts(tmp_path: Path, caplog: pytest.LogCaptureFixture, m
     assert "ONNX Runtime: the native library was not built" in caplog.text
 
 
+def test_it_gives_a_text_several_labels(tmp_path: Path) -> None:
+    labels = ("A", "B", "C", "D", "E")
+    network = tiny.cnn(labels=labels, problem_type="multi_label_classification", factor=4)
+    with torch.no_grad():
+        for parameter in network.classifier.parameters():
+            parameter[3] = parameter[1]  # as likely: the first of both is named first
+    made = export(tiny.write(tmp_path / "torch", network), tmp_path / "onnx")
+    model, rows = load(made), [*map(Example, TEXTS)]
+    assert isinstance(model.runner, NativeRunner)
+    logits = model.runner.logits(rows)
+    chances = model.task.probabilities(logits)
+    assert len({tuple(one["labels"]) for one in model.predict(TEXTS)}) > 2
+    thresholds = tuple(np.quantile(chances, 0.6, axis=0).tolist())
+    for accepted_from in (None, thresholds):
+        for every in (False, True):
+            found = model.runner.core.predict(TEXTS, accepted_from, every, True)
+            given = None if accepted_from is None else np.array(accepted_from)
+            expected = [*model.task.described(rows, logits, labels, given, every)]
+            for one, other in zip(found, expected, strict=True):
+                one = {key: value for key, value in one.items() if key not in {"truncated", "unread_tokens"}}
+                assert one == other and [*one] == [*other]
+                assert [*one["probabilities"].items()] == [*other["probabilities"].items()]
+            assert model.runner.core.predict(TEXTS[0], accepted_from, every, True) == found[0]
+
+
 def test_it_is_what_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tagger = tiny.cnn(CNNForTokenClassification, labels=("A", "B", "C"))
     made = quantize(tiny.write(tmp_path / "torch", tagger), tmp_path / "int8")
@@ -407,7 +433,7 @@ def test_it_is_what_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(CompressError):
             model.predict(wrong)
     core_model = model.runner.core
-    for call in (lambda: core_model.predict("a", None, False), lambda: core_model.ids(("a", "b"))):
+    for call in (lambda: core_model.predict("a", None, False, False), lambda: core_model.ids(("a", "b"))):
         with pytest.raises(TypeError, match="tagger"):
             call()
     for rows in (2, 4):
@@ -459,10 +485,11 @@ def test_what_cannot_be_predicted_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     predict = model.runner.core.predict
     for texts in (3, None, ["a"] * 300 + [3], ["a", ("a", "b")], ("a",)):
         with pytest.raises(TypeError):
-            predict(texts, None, False)
+            predict(texts, None, False, False)
     for thresholds, error in (((), IndexError), (("a", "b"), TypeError), ([0.5, 0.5], TypeError)):
-        with pytest.raises(error):
-            predict(["a"], thresholds, False)
+        for several in (False, True):
+            with pytest.raises(error):
+                predict([*TEXTS, "a"], thresholds, False, several)
     large = {
         name: np.full(size, 3e38, np.float32) for name, size in (("classifier_weight", (2, 16)), ("dense_bias", 16))
     }
@@ -476,10 +503,11 @@ def test_what_cannot_be_predicted_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_threads_share_a_model() -> None:
     model = NativeRunner(onnx_directory("cnn").path).core
     texts = [f"{text} {number}" for number, text in enumerate(TEXTS[:6] * 40)]
-    expected = [model.predict(text, None, True) for text in texts]
+    expected = [model.predict(text, None, True, False) for text in texts]
     with ThreadPoolExecutor(16) as pool:
         assert (
-            list(pool.map(lambda _: [model.predict(text, None, True) for text in texts], range(32))) == [expected] * 32
+            list(pool.map(lambda _: [model.predict(text, None, True, False) for text in texts], range(32)))
+            == [expected] * 32
         )
 
 
@@ -571,7 +599,7 @@ def test_predictions_are_seen_by_no_other_thread_before_they_are_whole() -> None
     with ThreadPoolExecutor(1) as pool:
         pool.submit(watch)
         for _ in range(3):
-            assert len(model.predict(texts, None, False)) == len(texts)
+            assert len(model.predict(texts, None, False, False)) == len(texts)
         stop.set()
 
 
@@ -582,7 +610,7 @@ def test_signals_are_handled_within_a_list() -> None:
     before = signal.signal(signal.SIGALRM, lambda number, frame: handled.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     try:
-        for call in (lambda: model.predict(texts, None, False), lambda: model.logits(texts, logits, unread)):
+        for call in (lambda: model.predict(texts, None, False, False), lambda: model.logits(texts, logits, unread)):
             handled.clear()
             call()
             assert len(handled) > 4
@@ -603,9 +631,9 @@ def test_logits_are_written_to_whole_floats_only() -> None:
 def test_a_container_that_others_may_change_is_copied() -> None:
     content = bytearray((onnx_directory("cnn").path / NATIVE_NAME).read_bytes())
     model = core.Model(content)
-    expected = model.predict("a good film", None, True)
+    expected = model.predict("a good film", None, True, False)
     content[64:] = bytes(len(content) - 64)
-    assert model.predict("a good film", None, True) == expected
+    assert model.predict("a good film", None, True, False) == expected
 
 
 def test_int8_of_the_last_layer_is_left_to_the_graph(tmp_path: Path) -> None:
