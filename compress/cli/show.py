@@ -65,7 +65,9 @@ def _facts(manifest: "Manifest") -> Iterator[str]:
     yield f"task: {manifest.task}" + (f", {plural(len(manifest.labels), 'label')}" if manifest.labels else "")
     noted = manifest.notes.get("labels_of")
     taught = noted if isinstance(noted, list) else ()
-    yield from (f"learned from: {one.get('name')}" for one in taught if isinstance(one, dict))
+    for one in taught:
+        if isinstance(one, dict):
+            yield f"learned from: {one.get('name')}" + (f" ({one['cost']})" if "cost" in one else "")
     yield from (f"{parent['role']}: {parent['name']}" for parent in manifest.parents)
     yield from (f"data, {one['role']}: {one['name']}, {plural(one['rows'], 'row')}" for one in manifest.data)
     yield from (f"{one['name']} on {one['split']}: {one['value']:.4f}, n = {one['rows']:,}" for one in manifest.metrics)

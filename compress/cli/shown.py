@@ -118,6 +118,7 @@ def _audited(asked: Any, made: Path) -> dict[str, Any]:
 
 def _labelled(asked: Any, made: Any) -> dict[str, Any]:
     from compress.benchmarking.results.formatting import plural
+    from compress.labelling.label_dir import described_cost
 
     if asked.dry_run:
         return _estimated(asked, made)
@@ -125,6 +126,7 @@ def _labelled(asked: Any, made: Any) -> dict[str, Any]:
     part_of = "part {} of {} of ".format(*asked.shard) if "part" in plan else ""
     if asked.language_model:
         left_out = f"; {plural(plan['unanswered'], 'row')} without an answer" if "unanswered" in plan else ""
+        left_out += f"; answers: {described_cost(plan['bought'])}" if "bought" in plan else ""
         return _labels(asked, made, f"{part_of}{made.described_rows} labelled by {made.teacher_name}{left_out}")
     return _labels(
         asked,
@@ -138,8 +140,8 @@ def _estimated(asked: Any, made: Any) -> dict[str, Any]:
     price = "" if made.usd is None else f", {made.usd:.4f} USD"
     by = "as earlier answers were" if made.measured else "at most, at 4 bytes a token"
     tell(
-        f"{made.rows:,} rows: {made.questions:,} questions, {made.answered:,} of them answered already; the others "
-        f"take {made.input_tokens:,} tokens and {made.output_tokens:,} of answers ({by}){price}"
+        f"{made.rows:,} rows: {made.questions:,} questions, {made.answered:,} of them answered already or repeated; "
+        f"the others take {made.input_tokens:,} tokens and {made.output_tokens:,} of answers ({by}){price}"
     )
     return dict(vars(made))
 

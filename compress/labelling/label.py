@@ -30,12 +30,13 @@ from compress.inference.threads import default_threads, using_threads
 from compress.labelling.label_dir import (
     ROWS_ASKED,
     SHARD_ROWS,
+    UNANSWERED,
     LabelDir,
+    answer_notes,
     count_truncated,
     kept_entry,
     shard_is_done,
     shard_number,
-    unanswered_notes,
     write_shard,
 )
 from compress.labelling.parts import DRAFT_NAME, close_shards, take_up
@@ -266,8 +267,8 @@ def label(request: Label) -> Any:
                 if shard_number(stale) * plan.shard_rows >= fingerprint.rows:
                     stale.unlink()
             count_truncated(stage.truncation, stage.working.glob("shard-*.json"), plan.max_length)
-            entry, left_out = data_entry("unlabeled", unlabeled.name, fingerprint), unanswered_notes(stage.working)
-            if left_out and not request.shard:
+            entry, left_out = data_entry("unlabeled", unlabeled.name, fingerprint), answer_notes(stage.working)
+            if UNANSWERED in left_out and not request.shard:
                 entry = kept_entry(stage.working, replace(stage.manifest, **teacher.described), unlabeled.name)
             stage.finish(kind="labels", data=(entry,), notes=notes | left_out, **teacher.described)
         if target:

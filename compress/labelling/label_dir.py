@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +50,7 @@ from compress.tasks import Task, everything, find_task
 
 IMPORTED = "import"  # the stage of labels without a teacher
 UNANSWERED, UNANSWERED_NAME = "unanswered", "unanswered.jsonl"
+BOUGHT = "bought"  # in the record of a shard and in notes: questions, tokens and USD of a language model
 ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
 SHARD_ROWS = 2048
 _AGAIN = "label the text again"
@@ -226,16 +227,30 @@ def count_truncated(truncation: Truncation, records: Iterable[Path], max_length:
         truncation.add_counts(max_length, record["rows"], record.get("truncated", 0))
 
 
-def unanswered_notes(directory: Path) -> dict[str, int]:
-    """Write the rows that a language model gave no label to a file of their own, and return how many there are.
+def answer_notes(directory: Path) -> dict[str, Any]:
+    """Return what the notes of a manifest say of a language model's answers: rows without a label, and the cost.
 
-    What is returned is for the notes of a manifest: nothing where every row has a label.
+    The rows are written to a file of their own. Nothing is returned of another teacher.
     """
-    records = (read_json_table(path) for path in sorted(directory.glob("shard-*.json")))
+    records = [read_json_table(path) for path in sorted(directory.glob("shard-*.json"))]
     rows = [row for record in records for row in record.get(UNANSWERED, ())]
     if rows:
         write_json_lines(directory / UNANSWERED_NAME, rows)
-    return {UNANSWERED: len(rows)} if rows else {}
+    costs = [record[BOUGHT] for record in records if record.get(BOUGHT)]
+    names = [name for name in costs[0] if all(name in one for one in costs)] if costs else []  # USD not of all, maybe
+    bought = {name: round(sum(float(one[name]) for one in costs), 6) for name in names}
+    notes = {
+        UNANSWERED: len(rows),
+        BOUGHT: {name: bought[name] if name == "usd" else int(bought[name]) for name in names},
+    }
+    return {name: value for name, value in notes.items() if value}
+
+
+def described_cost(bought: Mapping[str, Any]) -> str:
+    """Return what answers of a language model took, for a message."""
+    usd = f", {bought['usd']:.4f} USD" if "usd" in bought else ""
+    asked = f"{bought['questions']:,} questions, {bought['input_tokens']:,} tokens read"
+    return f"{asked} and {bought['output_tokens']:,} written{usd}"
 
 
 def kept_entry(directory: Path, manifest: Manifest, name: str) -> dict[str, Any]:
@@ -394,7 +409,9 @@ class LabelDir:
                 if self.manifest.parents
                 else self.manifest.notes.get("values_sha256")
             )
-            return {"name": self.teacher_name, "sha256": str(known)}
+            bought = self.manifest.notes.get(BOUGHT)
+            cost = {"cost": described_cost(bought)} if bought else {}
+            return {"name": self.teacher_name, "sha256": str(known), **cost}
         weighted = zip(self.parts, self.weights, strict=True)
         return {"name": self.teacher_name, "mean_of": [{**part.origin, "weight": weight} for part, weight in weighted]}
 

@@ -17,15 +17,16 @@ from compress.errors import CompressError, refuse, some_of
 from compress.fields import validated
 from compress.files import read_json_table
 from compress.labelling.label_dir import (
+    BOUGHT,
     UNANSWERED,
     LabelDir,
+    answer_notes,
     count_truncated,
     kept_entry,
     link_or_copy,
     shard_is_done,
     shard_number,
     shard_path,
-    unanswered_notes,
 )
 from compress.models.manifest import MANIFEST_NAME, Manifest, file_sha256
 from compress.models.output_dir import (
@@ -118,9 +119,9 @@ def merge_labels(request: MergeLabels) -> LabelDir:
                 for name in names[part.path]:
                     link_or_copy(part.path / name, working / name, like)
         manifest = replace(
-            found[0].manifest, name=output.name, notes=_notes(found) | (left_out := unanswered_notes(working))
+            found[0].manifest, name=output.name, notes=_notes(found) | (left_out := answer_notes(working))
         )
-        if left_out:
+        if UNANSWERED in left_out:
             manifest = replace(manifest, data=(kept_entry(working, manifest, manifest.data[0]["name"]),))
         manifest = finish(working, manifest)
         LabelDir(working, manifest).check_shards()
@@ -154,7 +155,7 @@ def _notes(parts: Sequence[LabelPart]) -> dict[str, Any]:
     truncation = Truncation()
     files = (part.path / name for part in parts for name in part.files() if name.endswith("json"))
     count_truncated(truncation, files, parts[0].notes.max_length)
-    own = {"part", "parts", "tokenizer_sha256", "shards_sha256", "truncated", UNANSWERED}
+    own = {"part", "parts", "tokenizer_sha256", "shards_sha256", "truncated", UNANSWERED, BOUGHT}
     values = {name: list(dict.fromkeys(str(notes.get(name)) for notes in kept)) for name in kept[0].keys() - own}
     plan = {name: kept[0][name] if len(found) == 1 else some_of(found) for name, found in values.items()}
     return plan | truncation.notes()
@@ -204,7 +205,7 @@ def close_shards(working: Path) -> None:
     truncation = Truncation()
     count_truncated(truncation, working.glob("shard-*.json"), draft.notes["max_length"])
     notes = {**draft.notes, ENDED_EARLY: file_sha256(work / REQUEST_NAME), **truncation.notes()}
-    notes |= unanswered_notes(working)
+    notes |= answer_notes(working)
     finish(working, replace(draft, data=data, notes=notes))
     if said := truncation.sentence(READS_NO_MORE):
         logger.info("%s", said)

@@ -60,15 +60,12 @@ def _engine(value: Any) -> Any:
 
 
 @validated
-class Asked(LabelColumns):
+class Asked:
     """What a language model is asked, and what that may cost."""
 
     _: KW_ONLY
     labels: Columns = option(
         default=(), metavar="A,B,...", help="Of a language model: the labels, or a .txt file with one a line."
-    )
-    answer: Literal["label", "labels", "spans", "score"] = option(
-        default="label", help="Of a language model: one label a text, several, entities of these labels, or a score."
     )
     prompt: File | None = option(
         default=None, metavar="FILE", help="What it is told before the labels: what they mean, and for whom."
@@ -97,6 +94,16 @@ class Asked(LabelColumns):
     budget: Annotated[float | None, Holds("usd")] = option(
         default=None, gt=0, metavar="USD", decides=False, needs=("prices",), help="End before this costs more: 5USD."
     )
+
+
+@validated
+class AskedForLabels(Asked, LabelColumns):
+    """What a language model is asked as teacher, and how it is judged."""
+
+    _: KW_ONLY
+    answer: Literal["label", "labels", "spans", "score"] = option(
+        default="label", help="Of a language model: one label a text, several, entities of these labels, or a score."
+    )
     dry_run: bool = option(default=False, decides=False, help="Say how many tokens it would take, and ask nothing.")
     validation: Rows | None = option(
         default=None,
@@ -118,7 +125,7 @@ _OF_MODELS_HERE = ("max_length", "windows", "precision", "engine", "workers", "r
 
 
 @validated
-class Label(Written[Any], Asked, Placing):
+class Label(Written[Any], AskedForLabels, Placing):
     """Run the teacher once over unlabelled text and keep its logits. Resumable.
 
     The teacher is a model directory, or a language model behind an interface of OpenAI's form: openai:MODEL.
@@ -194,7 +201,7 @@ class Label(Written[Any], Asked, Placing):
         fits, others = "a model directory", [*_OF_MODELS_HERE]
         if not self.language_model:
             fits = f"{LANGUAGE_MODEL}MODEL"
-            others = [name for name in fields_of(Asked) if name not in fields_of(LabelColumns)]
+            others = [name for name in fields_of(AskedForLabels) if name not in fields_of(LabelColumns)]
         for name, value in self.given(others).items():
             yield f"{flag_of(name, fields_of(self)[name], value)} needs {fits} as teacher; leave it out"
 

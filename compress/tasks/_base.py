@@ -49,7 +49,7 @@ class Task(str, ABC):
         accepts_by: what calibration can find thresholds of acceptance for.
         decides_by: from where on calibration can let an answer be given.
         right_share: the metric that is the share of right decisions.
-        asks: what a language model is asked for (:mod:`compress.labelling.questions`); empty where it cannot be asked.
+        asks: what a language model is asked for (:mod:`compress.inference.questions`); empty where it cannot be asked.
     """
 
     fallback: ClassVar[bool] = False

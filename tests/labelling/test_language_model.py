@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ import compress
 from compress.cli import main
 from compress.errors import CompressError
 from compress.labelling.label_dir import UNANSWERED_NAME, LabelDir
+from compress.models.manifest import Manifest
+from compress.models.output_dir import finish, model_card
 from compress.recipes import load_recipe
 from tests.support.chat_server import KEY, ChatServer, serving
 from tests.support.tiny import classifier, write
@@ -156,6 +159,81 @@ def test_a_shard_may_be_without_any_answer(tmp_path: Path) -> None:
     assert made.rows == 16 == len([*LabelDir.open(made.path)])
 
 
+def test_a_text_that_always_fails_is_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compress.inference.language_model.RETRIES", 1)
+    with serving(lambda text: {"": "FAIL"} if text == TEXTS[3] else chances(text)) as server:
+        made = labelled(server, tmp_path / "labels")
+    assert made.rows == len(TEXTS) - 1
+    (row,) = map(json.loads, (made.path / UNANSWERED_NAME).read_text().splitlines())
+    assert (row["row"], row["text"], row["reason"]) == (4, TEXTS[3], "failed") and "answers 500" in row["answer"]
+    often = [f"{text} {number}" for number in range(5) for text in TEXTS]
+    with serving(lambda text: {"": "FAIL"} if text[-1] in "123" and len(text) % 2 else chances(text)) as server:
+        with pytest.raises(CompressError, match=r"2\d of \d\d texts failed, so that no more are asked: .* answers 500"):
+            labelled(server, tmp_path / "often", often, concurrency=1)
+        assert len(server.asked) < 2 * len(often)
+
+
+def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with serving() as server:
+        gone = server.url
+    begun = time.monotonic()
+    with pytest.raises(CompressError, match=r"does not answer \(ConnectError\); check that the server runs"):
+        compress.label("openai:tiny", TEXTS, tmp_path / "labels", labels=LABELS, base_url=gone)
+    assert time.monotonic() - begun < 10  # and not a minute of retries
+
+
+def test_the_manifest_says_what_the_answers_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [*TEXTS, *TEXTS[:5]]  # equal texts are paid once
+    with serving(chances) as server:
+        options = {"prices": prices(tmp_path), "orders": 2}
+        made = labelled(server, tmp_path / "labels", texts, **options)
+        read = sum(sum(len(one["content"]) for one in asked["messages"]) // 4 for asked in server.asked)
+        cost = {
+            "questions": 40,
+            "input_tokens": read,
+            "cached_tokens": 0,
+            "output_tokens": 80,
+            "usd": round(read / 1e4 + 0.08, 6),
+        }
+        assert made.manifest.notes["bought"] == cost
+        again = labelled(server, tmp_path / "again", texts, **options)  # by the answers that are there
+        parts = [labelled(server, tmp_path / f"part{one}", shard=(one, 2), **options).path for one in (1, 2)]
+        assert len(server.asked) == 40
+    assert again.manifest.notes["bought"] == cost
+    merged = compress.merge_labels(parts, tmp_path / "merged").manifest.notes["bought"]
+    assert merged["questions"] in (40, 50) and merged["usd"] >= cost["usd"]  # equal texts in two parts are of both
+    assert made.origin["cost"] == f"40 questions, {read:,} tokens read and 80 written, {cost['usd']:.4f} USD"
+    note = {"labels_of": [made.origin]}
+    card = model_card(Manifest(stage="distill", notes=note))
+    assert f"* labels: openai:tiny, {made.origin['cost']}" in card
+    finish(write(tmp_path / "student", classifier("bert")), Manifest(stage="distill", notes=note))
+    assert run(["show", str(tmp_path / "student")]) == 0
+    assert f"learned from: openai:tiny ({made.origin['cost']})" in capsys.readouterr().out
+
+
+def test_a_dry_run_says_what_the_bill_says(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts = [*(f"{text:20}" for text in TEXTS), *(f"{text:20}" for text in TEXTS[:5])]
+    with serving(chances) as server, caplog.at_level(logging.INFO, "compress"):
+        options: dict[str, Any] = {"prices": prices(tmp_path), "concurrency": 16}
+        labelled(server, tmp_path / "some", texts[:4], **options)
+        caplog.clear()
+        said = labelled(server, tmp_path / "none", texts, dry_run=True, **options)
+        labelled(server, tmp_path / "labels", texts, **options)
+    assert (said.questions, said.answered) == (25, 9) and said.measured  # five of which are asked for another row
+    found = re.search(r"tiny: 16 questions \(9 more from the cache\), .* (\d+) written, (.*) USD", caplog.text)
+    assert found and int(found[1]) == said.output_tokens and float(found[2]) == pytest.approx(said.usd, rel=0.01)
+
+
+def test_the_bill_has_what_was_under_way_at_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(chances, faults=[*["slow"] * 7, 403]) as server, caplog.at_level(logging.INFO, "compress"):
+        with pytest.raises(CompressError, match="answers 403"):
+            labelled(server, tmp_path / "labels")
+        asked = len(server.asked)
+        assert f"tiny: {asked} questions (0 more from the cache)" in caplog.text
+        labelled(server, tmp_path / "labels")
+    assert len(server.asked) == len(TEXTS) + 1  # what was under way is kept
+
+
 def test_a_budget_ends_the_work_and_more_goes_on_with_it(tmp_path: Path) -> None:
     with serving(chances) as server:
         options = {"prices": prices(tmp_path), "concurrency": 2}
@@ -278,8 +356,8 @@ def test_the_key_is_in_no_file_log_or_error(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_errors_of_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compress.labelling.language_model.RETRIES", 1)
-    monkeypatch.setattr("compress.labelling.language_model.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("compress.inference.language_model.RETRIES", 1)
+    monkeypatch.setattr("compress.inference.language_model.time.sleep", lambda seconds: None)
     with serving(chances, faults=["garbage"] * 100) as server, pytest.raises(CompressError, match="no chat completion"):
         labelled(server, tmp_path / "labels")
     with serving(chances, faults=[500] * 100) as server, pytest.raises(CompressError, match="answers 500 for tiny"):

@@ -79,8 +79,8 @@ class Handler(BaseHTTPRequestHandler):
             system, user = (one["content"] for one in body["messages"])
             marks = LISTED.findall(system)
             said, logprobs = self.choose(marks, user) if marks else (self.server.says(user), None)
-            if said == "REFUSE":
-                self.reply(400, {"error": {"message": "the text breaks our rules"}})
+            if said in ("REFUSE", "FAIL"):
+                self.reply(400 if said == "REFUSE" else 500, {"error": {"message": "the text breaks our rules"}})
                 return
             choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
             if logprobs and body.get("logprobs"):

@@ -40,7 +40,8 @@ class Answer:
     """What a server answered.
 
     ``tokens`` are those of the answer, each with the likeliest tokens at its place and their log-probabilities, where
-    the server gives them. ``refusal`` says why there is no answer.
+    the server gives them. ``refusal`` says why there is no answer, and ``failed`` that this is a fault of the server.
+    ``seconds`` is how long it took; 0 where that is unknown.
     """
 
     text: str
@@ -49,6 +50,8 @@ class Answer:
     cached_tokens: int = 0
     output_tokens: int = 0
     refusal: str = ""
+    failed: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

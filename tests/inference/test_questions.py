@@ -11,7 +11,7 @@ import pytest
 
 from compress.data import Example
 from compress.errors import CompressError
-from compress.labelling.questions import FORMS, Answer, ChooseLabel, question
+from compress.inference.questions import FORMS, Answer, ChooseLabel, question
 from compress.tasks import everything
 
 ROW = Example("Anna Berg flew to Oslo from New York")
