@@ -147,11 +147,9 @@ def examples() -> dict[str, str]:
     return dict(re.findall(r"^`([\w/.-]+)`:\n\n```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
 
 
-def example(folder: str, directory: Path, name: str = "") -> tuple[ModuleType, str]:
-    """Import the example of a plug-in folder (of several the one of that name) from a directory that is not the
-    package's.
-    """
-    start = f"compress/{plugins.KINDS[folder].folder}/{name}"
+def example(folder: str, directory: Path) -> tuple[ModuleType, str]:
+    """Import the example of a plug-in folder from a directory that is not the package's."""
+    start = f"compress/{plugins.KINDS[folder].folder}/"
     ((path, source),) = ((path, text) for path, text in examples().items() if path.startswith(start))
     file = directory / Path(path).name
     file.write_text(source, encoding="utf-8")
@@ -165,7 +163,6 @@ def test_every_kind_has_an_example_that_is_not_there_yet() -> None:
     shown = list(examples())
     assert [path.rsplit("/", 1)[0] for path in shown] == [
         "compress/training/losses",
-        "compress/training/losses",
         "compress/training/modifiers",
         "compress/training/augmenters",
         "students",
@@ -177,7 +174,7 @@ def test_every_kind_has_an_example_that_is_not_there_yet() -> None:
 
 
 def test_the_example_of_a_loss(tmp_path: Path) -> None:
-    module, _ = example("losses", tmp_path, "reverse_kl")
+    module, _ = example("losses", tmp_path)
     batch = Batch(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))
     teacher = Outputs(torch.tensor([[1.0, -1.0], [0.0, 2.0]]))
     student = Outputs(torch.zeros(2, 2, requires_grad=True))
@@ -196,24 +193,6 @@ def test_the_example_of_a_student(tmp_path: Path) -> None:
     recipe = recipes.load_recipe("students", str(file))
     assert recipe.name == file.stem
     assert [[loss.name for loss in phase.losses] for phase in recipe.phases] == [["relations"], ["logit-mse", "kl"]]
-
-
-def test_the_example_of_a_loss_with_weights_of_its_own(tmp_path: Path) -> None:
-    module, _ = example("losses", tmp_path, "pooled_mse")
-    model = classifier("bert")
-    made = module.learned(model, model, bias=False)
-    assert made.weight.shape == (32, 32) and made.bias is None and module.NEEDS == {"hidden"}
-    batch = Batch(torch.ones(1, 3, dtype=torch.long), torch.tensor([[1, 1, 0]]))
-    ours = torch.tensor([[[1.0, 0.0], [3.0, 2.0], [99.0, 99.0]]])  # the mean of what is no padding: 2, 1
-    theirs = torch.tensor([[[1.0, 1.0], [1.0, 1.0], [-7.0, 7.0]]])
-    student, teacher = (Outputs(torch.zeros(1, 2), hidden=(hidden,)) for hidden in (ours, theirs))
-    projection = torch.nn.Linear(2, 2, bias=False)
-    with torch.no_grad():
-        projection.weight.copy_(torch.tensor([[2.0, 0.0], [0.0, 1.0]]))  # to 4, 1
-    value = module.loss(student, teacher, batch, projection)
-    assert value.item() == pytest.approx((3**2 + 0) / 2)
-    value.backward()
-    assert projection.weight.grad is not None and projection.weight.grad.abs().sum() > 0
 
 
 def test_the_example_of_a_modifier(tmp_path: Path) -> None:
