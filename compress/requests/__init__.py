@@ -390,6 +390,13 @@ class Written(Request[Result]):
         return cast(Result, Model.open(path, classifier=False))
 
 
+class Findings(Written[Path]):
+    """A request whose result is a directory of findings, and no model."""
+
+    def open_made(self, path: Path) -> Path:
+        return path
+
+
 def named_inputs(request: Request[Any]) -> Iterator[str]:
     """Yield the files, directories, patterns and URIs that a request names to be read."""
     for name, field in fields_of(request).items():

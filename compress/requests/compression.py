@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
-from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from compress.fields import is_given, option, validated
@@ -15,6 +14,7 @@ from compress.requests import (
     AnyModel,
     Assignments,
     Checks,
+    Findings,
     Labels,
     Models,
     Names,
@@ -72,7 +72,7 @@ class Prune(Pruning, Written[Model], QueryColumns, Checks, Trained):
 
 
 @validated
-class HeadStudy(Written[Path], QueryColumns, Checks, Seeded):
+class HeadStudy(Findings, QueryColumns, Checks, Seeded):
     """Study the importance of a model's attention heads, without changing it.
 
     Writes heads.json, tables, and a report: importance by criterion, the metric with one head removed, with one head

@@ -19,6 +19,7 @@ from compress.requests import (
     AnyModel,
     Checks,
     File,
+    Findings,
     LabelColumns,
     Models,
     Names,
@@ -30,7 +31,6 @@ from compress.requests import (
     Rows,
     Seeded,
     Text,
-    Written,
     function,
 )
 
@@ -82,7 +82,7 @@ class Benchmark(Request[Any], Checks, BenchmarkSettings, QueryColumns):
 
 
 @validated
-class Audit(Written[Path], LabelColumns, Seeded):
+class Audit(Findings, LabelColumns, Seeded):
     """Check labelled rows before training: wrong labels, copies, and classes that look alike.
 
     Writes a page, audit.json, and lists of suspect labels and of copies. Each row is judged by what was fitted on
@@ -112,9 +112,6 @@ class Audit(Written[Path], LabelColumns, Seeded):
     def faults(self) -> Iterator[str]:
         if not is_given(self.train):
             yield "there are no rows to check; give labelled rows with --train FILE"
-
-    def open_made(self, path: Path) -> Path:
-        return path
 
 
 @validated

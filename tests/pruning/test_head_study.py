@@ -42,7 +42,7 @@ def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return studied(model, tmp_path_factory.mktemp("heads") / "study", criteria=("gradient", "oracle", "random"))
 
 
-def studied(model: Path, output: Path, **options: Any) -> Path:
+def studied(model: Path, output: Path | None, **options: Any) -> Path:
     given: dict[str, Any] = {"train": train_rows(), "validation": validation_rows(), "device": "cpu", "step": 0.25}
     given |= options
     return head_study(model, output, **given)
@@ -51,6 +51,14 @@ def studied(model: Path, output: Path, **options: Any) -> Path:
 def content(directory: Path) -> dict[str, Any]:
     study: dict[str, Any] = json.loads((directory / "heads.json").read_text())
     return study
+
+
+def test_without_an_output_the_same_study_is_found_in_the_cache(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPRESS_CACHE", str(tmp_path))
+    first, second = (studied(model, None, criteria=("random",), examples=8) for _ in range(2))
+    assert first == second and (second / "heads.json").is_file() and second.is_relative_to(tmp_path)
 
 
 def log_probabilities_without(remove: dict[int, list[int]], rows: Sequence[Example]) -> list[Tensor]:
