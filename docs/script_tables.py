@@ -378,26 +378,24 @@ def reliability_table() -> str:
     return _with_note(table(headings, rows), _origin(found, note))
 
 
-def selection_table() -> str:
-    found = _lines("selection")
-    rows = [
-        [
-            line["set"],
-            line["choice"],
-            f"{line['pool']:,}",
-            f"{line['near_duplicates']:,}",
-            f"{line['rows']:,}",
-            f"{line['calls']:,}",
-            len(line["accuracies"]),
-            f"{line['accuracy']:.1%}",
-            "" if line["choice"] == "random" else _points(line["to_random"]),
-        ]
-        for line in found
-    ]
-    headings = ["set", "rows chosen", "pool", "near-duplicates", "test rows", "teacher calls", "seeds", "accuracy"]
-    ((student, steps),) = {(line["student"], line["steps"]) for line in found}
-    note = f"Student `{student}`, {steps:,} steps; mean of seeds; 95% intervals over seeds and test rows"
-    return _with_note(table([*headings, "to random"], rows, left=2), _origin(found, note))
+def select_texts_table() -> str:
+    found = _lines("select-texts")
+    lines = {(line["set"], line["budget"], line["model"], line["way"]): line for line in found}
+    rows = []
+    for name, budget in dict.fromkeys((line["set"], line["budget"]) for line in found):
+        row = [name, f"{budget:,}"]
+        for model in ("tfidf", "frozen"):
+            random, ours = (lines[name, budget, model, way] for way in ("random", "uncertainty"))
+            change = {key: 100 * value for key, value in ours["to_random"].items()}
+            row += [f"{random['accuracy']['value']:.1%}", _points({**change, "points": change["value"]})]
+        rows.append(row)
+    headings = ["set", "labels", "tf-idf, random", "chosen", "frozen MiniLM, random", "chosen"]
+    sizes = {line["set"]: f"{line['set']} {line['pool']:,} texts, {line['classes']} classes" for line in found}
+    note = (
+        f"Points to random texts, with 95% intervals over three draws and test rows. Pools: {'; '.join(sizes.values())}"
+    )
+    each = [{**line, "command": line["command"].partition(" --only ")[0]} for line in found]
+    return _with_note(table(headings, rows, left=1), _origin(each, note))
 
 
 def distillation_speed_tables() -> str:
@@ -517,7 +515,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "reliability": reliability_table,
     "room": room_table,
     "searching": searching_table,
-    "selection": selection_table,
+    "select-texts": select_texts_table,
     "tokenization-speed": tokenization_table,
     "training-profile": training_profile_table,
 }

@@ -41,6 +41,7 @@ from compress.labelling.label_dir import (
 )
 from compress.labelling.parts import DRAFT_NAME, close_shards, take_up
 from compress.labelling.remote_labels import keep_copy, open_target, upload, work_place
+from compress.labelling.selection import ChosenTexts, KeptRows, without_near_copies
 from compress.models.manifest import MANIFEST_NAME, Manifest, cached_json, is_whole, keep
 from compress.models.model_dir import Model
 from compress.models.output_dir import PREPARED
@@ -197,6 +198,14 @@ def label(request: Label) -> Any:
     teacher = teacher(request)
     part, parts = request.shard or (1, 1)
     unlabeled = cast(TextSource, request.open_text(rows=request.rows, read=teacher.task.row))
+    choice: ChosenTexts | None = None
+    if request.select or request.deduplicate:
+        refuse((request.select and teacher.task.no_selection, teacher.task.no_selection))
+        with progress("Looking for near copies", None):
+            pool = unlabeled = without_near_copies(unlabeled)
+        if request.select:
+            choice = ChosenTexts(pool, request.select, request.rounds, request.seed or 0)
+            unlabeled = choice.drawn(request.select)
     if request.dry_run:
         return teacher.estimate(unlabeled)
     teacher.judge()
@@ -211,18 +220,21 @@ def label(request: Label) -> Any:
                 prepared / PLAN_NAME, {name: earlier.notes.get(name) for name in teacher.plan_type.__dataclass_fields__}
             )
             take_up(stage.working)
-        planned = cached_json(prepared / PLAN_NAME, lambda: asdict(teacher.make_plan(unlabeled, prepared)))
+        asked_first = choice.drawn(choice.least_round) if choice else unlabeled
+        planned = cached_json(prepared / PLAN_NAME, lambda: asdict(teacher.make_plan(asked_first, prepared)))
         plan = teacher.plan_type(**planned)
+        if choice:  # a round is whole shards
+            plan = replace(plan, shard_rows=min(plan.shard_rows, choice.least_round))
         # The timings in the reason differ each time.
         record = {**teacher.identity, "plan": asdict(replace(plan, reason=""))}
         fingerprint, order = ContentFingerprint(), hashlib.sha256()
         handed = dict[int, dict[str, Any]]()  # what the record of each shard says of what it is made from
-        late = False
+        late, numbers = False, itertools.count()
 
-        def missing() -> Iterator[Shard]:
-            """Read the text, all of it for its fingerprint unless time is over, and yield the shards to be labelled."""
+        def missing(rows: TextSource) -> Iterator[Shard]:
+            """Read rows, all of them for their fingerprint unless time is over, and yield the shards to be labelled."""
             nonlocal late
-            for number, examples in enumerate(batched(fingerprint.watch(unlabeled), plan.shard_rows)):
+            for examples, number in zip(batched(fingerprint.watch(rows), plan.shard_rows), numbers, strict=False):
                 made = {**record, "texts_sha256": content_sha256(examples)}
                 order.update(bytes.fromhex(made["texts_sha256"]))
                 if number % parts == part - 1 and not shard_is_done(stage.working, number, made):
@@ -236,24 +248,30 @@ def label(request: Label) -> Any:
                     handed[number] = made
                     yield number, examples
 
-        shards = missing()
-        notes = asdict(plan)
-        if first := next(shards, None):
-            total = unlabeled.count()  # what was labelled before this start is no part of this progress
-            left = total and (total - first[0] * plan.shard_rows) // parts
-            starts = range((part - 1) * plan.shard_rows, total or 0, parts * plan.shard_rows)
-            asked = sum(min(plan.shard_rows, (total or 0) - start) for start in starts)
-            entry = {"role": "unlabeled", "name": unlabeled.name, "rows": asked}
-            described = {**teacher.described, "notes": {**notes, ROWS_ASKED: asked or None}}
-            draft = replace(stage.manifest, kind="labels", data=(entry,), **described)
-            write_atomically(prepared / DRAFT_NAME, draft.to_json())
-            with (
-                progress("Labelling", left) as advance,
-                closing(teacher.run(plan, prepared, itertools.chain([first], shards), advance)) as labelled,
-            ):
-                for number, examples, logits, about in labelled:
-                    write_shard(stage.working, number, examples, logits, handed[number] | about, teacher.task)
-            late = late or teacher.ended
+        notes = asdict(plan) | (unlabeled.notes if isinstance(unlabeled, KeptRows) else {})
+        classes = len(teacher.described.get("labels", stage.manifest.labels))
+        rounds = choice.rounds_of(stage.working, plan.shard_rows, teacher.task, classes) if choice else [unlabeled]
+        for texts in rounds:
+            before, shards = fingerprint.rows, missing(texts)
+            if first := next(shards, None):
+                there = texts.count()  # what was labelled before this start is no part of this progress
+                left = there and (before + there - first[0] * plan.shard_rows) // parts
+                total = request.select or there or 0
+                starts = range((part - 1) * plan.shard_rows, total, parts * plan.shard_rows)
+                asked = sum(min(plan.shard_rows, total - start) for start in starts)
+                entry = {"role": "unlabeled", "name": unlabeled.name, "rows": asked}
+                described = {**teacher.described, "notes": {**notes, ROWS_ASKED: asked or None}}
+                draft = replace(stage.manifest, kind="labels", data=(entry,), **described)
+                write_atomically(prepared / DRAFT_NAME, draft.to_json())
+                with (
+                    progress("Labelling", left) as advance,
+                    closing(teacher.run(plan, prepared, itertools.chain([first], shards), advance)) as labelled,
+                ):
+                    for number, examples, logits, about in labelled:
+                        write_shard(stage.working, number, examples, logits, handed[number] | about, teacher.task)
+                late = late or teacher.ended
+            if late:
+                break
         refuse((not fingerprint.rows, f"{unlabeled.name} holds no text; give a file with one text a line"))
         if (
             request.shard

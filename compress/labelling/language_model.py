@@ -127,15 +127,15 @@ class LanguageModelTeacher(Asker):
 
     def run(self, plan: LanguageModelPlan, scratch: Path, shards: Iterator[Shard], advance: Advance) -> Labelled:
         """Yield each shard with the rows that have an answer, their logits, and the rows that have none."""
-        preference, waiting = np.array(plan.preference), deque[tuple[int, list[Example], list[Future[Reply]]]]()
+        waiting = deque[tuple[int, list[Example], list[Future[Reply]]]]()
         try:
             with self.pool() as pool:
                 for number, examples in shards:
                     waiting.append((number, examples, [pool.submit(self.ask, row) for row in examples]))
-                    if len(waiting) > 1 + self.request.concurrency // SHARD_ROWS:
-                        yield self._shard(*waiting.popleft(), preference, advance)
+                    if len(waiting) > 1 + self.request.concurrency // plan.shard_rows:
+                        yield self._shard(*waiting.popleft(), plan, advance)
                 while waiting:
-                    yield self._shard(*waiting.popleft(), preference, advance)
+                    yield self._shard(*waiting.popleft(), plan, advance)
         except BudgetEnds:
             self.ended = True
             logger.warning("the budget ends here: the same command goes on with the rest; answers are kept")
@@ -150,7 +150,7 @@ class LanguageModelTeacher(Asker):
         number: int,
         examples: list[Example],
         asked: Sequence[Future[Reply]],
-        preference: np.ndarray,
+        plan: LanguageModelPlan,
         advance: Advance,
     ) -> tuple[int, list[Example], np.ndarray, dict[str, Any]]:
         kept, logits, unanswered = list[Example](), [np.empty((0, len(self.question.logit_labels)))], list[Any]()
@@ -159,12 +159,12 @@ class LanguageModelTeacher(Asker):
             reply = one.result()
             if reply.said:
                 kept.append(row)
-                logits.append(self.question.logits(reply.said, preference))
+                logits.append(self.question.logits(reply.said, np.array(plan.preference)))
             else:
                 pair = {} if row.text_pair is None else {"text_pair": row.text_pair}
                 why = {"reason": reply.why, "answer": reply.text}
                 unanswered.append(
-                    {"row": number * SHARD_ROWS + place + 1, "text": row.given or row.text, **pair, **why}
+                    {"row": number * plan.shard_rows + place + 1, "text": row.given or row.text, **pair, **why}
                 )
             if (key := row_key(row)) not in self._counted:  # equal texts are paid once
                 self._counted.add(key)

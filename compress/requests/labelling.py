@@ -38,6 +38,7 @@ MOST_PARTS = 10**9
 MOST_LABELS = 1000  # that a language model chooses from
 LANGUAGE_MODEL = "openai:"  # before the name of a model behind an interface of OpenAI's form
 MOST_ORDERS = 24
+MOST_ROUNDS = 1000
 DEFAULT_SMOOTHING = 0.1  # of labels without a confidence
 
 
@@ -145,6 +146,18 @@ class Label(Written[Any], AskedForLabels, Placing):
     )
     _: KW_ONLY
     rows: int | None = option(default=None, ge=1, help="Use only so many rows, spread evenly over the text.")
+    select: int | None = option(
+        default=None,
+        ge=1,
+        metavar="N",
+        help="Label N texts: random ones first, then in rounds those of which a fast model, taught by the labels so "
+        "far, is least sure. Near copies are left out.",
+    )
+    rounds: int = option(
+        default=8, ge=1, le=MOST_ROUNDS, needs=("select",), help="In which --select chooses; with 1 all are random."
+    )
+    seed: int | None = option(default=None, ge=0, needs=("select",), help="Of random texts, and of ties. Default: 0.")
+    deduplicate: bool = option(default=False, help="Label only the first of near copies.")
     max_length: int | None = option(
         default=None, ge=LEAST_MAX_LENGTH, le=MOST_MAX_LENGTH, help="Cut texts to so many tokens."
     )
@@ -204,6 +217,10 @@ class Label(Written[Any], AskedForLabels, Placing):
             others = [name for name in fields_of(AskedForLabels) if name not in fields_of(LabelColumns)]
         for name, value in self.given(others).items():
             yield f"{flag_of(name, fields_of(self)[name], value)} needs {fits} as teacher; leave it out"
+        if self.select:
+            # Rounds wait for all labels of the last; near copies are left out anyway.
+            for name, value in self.given(("shard", "engine", "deduplicate")).items():
+                yield f"{flag_of(name, fields_of(self)[name], value)} does not go with --select; leave it out"
 
     def check_output(self) -> None:
         if self.dry_run:

@@ -44,8 +44,8 @@ class Task(str, ABC):
         pair_baselines: more of them, for pairs of texts.
         unfit_losses: what a loss reads (its ``NEEDS``) that this task cannot give, and why, as a sentence without
             subject about ``{loss}`` and ``{model}``.
-        no_calibration, no_cascade, no_few_shot, no_search: why these stages refuse its models or rows; empty where they
-            take them.
+        no_calibration, no_cascade, no_few_shot, no_search, no_selection: why these stages refuse its models or rows;
+            empty where they take them.
         accepts_by: what calibration can find thresholds of acceptance for.
         decides_by: from where on calibration can let an answer be given.
         right_share: the metric that is the share of right decisions.
@@ -71,6 +71,7 @@ class Task(str, ABC):
     no_cascade: ClassVar[str] = "only classifiers have a confidence"
     no_few_shot: ClassVar[str] = "--few-shot is for rows of one class each; fine-tune without it"
     no_search: ClassVar[str] = ""
+    no_selection: ClassVar[str] = "--select is for texts of one class each; use --rows N, which are spread evenly"
     accepts_by: ClassVar[tuple[str, ...]] = ("overall", "class")
     decides_by: ClassVar[tuple[str, ...]] = ("probability",)
     right_share: ClassVar[str] = "accuracy"

@@ -19,7 +19,7 @@ class SingleLabel(Task):
     native_forms = ("native", "c", "wasm")
     baselines = ("majority", "static-embedding", "tfidf")
     pair_baselines = ("bm25", "cosine")
-    no_calibration = no_cascade = no_few_shot = ""
+    no_calibration = no_cascade = no_few_shot = no_selection = ""
 
     def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
         labels = super().new_labels(train, validation)

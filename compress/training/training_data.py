@@ -29,9 +29,11 @@ from compress.data.windows import Windows, encode_rows
 from compress.errors import CompressError, refuse
 from compress.inference import processes
 from compress.labelling.label_dir import LabelDir
+from compress.labelling.selection import CHOSEN_BY, UNCERTAINTY
 from compress.models.batch import NO_TARGET, Batch
 from compress.models.manifest import is_whole, seal
 from compress.models.model_dir import Model
+from compress.progress import logger
 from compress.recipes import Augmentation
 from compress.tasks import NO_LABEL, Task
 
@@ -293,6 +295,13 @@ def agreement_rows(pool: LabelledPool, task: Task) -> Selection:
     held = list(pool.part(held=True).labelled())
     predicted = task.pseudo_labels([cast(np.ndarray, row.logits) for row in held])
     rows = [TrainingRow(row.example, label=label) for row, label in zip(held, predicted, strict=True)]
+    for directory in pool.labels:
+        if directory.manifest.notes.get(CHOSEN_BY) == UNCERTAINTY:
+            logger.warning(
+                "labels: the texts of %s were chosen because they are hard: agreement on them is lower than on others; "
+                "give --validation FILE with random rows",
+                directory.path,
+            )
     teacher = "teacher" if all(directory.teacher_sha256 for directory in pool.labels) else "labels"
     return Selection(rows, f"held-out pool (agreement with the {teacher})", None)
 

@@ -64,6 +64,7 @@ def test_what_follows_without_an_option_may_be_needed(script: Any) -> None:
         ("few_rows", "only", "data-root work output"),
         ("searching", "only", "set teacher unlabeled train validation test work output"),
         ("selection", "choice", "set teacher pool validation test work output"),
+        ("select_texts", "only", "data-root work output"),
         ("speed/gpu", "runtime", "teacher data output"),
         ("pruning/pruning_schedules", "arms", "teacher train validation work output"),
         ("speed/beside_other_work", "loads", "teacher train"),
