@@ -27,7 +27,17 @@ from compress.errors import CompressError, Unavailable, did_you_mean, first_line
 from compress.host import without_home
 from compress.inference.runners import NATIVE, serving_runtime
 from compress.models.manifest import VOCABULARIES, Manifest, describe_files, file_sha256
-from compress.models.model_dir import REMOVALS, CascadeDir, Model, open_model, parent_entry, removal_shapes, removals_of
+from compress.models.model_dir import (
+    MEMBERS,
+    REMOVALS,
+    CascadeDir,
+    LanguageModelMember,
+    Model,
+    open_model,
+    parent_entry,
+    removal_shapes,
+    removals_of,
+)
 from compress.progress import logger
 from compress.recipes.benchmark_settings import REFERENCE_MODELS
 from compress.recipes.student import control_key
@@ -113,6 +123,11 @@ def open_candidates(teacher: AnyModel, models: Sequence[AnyModel], controls: Seq
                 model.task != first.task or not same_labels(model.labels, first.labels),
                 f"{model.path} has the labels {some_of(model.labels)}, the teacher {first.path} has "
                 f"{some_of(first.labels)}; models are compared only when their labels are the same in the same order",
+            ),
+            (
+                isinstance(model, CascadeDir) and isinstance(model.members[-1], LanguageModelMember),
+                f"{model.path} asks a language model on a server, which is not measured; give members of it, such as "
+                f"{model.path / MEMBERS / '1'}",
             ),
             (is_cascade and flagged, f"{model.path} is a cascade, which is no control; give it with --model"),
         )

@@ -14,35 +14,42 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from compress.benchmarking.results.formatting import in_points, milliseconds, points, times
+from compress.benchmarking.results.formatting import in_points, milliseconds, plural, points, times
 from compress.data import Example, check_roles
 from compress.errors import CompressError, refuse
 from compress.evaluation.acceptance import CERTAINTY, accept_from, levels, rows_needed
 from compress.evaluation.metrics import ACCURACY, Array, Difference, Metric, confidence, paired_difference, score
 from compress.evaluation.pareto import non_dominated
-from compress.files import read_json_table, write_atomically
+from compress.files import read_json_table, read_text, write_atomically
 from compress.inference.compute import resolve_device
+from compress.inference.language_model import Asker, LanguageModelRunner, Reply
 from compress.inference.predict import check_label_meaning, load
 from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import default_threads
+from compress.models.manifest import Manifest
 from compress.models.model_dir import (
     CASCADE_NAME,
     KIND,
     MEMBERS,
+    MOST_MEMBERS,
     TRAINING_ROLES,
     CascadeDir,
+    LanguageModelMember,
     Model,
     check_members,
     check_unseen,
     open_model,
 )
+from compress.progress import Progress, logger
 from compress.reporting.calibration_page import cascade_page
 from compress.reporting.pages import write_study
 from compress.requests.compression import Cascade
+from compress.requests.labelling import LANGUAGE_MODEL
 
 FOLDER, CONTENT_NAME = "cascade", "choice.json"
 PAGE = f"{FOLDER}/report.html"
@@ -325,7 +332,16 @@ def cascade(request: Cascade) -> CascadeDir:
         CompressError: models that do not fit each other, or no cascade that is within the budget and faster than the
             last model.
     """
-    members = [Model.open(model) for model in request.models]
+    here = request.models[:-1] if request.language_model else request.models
+    members, asked = [Model.open(model) for model in here], None
+    if request.language_model:
+        refuse((not members, f"a cascade has 2 to {MOST_MEMBERS} members; give a model before the language model too"))
+        prompt = read_text(Path(request.prompt)).strip() if request.prompt else ""
+        asker = Asker(request.language_model, request, prompt, labels=members[0].labels)
+        asked = LanguageModelRunner(asker, members[0].labels, np.zeros(0))
+        name = f"{LANGUAGE_MODEL}{request.language_model}"
+        about = Manifest(stage="", name=name, labels=members[0].labels)
+        members.append(LanguageModelMember(Path(name), about, asked=asked.kept(request)))
     check_members(members)
     limit = PromisedAgreement(request.agree) if request.agree else AccuracyDrop(request.max_accuracy_drop)
     last = members[-1]
@@ -351,25 +367,30 @@ def cascade(request: Cascade) -> CascadeDir:
         metric=metric.name,
         **rows,
     ) as stage:
+        bought = _buy(asked, rows, gold, progress) if asked else {}
         names = [member.name for member in members]
         if len(set(names)) < len(names):
             names = [f"{number}: {member.path.name}" for number, member in enumerate(members, 1)]
         with progress("Timing", None):
             speeds = time_side_by_side(
-                {name: member.path for name, member in zip(names, members, strict=True)},
+                {name: member.path for name, member in zip(names, members, strict=True) if member.path.is_dir()},
                 rows["validation"],
                 runtime="",
                 threads=compute.threads or default_threads(),
                 batch_sizes=(1,),
-                device=resolve_device(compute.device, for_onnx=last.is_onnx),
+                device=resolve_device(compute.device, for_onnx=members[0].is_onnx),
             )
         latencies_ms = {speed.name: speed.latency_ms for speed in speeds}
+        if asked:
+            latencies_ms[names[-1]] = _seconds(bought["validation"]) * 1000
         results: dict[str, MemberResults] = {}
         for role, own in rows.items():
             found = []
-            for member in members:
+            for member in members[: -1 if asked else None]:
                 with progress(f"Predicting by {member.name}", len(own)) as advance:
                     found.append(load_runner(member, compute).logits(own, advance))
+            if asked:
+                found.append(asked.of(bought[role]))
             answers = found[-1].argmax(axis=1)
             right = gold.get(role, answers)
             check_label_meaning(answers, right, last.labels, role)
@@ -395,13 +416,17 @@ def cascade(request: Cascade) -> CascadeDir:
             "agreement": {role: limit.figures(plan, one) for role, one in results.items()},
         }
         write_study(content, cascade_page, stage.working / FOLDER / CONTENT_NAME)
-        for place, number in enumerate(plan.members, 1):
+        is_asked = bool(asked) and plan.members[-1] == len(members) - 1
+        for place, number in enumerate(plan.members[: -1 if is_asked else None], 1):
             target = stage.working / MEMBERS / str(place)
             shutil.copytree(members[number].path, target, ignore=shutil.ignore_patterns(".*", "README.md"))
         # The data of all members, each once, so that no benchmark reports on their training rows.
         entries = [dict(entry) for member in members for entry in member.manifest.data]
         fitted_on = {json.dumps(entry, sort_keys=True): entry for entry in entries}.values()
         choice = {"members": content["members"], "thresholds": plan.thresholds}
+        if asked and is_asked:
+            settings |= {"language_model": asked.kept(request)}
+            choice |= {"language_model": settings["language_model"]}
         write_atomically(stage.working / CASCADE_NAME, json.dumps(choice) + "\n")
         stage.finish(
             kind=KIND,
@@ -419,6 +444,34 @@ def cascade(request: Cascade) -> CascadeDir:
         if differ.sum() > 1 + 0.05 * len(some):
             raise RuntimeError("the cascade written to disk predicts otherwise than its members")
     return cast(CascadeDir, open_model(stage.output))
+
+
+def _buy(
+    asked: LanguageModelRunner, rows: dict[str, list[Example]], gold: dict[str, Array], progress: Progress
+) -> dict[str, list[Reply]]:
+    """Ask a language model about all rows, and leave those that get no label out of ``rows`` and ``gold``."""
+    bought, model = {}, asked.asker.model
+    for role in rows:
+        replies = asked.asker.said(rows[role], f"Asking {model.name}", progress)
+        if role == "validation":
+            asked.preference = asked.asker.preference(replies)
+        known = [number for number, one in enumerate(replies) if one.said]
+        refuse((not known, f"{model.name} gave no label to the {len(replies):,} rows of {role}; correct --prompt"))
+        if left_out := len(replies) - len(known):
+            logger.warning("%s of %s got no label of %s and are left out", plural(left_out, "row"), role, model.name)
+        rows[role] = [rows[role][number] for number in known]
+        bought[role] = [replies[number] for number in known]
+        if role in gold:
+            gold[role] = gold[role][known]
+    logger.info("%s", model.bill())
+    return bought
+
+
+def _seconds(replies: Sequence[Reply]) -> float:
+    """Return the median time of a text whose answers say how long they took."""
+    found = [sum(one.seconds for one in reply.answers) for reply in replies if all(o.seconds for o in reply.answers)]
+    refuse((not found, "the answers in the cache are of an earlier version, without times; ask about other texts"))
+    return float(np.median(found))
 
 
 def cascade_verdict(model: CascadeDir) -> Sequence[str]:

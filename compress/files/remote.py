@@ -56,6 +56,11 @@ def cache_place(kind: str, key: str) -> Path:
     return place
 
 
+def cache_exists(kind: str, key: str) -> bool:
+    """Tell whether the folder of :func:`cache_place` was made."""
+    return (cache_folder() / kind / hashlib.sha256(key.encode()).hexdigest()[:32]).is_dir()
+
+
 def parquet_parts(folder: str, names: Iterable[str]) -> list[str]:
     """Return the Parquet files among the names below a folder, as Spark and Hive write them; hidden ones do not count.
 

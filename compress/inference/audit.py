@@ -95,7 +95,8 @@ class AgreementAudit:
             early = np.flatnonzero(confidence(logits) >= self.threshold)
             if len(early):
                 other = last.logits([chosen[row] for row in early])
-                for same in (logits[early].argmax(axis=1) == other.argmax(axis=1)).tolist():
+                answered = np.isfinite(other).all(axis=1)  # a language model may give no label
+                for same in (logits[early].argmax(axis=1) == other.argmax(axis=1))[answered].tolist():
                     self.test.add(same)
         return found
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,11 +27,12 @@ from compress.errors import CompressError, refuse
 from compress.escaping import one_line, without_secrets
 from compress.fields import option, validated
 from compress.files import read_text, read_toml
-from compress.files.remote import cache_place
+from compress.files.remote import cache_exists, cache_place
 from compress.host import is_installed
 from compress.inference.questions import Answer, ChooseLabel, question
-from compress.progress import Progress, each, logger, silent
-from compress.recipes.parsing import parse
+from compress.models.model_dir import CASCADE_NAME
+from compress.progress import Advance, Progress, each, logger, silent
+from compress.recipes.parsing import Checked, parse
 from compress.requests.labelling import LANGUAGE_MODEL, MOST_LABELS, Asked
 
 RETRIES, TIMEOUT_S = 8, 120.0  # of the client, which waits longer each time, or as long as the server says
@@ -48,6 +49,7 @@ OPENAI_URL = "https://api.openai.com/v1"
 # What not every server takes. A question that is refused because of one is asked without it from then on.
 OPTIONAL = ("top_logprobs", "logprobs", "response_format", "temperature")
 UNREACHABLE = ("ConnectError", "ConnectTimeout")  # of httpx or httpx2, by the version of openai
+KEPT = ("name", "base_url", "labels", "prompt", "orders", "answer_tokens", "concurrency", "preference")
 LIMITS = ("max_tokens", "max_completion_tokens")  # two names of one parameter; which one depends on the server
 
 
@@ -104,6 +106,15 @@ class AnswerStore:
         query = f"SELECT sum(bytes), sum({fields[0]}), avg({fields[1]}) FROM answers WHERE model = ?"
         asked_bytes, tokens, written = self._run(query, (model,))
         return (asked_bytes / tokens, written) if tokens else None
+
+
+@validated
+class AskedMember(Asked, Checked):
+    """What ``cascade.json`` keeps of a language model: no key, and the prompt's text."""
+
+    name: str = option(default="")
+    prompt: str = option(default="")
+    preference: tuple[float, ...] = option(default=())
 
 
 class LanguageModel:
@@ -358,10 +369,11 @@ class Asker:
         name: of the model.
         asked: labels, orders, server, limits. The prompt is the file's text.
         answer: what is asked for.
+        labels: where none are given.
     """
 
-    def __init__(self, name: str, asked: Asked, prompt: str, answer: str = "label") -> None:
-        self.concurrency, labels = asked.concurrency, tuple(_labels(asked.labels))
+    def __init__(self, name: str, asked: Asked, prompt: str, answer: str = "label", labels: Sequence[str] = ()) -> None:
+        self.concurrency, labels = asked.concurrency, tuple(_labels(asked.labels or labels))
         self.question = question(answer, prompt, labels, asked.orders)
         prices = _prices(Path(asked.prices), name) if asked.prices else None
         self.model = LanguageModel(name, asked.base_url, prices, asked.budget or 0)
@@ -398,7 +410,8 @@ class Asker:
                 return [*each(pool.map(self.ask, rows), advance)]
         except BudgetEnds:
             raise CompressError(
-                "the budget ends before the text itself is asked; give a larger --budget: answers are kept"
+                f"the budget ends before all of these texts are asked ({self.model.bill()}); give a larger --budget: "
+                "answers are kept"
             ) from None
 
     def ask(self, row: Example) -> Reply:
@@ -475,6 +488,76 @@ class Reply:
     why: str = ""
     text: str = ""
     answers: Sequence[Answer] = ()
+
+
+class LanguageModelRunner:
+    """A language model as the last member of a cascade: see :class:`compress.inference.runners.LoadedModel`.
+
+    Texts that get no label have no logits, but numbers that are none.
+
+    Args:
+        labels: in the order of the logits, C of them.
+    """
+
+    max_length, tokenizer_inside = 0, True
+
+    def __init__(self, asker: Asker, labels: Sequence[str], preference: np.ndarray) -> None:
+        self.asker, self.preference, self._last = asker, preference, threading.local()
+        asked = asker.question.labels
+        said = f"it is asked for {', '.join(asked[:5])}, and the models before it give {', '.join(labels[:5])}"
+        refuse(
+            (sorted(asked) != sorted(labels), f"the members of a cascade have the same labels: {said}; give --labels")
+        )
+        self._order = [asked.index(label) for label in labels]
+
+    @classmethod
+    def open(cls, kept: Mapping[str, Any], labels: Sequence[str], source: Path) -> Self:
+        """Open what ``cascade.json`` of the directory ``source`` has of a language model.
+
+        Raises:
+            CompressError: it is damaged, or of a server that nobody named here, to which key and texts would be sent.
+        """
+        member = parse(
+            AskedMember, {name: kept[name] for name in KEPT if name in kept}, source=str(source / CASCADE_NAME)
+        )
+        faulty = len(member.preference) not in (0, len(labels)) or not member.name
+        refuse((faulty, f"{source / CASCADE_NAME} has no question to a language model; make the cascade again"))
+        place = (member.base_url or OPENAI_URL).rstrip("/")
+        allowed = os.environ.get("OPENAI_BASE_URL", "").rstrip("/") == place or place == OPENAI_URL
+        refuse(
+            (
+                not allowed and not cache_exists("answers", place),
+                f"{source} sends texts to {without_secrets(place)}, which no command here has asked before; if that is "
+                "right, set the environment variable OPENAI_BASE_URL to it",
+            )
+        )
+        asker = Asker(member.name, member, member.prompt, labels=member.labels)
+        return cls(asker, labels, np.array(member.preference))
+
+    def kept(self, asked: Asked) -> dict[str, Any]:
+        """Return what :meth:`open` takes."""
+        own = {"name": self.asker.model.name, "preference": self.preference.tolist()}
+        own |= {name: getattr(self.asker.question, name) for name in ("labels", "prompt")}
+        return own | {name: getattr(asked, name) for name in KEPT if name not in own}
+
+    def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
+        """Return logits ``[N, C]``; advances by the rows."""
+        replies = self.asker.said(examples)
+        self._last.why = {row: f"{one.why}: {one.text}" for row, one in zip(examples, replies, strict=True) if one.why}
+        advance(len(examples))
+        return self.of(replies)
+
+    def of(self, replies: Sequence[Reply]) -> np.ndarray:
+        """Return the logits of replies, ``[N, C]``."""
+        found = np.full((len(replies), len(self._order)), np.nan, np.float32)
+        for number, reply in enumerate(replies):
+            if reply.said:
+                found[number] = self.asker.question.logits(reply.said, self.preference)[0, self._order]
+        return found
+
+    def why(self, row: Example) -> str:
+        """Return why a text of this thread's last call got no label."""
+        return str(self._last.why.get(row, ""))
 
 
 def _labels(given: Sequence[str]) -> Sequence[str]:

@@ -103,12 +103,16 @@ def predictor(model: Model) -> Callable[[Any, bool], Prediction | list[Predictio
             logits = _logits(model, examples)
         accepted_from = None if thresholds is None else np.array(thresholds)
         found = [*task.described(examples, logits, labels, accepted_from, probabilities)]
+        for number in np.flatnonzero(np.isnan(logits[:, 0])) if asks else ():
+            found[number] = {"label": None, "probability": None, "unanswered": last.why(examples[number])}
         for prediction, example in zip(found, examples, strict=True):
             if unread := truncation.unread_tokens(example):
                 prediction |= {"truncated": True, "unread_tokens": unread}
         return found[0] if isinstance(texts, _ONE) else found
 
     first, *others = getattr(model.runner, "members", [model.runner])
+    last = (others or [first])[-1]
+    asks = hasattr(last, "why")  # a language model, which may give no label
 
     def spans(texts: Any, probabilities: bool) -> Any:
         """Leave to Python what the native library does not read."""
@@ -253,7 +257,7 @@ def _answers(
     answer: Callable[[list[Any]], list[Prediction]],
 ) -> Iterator[list[Prediction]]:
     """Yield the predictions of lists of texts or pairs, each with its text, and say what was read of ``source``."""
-    truncation = Truncation()
+    truncation, silent = Truncation(), 0
     for texts in chunks:
         found = answer(texts)
         truncation.add_counts(model.max_length, len(texts), sum("truncated" in one for one in found))
@@ -263,7 +267,12 @@ def _answers(
                 prediction["text"], prediction["text_pair"] = text
             else:
                 prediction["text"] = text
+        silent += sum("unanswered" in one for one in found)
         yield found
+    if silent:
+        logger.warning("%s got no label; their lines say why", f"{silent:,} text{'s' * (silent > 1)}")
+    if bill := getattr(model.runner, "bill", None):
+        logger.info("%s", bill())
     if said := truncation.sentence(READS_NO_MORE):
         logger.info("%s", said)
     if source is not None:

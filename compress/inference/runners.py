@@ -203,6 +203,12 @@ class CascadeRunner:
             member.start(open_one)
 
     @property
+    def bill(self) -> Any:
+        """A function that says what a language model was asked; None where no member is one."""
+        asker = getattr(self.members[-1], "asker", None)
+        return asker and asker.model.bill
+
+    @property
     def tokenizer_inside(self) -> bool:
         return any(member.tokenizer_inside for member in self.members)
 

@@ -635,14 +635,43 @@ MOST_MEMBERS = 5
 
 
 @dataclass(frozen=True)
+class LanguageModelMember(Model):
+    """A language model on a server, the last member of a cascade, whose directory is its path.
+
+    ``asked`` is what it is asked, as ``cascade.json`` has it (:mod:`compress.inference.language_model`).
+    """
+
+    asked: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    form, is_onnx, size_bytes, parameters = "an asked", False, 0, 0
+
+    @property
+    def config(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"id2label": {str(number): label for number, label in enumerate(self.manifest.labels)}}
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(json.dumps(self.asked, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def runner(self) -> Any:
+        opener = _above("compress.inference.language_model", "LanguageModelRunner")
+        return opener.open(self.asked, self.manifest.labels, self.path)
+
+
+@dataclass(frozen=True)
 class CascadeDir(Model):
     """A cascade as the models that it is compared with see it; made by :func:`open_model`."""
 
     @cached_property
     def members(self) -> tuple[Model, ...]:
         """The models in the order in which they are asked; their hashes are those of this manifest."""
-        places = [self.path / MEMBERS / str(number + 1) for number in range(len(self.member_names))]
-        return tuple(Model.open(place, verify=False) for place in places)
+        asked, names = self._choice.get("language_model"), self.member_names
+        here = names[:-1] if asked else names
+        found = [Model.open(self.path / MEMBERS / str(number + 1), verify=False) for number in range(len(here))]
+        if asked:
+            last = Manifest(stage="", name=names[-1], labels=found[0].labels)
+            found.append(LanguageModelMember(self.path, last, asked=asked))
+        return tuple(found)
 
     @property
     def member_names(self) -> tuple[str, ...]:
@@ -668,6 +697,7 @@ class CascadeDir(Model):
             or not 1 < len(names) <= MOST_MEMBERS
             or not all(isinstance(name, str) for name in names)
             or not all(type(value) in (int, float) and 0 <= value <= 1 for value in thresholds)
+            or not isinstance(found.get("language_model", {}), dict)
         ):
             raise CompressError(
                 f"{path} has no names of 2 to {MOST_MEMBERS} members with numbers from 0 to 1 as thresholds of all but "
@@ -677,15 +707,15 @@ class CascadeDir(Model):
 
     @property
     def config(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return self.members[-1].config  # whose labels all have
+        return self.members[0].config  # whose labels all have
 
     @property
     def is_onnx(self) -> bool:
-        return self.members[-1].is_onnx  # as all are
+        return self.members[0].is_onnx  # as all are that run here
 
     @property
     def form(self) -> str:
-        return self.members[-1].form
+        return self.members[0].form
 
     @property
     def size_bytes(self) -> int:
@@ -738,7 +768,8 @@ def check_members(members: Sequence[Model]) -> None:
     if not 1 < len(members) <= MOST_MEMBERS:
         raise CompressError(f"a cascade has 2 to {MOST_MEMBERS} members, not {len(members)}; repeat --model")
     last = members[-1]
-    for member in members:
+    here = members[:-1] if isinstance(last, LanguageModelMember) else members
+    for member in here:
         refuse(
             (isinstance(member, CascadeDir), f"{member.path} is a cascade itself; give its members"),
             (bool(member.task.no_cascade), f"{member.path} is made for {member.task}; {member.task.no_cascade}"),
@@ -748,9 +779,9 @@ def check_members(members: Sequence[Model]) -> None:
                 f"{', '.join(last.labels[:5])}; the members of a cascade have the same labels in the same order",
             ),
             (
-                member.form != last.form,
-                f"{member.path} is {member.form} model and {last.path} {last.form} one; members run in one runtime: "
-                "give the ONNX directories of all, which 'compress quantize' and 'compress export' write",
+                member.form != here[-1].form,
+                f"{member.path} is {member.form} model and {here[-1].path} {here[-1].form} one; members run in one "
+                "runtime: give the ONNX directories of all, which 'compress quantize' and 'compress export' write",
             ),
         )
 

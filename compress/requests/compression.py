@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
 from typing import ClassVar, Literal, NamedTuple
 
-from compress.fields import is_given, option, validated
+from compress.fields import fields_of, flag_of, is_given, option, validated
 from compress.models.model_dir import CascadeDir, Model
 from compress.recipes import Pruning, Training
 from compress.requests import (
@@ -31,6 +31,7 @@ from compress.requests import (
     Written,
     function,
 )
+from compress.requests.labelling import LANGUAGE_MODEL, Asked
 
 
 @validated
@@ -250,7 +251,7 @@ class Calibrate(Written[Model], QueryColumns, Placing):
 
 
 @validated
-class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
+class Cascade(Written[CascadeDir], Asked, QueryColumns, Checks, Placing):
     """Join models: the fast answer what they are sure of, the accurate the rest.
 
     Chooses the thresholds of least mean latency that keep the accuracy of the last --model, or with --agree its
@@ -263,7 +264,8 @@ class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
     models: Models = option(
         flag="--model",
         metavar="DIR",
-        help="From fast to accurate, two or more: all ONNX, or all torch. Those that do not help are left out.",
+        help="From fast to accurate, two or more: all ONNX, or all torch. Those that do not help are left out. The "
+        "last may be a language model, openai:MODEL; --labels are by default those of the others.",
     )
     output: Output = OUTPUT
     _: KW_ONLY
@@ -284,7 +286,17 @@ class Cascade(Written[CascadeDir], QueryColumns, Checks, Placing):
         "so often, such as 98%, with 95% certainty on texts like --validation.",
     )
 
+    @property
+    def language_model(self) -> str:
+        """The name of the language model that is the last model; empty where that is a directory."""
+        last = str(self.models[-1]) if self.models else ""
+        return last.removeprefix(LANGUAGE_MODEL) if last.startswith(LANGUAGE_MODEL) else ""
+
     def faults(self) -> Iterator[str]:
+        if any(str(one).startswith(LANGUAGE_MODEL) for one in self.models[:-1]):
+            yield "a language model answers what others leave; give it once, as the last --model"
+        for name, value in {} if self.language_model else self.given(fields_of(Asked)).items():
+            yield f"{flag_of(name, fields_of(self)[name], value)} needs openai:MODEL as the last --model; leave it out"
         if self.agree is not None:
             if not 0.5 <= self.agree < 1:
                 yield f"agree = {self.agree} must be a share from 0.5 to below 1, such as 98%"
