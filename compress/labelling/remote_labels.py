@@ -16,7 +16,7 @@ from compress.files import JSON_LIMIT_BYTES
 from compress.files.remote import Remote, cache_place
 from compress.models.manifest import MANIFEST_NAME, Manifest
 
-_SHARD = re.compile(r"shard-\d{5,}\.(parquet|json)")
+_OWN = re.compile(r"shard-\d{5,}\.(parquet|json)|unanswered\.jsonl")
 _MARK = ".writing"  # of a command that labels
 
 
@@ -51,7 +51,7 @@ def open_target(uri: str, *, force: bool) -> Remote:
 def _check(remote: Remote, force: bool) -> dict[str, int]:
     """Return the files there, if they may be replaced."""
     there = remote.sizes()
-    foreign = [name for name in there if not _SHARD.fullmatch(name) and name not in {MANIFEST_NAME, _MARK}]
+    foreign = [name for name in there if not _OWN.fullmatch(name) and name not in {MANIFEST_NAME, _MARK}]
     refuse(
         (
             foreign,
@@ -123,7 +123,7 @@ def local_copy(uri: str) -> Path:
         sizes = {name: expected["size_bytes"] for name, expected in Manifest.read(coming).files.items()}
         for name, size in sizes.items():
             refuse(
-                (not _SHARD.fullmatch(name), f"its {MANIFEST_NAME} names {name!r}, which no label directory has"),
+                (not _OWN.fullmatch(name), f"its {MANIFEST_NAME} names {name!r}, which no label directory has"),
                 (
                     there.get(name) != size,
                     f"{name} is not the file that {MANIFEST_NAME} names; copy or label the text again",

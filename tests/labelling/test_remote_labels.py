@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from compress.cli import execute
 from compress.errors import CompressError
 from compress.labelling import label as label_module
 from compress.labelling import remote_labels
-from compress.labelling.label_dir import LabelDir
-from compress.models.manifest import MANIFEST_NAME
+from compress.labelling.label_dir import UNANSWERED_NAME, LabelDir
+from compress.models.manifest import MANIFEST_NAME, Manifest, describe_files
 from tests.labelling.test_label_dir import directory
 from tests.support.remote import FaultyFileSystem, remote_files
 from tests.support.tiny import examples
@@ -71,6 +72,15 @@ def test_labels_are_copied_there_and_back(made: Path, remote: FaultyFileSystem) 
     }
     remote.copied.clear()
     assert LabelDir.open(URI).path == opened.path and not remote.copied, "the copy is used again"
+
+
+def test_rows_without_an_answer_are_copied_too(made: Path) -> None:
+    (made / UNANSWERED_NAME).write_text('{"row": 1}\n')
+    manifest = Manifest.read(made / MANIFEST_NAME)
+    (made / MANIFEST_NAME).write_text(replace(manifest, files=describe_files(made)).to_json())
+    for force in (False, True):
+        upload(made, force=force)
+    assert (LabelDir.open(URI).path / UNANSWERED_NAME).read_text() == '{"row": 1}\n'
 
 
 @pytest.mark.parametrize("place", ["shard-00000.json", "shard-00001.parquet", MANIFEST_NAME])
