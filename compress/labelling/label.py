@@ -223,8 +223,9 @@ def label(request: Label) -> Any:
         asked_first = choice.drawn(choice.least_round) if choice else unlabeled
         planned = cached_json(prepared / PLAN_NAME, lambda: asdict(teacher.make_plan(asked_first, prepared)))
         plan = teacher.plan_type(**planned)
-        if choice:  # a round is whole shards
-            plan = replace(plan, shard_rows=min(plan.shard_rows, choice.least_round))
+        if choice:  # a round is whole shards, as few as it needs
+            shards_of_round = -(-choice.least_round // plan.shard_rows)
+            plan = replace(plan, shard_rows=-(-choice.least_round // shards_of_round))
         # The timings in the reason differ each time.
         record = {**teacher.identity, "plan": asdict(replace(plan, reason=""))}
         fingerprint, order = ContentFingerprint(), hashlib.sha256()
