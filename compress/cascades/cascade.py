@@ -339,9 +339,8 @@ def cascade(request: Cascade) -> CascadeDir:
         prompt = read_text(Path(request.prompt)).strip() if request.prompt else ""
         asker = Asker(request.language_model, request, prompt, labels=members[0].labels)
         asked = LanguageModelRunner(asker, members[0].labels, np.zeros(0))
-        name = f"{LANGUAGE_MODEL}{request.language_model}"
-        about = Manifest(stage="", name=name, labels=members[0].labels)
-        members.append(LanguageModelMember(Path(name), about, asked=asked.kept(request)))
+        about = Manifest(stage="", name=f"{LANGUAGE_MODEL}{request.language_model}", labels=members[0].labels)
+        members.append(LanguageModelMember(Path(about.name), about, asked=asked.kept(request)))
     check_members(members)
     limit = PromisedAgreement(request.agree) if request.agree else AccuracyDrop(request.max_accuracy_drop)
     last = members[-1]
@@ -416,22 +415,19 @@ def cascade(request: Cascade) -> CascadeDir:
             "agreement": {role: limit.figures(plan, one) for role, one in results.items()},
         }
         write_study(content, cascade_page, stage.working / FOLDER / CONTENT_NAME)
-        is_asked = bool(asked) and plan.members[-1] == len(members) - 1
-        for place, number in enumerate(plan.members[: -1 if is_asked else None], 1):
+        question = {"language_model": asked.kept(request)} if asked and plan.members[-1] == len(members) - 1 else {}
+        for place, number in enumerate(plan.members[: -1 if question else None], 1):
             target = stage.working / MEMBERS / str(place)
             shutil.copytree(members[number].path, target, ignore=shutil.ignore_patterns(".*", "README.md"))
         # The data of all members, each once, so that no benchmark reports on their training rows.
         entries = [dict(entry) for member in members for entry in member.manifest.data]
         fitted_on = {json.dumps(entry, sort_keys=True): entry for entry in entries}.values()
-        choice = {"members": content["members"], "thresholds": plan.thresholds}
-        if asked and is_asked:
-            settings |= {"language_model": asked.kept(request)}
-            choice |= {"language_model": settings["language_model"]}
+        choice = {"members": content["members"], "thresholds": plan.thresholds, **question}
         write_atomically(stage.working / CASCADE_NAME, json.dumps(choice) + "\n")
         stage.finish(
             kind=KIND,
             data=(*fitted_on, *described),
-            recipe=settings,
+            recipe=settings | question,
             metrics=tuple(
                 {"name": metric.name, "value": content[role]["value"], "split": role, "rows": content[role]["rows"]}
                 for role in rows

@@ -145,25 +145,27 @@ class LanguageModel:
                 "another server with --base-url",
             ),
         )
-        import openai
-
-        self.name, self.place = name, (base_url or OPENAI_URL).rstrip("/")
-        timeout = openai.Timeout(TIMEOUT_S, connect=CONNECT_S)
-        self._client = openai.OpenAI(
-            api_key=_key() or "none", base_url=self.place, max_retries=RETRIES, timeout=timeout
-        )
-        self._once, self._is_there = self._client.with_options(max_retries=0), False
+        self.name, self.place, self._is_there = name, (base_url or OPENAI_URL).rstrip("/"), False
+        self._clients = self._connected()
         self._store = AnswerStore(cache_place("answers", self.place) / "answers.sqlite")
         self.prices, self._budget_usd = prices, budget_usd
         self._lock, self._refused = threading.Lock(), {LIMITS[0 if base_url is None else 1]}
         self._same = dict[str, threading.Lock]()
         self._reserved_usd = self.cost_usd = 0.0
-        self.counts, self.under_way, self.stopped = Counter[str](), 0, False
+        self.counts, self.under_way = Counter[str](), 0
+
+    def _connected(self) -> tuple[Any, Any]:
+        """Return a client that repeats questions, and one of the same connections that does not."""
+        import openai
+
+        timeout = openai.Timeout(TIMEOUT_S, connect=CONNECT_S)
+        client = openai.OpenAI(api_key=_key() or "none", base_url=self.place, max_retries=RETRIES, timeout=timeout)
+        return client, client.with_options(max_retries=0)
 
     def stop(self) -> None:
-        """Break the connections: questions that are under way end without an answer."""
-        self.stopped = True
-        self._client.close()
+        """Break the connections: questions that are under way end without an answer. Later ones have new ones."""
+        (client, _), self._clients = self._clients, self._connected()
+        client.close()
 
     def settle(self) -> None:
         """Wait for the questions that are under way, which are paid, but not for a server that hangs."""
@@ -258,13 +260,12 @@ class LanguageModel:
     def _answer(self, messages: Any, parameters: Mapping[str, Any], most_tokens: int) -> Answer:
         import openai
 
-        limits, garbage = dict.fromkeys(LIMITS, most_tokens), 0
+        limits, garbage, clients = dict.fromkeys(LIMITS, most_tokens), 0, self._clients
         while True:
             asked = {name: value for name, value in {**limits, **parameters}.items() if name not in self._refused}
             first, begun = not self._is_there, time.monotonic()
-            client = self._once if first else self._client
             try:
-                reply = client.chat.completions.create(model=self.name, messages=messages, **asked)
+                reply = clients[first].chat.completions.create(model=self.name, messages=messages, **asked)
                 self._is_there = True
                 return replace(_read(reply), seconds=time.monotonic() - begun)
             except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError) as error:
@@ -274,7 +275,7 @@ class LanguageModel:
                     raise CompressError(f"{self.place} answers 403 for {self.name}: {said}") from None
                 return Answer("", refusal=said[:KEPT_CHARACTERS])
             except openai.APIConnectionError as error:
-                if self.stopped:
+                if clients is not self._clients:  # it was stopped
                     raise BudgetEnds from None
                 cause = error.__cause__ or error
                 # A server that is there may lose a connection; one that never was is not waited for.
@@ -394,8 +395,8 @@ class Asker:
         try:
             yield pool
         except BaseException as error:
+            pool.shutdown(wait=isinstance(error, BudgetEnds), cancel_futures=True)
             if isinstance(error, Exception):
-                pool.shutdown(wait=isinstance(error, BudgetEnds), cancel_futures=True)
                 self.model.settle()
             else:
                 self.model.stop()
@@ -451,7 +452,9 @@ class Asker:
             counts["silent"] = counts["silent"] + 1 if why else 0
             counts["failing"] = counts["failing"] + 1 if why == "failed" else 0
             silent, failing, failed, texts = (counts[name] for name in ("silent", "failing", "failed", "texts"))
-        many = failed >= HOPELESS and failed > MOST_FAILED * texts
+            many = failed >= HOPELESS and failed > MOST_FAILED * texts
+            if many or failing >= MOST_FAILURES or silent >= HOPELESS:
+                counts.clear()  # a model that was loaded is asked again when the server is well
         said = f"{failing} texts in a row" if failing >= MOST_FAILURES else f"{failed:,} of {texts:,} texts"
         refuse(
             (
@@ -520,8 +523,12 @@ class LanguageModelRunner:
         member = parse(
             AskedMember, {name: kept[name] for name in KEPT if name in kept}, source=str(source / CASCADE_NAME)
         )
-        faulty = len(member.preference) not in (0, len(labels)) or not member.name
-        refuse((faulty, f"{source / CASCADE_NAME} has no question to a language model; make the cascade again"))
+        refuse(
+            (
+                len(member.preference) not in (0, len(labels)) or not member.name,
+                f"{source / CASCADE_NAME} has no question to a language model; make the cascade again",
+            )
+        )
         place = (member.base_url or OPENAI_URL).rstrip("/")
         allowed = os.environ.get("OPENAI_BASE_URL", "").rstrip("/") == place or place == OPENAI_URL
         refuse(
@@ -564,8 +571,10 @@ def _labels(given: Sequence[str]) -> Sequence[str]:
     """Return labels, or those of a text file."""
     if len(given) == 1 and given[0].endswith(".txt"):
         given = [line.strip() for line in read_text(Path(given[0])).splitlines() if line.strip()]
-    refuse(("" in given, "--labels holds a label without a name; remove the comma, or give a .txt file"))
-    refuse((len(given) > MOST_LABELS, f"there are {len(given):,} labels, and {MOST_LABELS:,} can be asked for at most"))
+    refuse(
+        ("" in given, "--labels holds a label without a name; remove the comma, or give a .txt file"),
+        (len(given) > MOST_LABELS, f"there are {len(given):,} labels, and {MOST_LABELS:,} can be asked for at most"),
+    )
     return given
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from compress.benchmarking.results.formatting import in_points, milliseconds, plural, points, shown, span, times
 from compress.reporting.pages import EMPTY, Cell, ReportTable, StagePage, integer, number, quality
 from compress.reporting.svg import Series, line_chart
+from compress.requests.labelling import LANGUAGE_MODEL
 
 METHODS = {"none": "no scaling", "temperature": "temperature scaling", "vector": "vector scaling"}
 LEVEL = ["Confidence", "Accepted", "Rows", "Right", "Right at least"]
@@ -196,8 +197,9 @@ def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
         f"Of {plural(chosen['rows'], 'validation row')} each answers: {', '.join(answers)}.{left_out}",
         f"Mean time of a text {milliseconds(chosen['latency_ms'])}, {times(chosen['speedup'])} as fast as {last} "
         "alone: arithmetic from the median time of each model from text to logits (batch size 1, "
-        f"{plural(found['threads'], 'thread')}). The slowest texts take as long as all models together: 'compress "
-        "benchmark' measures mean and percentiles.",
+        f"{plural(found['threads'], 'thread')}). The slowest texts take as long as all models together."
+        + " 'compress benchmark' measures mean and percentiles."
+        * (not found["members"][-1].startswith(LANGUAGE_MODEL)),
         f"{_loss(found, 'validation')} {_chosen_by(found)}",
         f"{_loss(found, 'test')} These rows took no part in the choice. {_confirmed(found, test)}"
         if test

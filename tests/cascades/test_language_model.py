@@ -143,6 +143,7 @@ def test_commands_take_it_or_say_why_not(
         there = str(tmp_path / "joined")
         said = capsys.readouterr()
         assert "openai:tiny" in said.out and "tiny: 200 questions" in said.err
+        assert "'compress benchmark' measures" not in said.out  # which it refuses
         words = ["predict", "--model", there, "--data", str(tmp_path / "new.txt"), "--audit", "99.9999999%"]
         assert execute([*words, "--audit-file", str(tmp_path / "audit.json")]) == 0
         said = capsys.readouterr()
@@ -192,6 +193,37 @@ def test_a_server_that_is_gone_is_an_error(
     assert execute(["predict", "--model", str(made.path), "--data", str(tmp_path / "new.txt")]) == 2
     said = capsys.readouterr()
     assert not said.out and "does not answer (ConnectError); check that the server runs" in said.err
+
+
+def test_what_is_loaded_answers_again_when_the_server_is_well(fast: Model, sure: Any, tmp_path: Path) -> None:
+    known, is_down = chances_of(sure), False
+    with serving(lambda text: {"": "FAIL"} if is_down else known(text)) as server:
+        model = compress.load(joined(server, fast, tmp_path / "joined").path)
+        new = texts(60, "new")
+        is_down = True
+        for _ in range(5):
+            with pytest.raises(CompressError, match="texts in a row failed, so that no more are asked"):
+                model.predict(new)
+        is_down = False
+        assert all(one["label"] for one in model.predict(new))
+
+
+def test_what_is_loaded_answers_after_an_interruption(
+    fast: Model, sure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(chances_of(sure)) as server:
+        model = compress.load(joined(server, fast, tmp_path / "joined", concurrency=1).path)
+        bought, new = len(server.asked), texts(60, "new")
+
+        def interrupts(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("compress.inference.language_model.each", interrupts)
+            with pytest.raises(KeyboardInterrupt):
+                model.predict(new)
+        assert len(server.asked) < bought + 10  # and not all that wait
+        assert all(one["label"] for one in model.predict(new))
 
 
 def test_a_budget_ends_it_before_anything_is_written(fast: Model, sure: Any, tmp_path: Path) -> None:
