@@ -1,4 +1,4 @@
-"""Which texts of a pool to label: those that ``compress label --by uncertainty`` chooses, beside random ones.
+"""Which texts of a pool to label: those that ``compress label --select`` chooses, beside random ones.
 
     python benchmarks/select_texts.py --data-root DIR --work DIR -o RESULTS.jsonl [--only SET ...]
         [--budget 250 500 1000 2000] [--rounds 8] [--seeds 3] [--encoder minilm-l6] [--threads 1]

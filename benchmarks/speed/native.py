@@ -118,7 +118,7 @@ def ways(directory: str, options: argparse.Namespace, texts: Sequence[str]) -> d
         OURS: one_by_one(model.predict),
         "predict(list)": model.predict,
         GRAPH: one_by_one(graph.predict),
-        "the library alone": one_by_one(lambda text: model.runner.core.predict(text, None, False)),
+        "the library alone": one_by_one(lambda text: model.runner.core.predict(text, None, False, False)),
         "the library in a loop in C": lambda _: loop(),
         "tokenizers alone": one_by_one(tokenizer.encode),
         "ONNX Runtime alone, of token ids": one_by_one(lambda text: loaded.function(prepared[text])),
