@@ -121,10 +121,13 @@ class LanguageModel:
     """A model on a server, what was asked of it, and what that cost.
 
     Args:
+        base_url: of the server; by default that of ``$OPENAI_BASE_URL``, as of the package ``openai``, or OpenAI's.
         budget_usd: no question is asked that could make the cost of this object's questions higher; 0 for no limit.
     """
 
     def __init__(self, name: str, base_url: str | None, prices: Prices | None = None, budget_usd: float = 0) -> None:
+        self.name, self.place = name, (base_url or _named_server() or OPENAI_URL).rstrip("/")
+        is_openai = self.place == OPENAI_URL
         refuse(
             (
                 not is_installed("openai"),
@@ -132,24 +135,23 @@ class LanguageModel:
                 "'compress[llm]'",
             ),
             (
-                base_url and not base_url.startswith(("http://", "https://")),
-                f"--base-url {base_url} is no URL; give one such as http://127.0.0.1:8000/v1",
+                not self.place.startswith(("http://", "https://")),
+                f"--base-url {self.place} is no URL; give one such as http://127.0.0.1:8000/v1",
             ),
             (
-                base_url and without_secrets(base_url) != base_url,
+                without_secrets(self.place) != self.place,
                 "--base-url holds a user or a key; give the key in the environment variable OPENAI_API_KEY",
             ),
             (
-                not base_url and not _key(),
+                is_openai and not _key(),
                 f"{LANGUAGE_MODEL}{name} needs a key in the environment variable OPENAI_API_KEY; set it, or name "
                 "another server with --base-url",
             ),
         )
-        self.name, self.place, self._is_there = name, (base_url or OPENAI_URL).rstrip("/"), False
-        self._clients = self._connected()
+        self._is_there, self._clients = False, self._connected()
         self._store = AnswerStore(cache_place("answers", self.place) / "answers.sqlite")
         self.prices, self._budget_usd = prices, budget_usd
-        self._lock, self._refused = threading.Lock(), {LIMITS[0 if base_url is None else 1]}
+        self._lock, self._refused = threading.Lock(), {LIMITS[0 if is_openai else 1]}
         self._same = dict[str, threading.Lock]()
         self._reserved_usd = self.cost_usd = 0.0
         self.counts, self.under_way = Counter[str](), 0
@@ -323,6 +325,10 @@ class LanguageModel:
         """Return the message of an error on one line, without the key."""
         body = error.body if isinstance(error.body, Mapping) else {}
         return one_line(str(body.get("message") or error.message)).replace(_key() or "\0", "***")
+
+
+def _named_server() -> str:
+    return os.environ.get("OPENAI_BASE_URL", "").strip().rstrip("/")
 
 
 def _key() -> str:
@@ -530,7 +536,7 @@ class LanguageModelRunner:
             )
         )
         place = (member.base_url or OPENAI_URL).rstrip("/")
-        allowed = os.environ.get("OPENAI_BASE_URL", "").rstrip("/") == place or place == OPENAI_URL
+        allowed = place in {_named_server(), OPENAI_URL}
         refuse(
             (
                 not allowed and not cache_exists("answers", place),
@@ -543,7 +549,8 @@ class LanguageModelRunner:
 
     def kept(self, asked: Asked) -> dict[str, Any]:
         """Return what :meth:`open` takes."""
-        own = {"name": self.asker.model.name, "preference": self.preference.tolist()}
+        model = self.asker.model
+        own = {"name": model.name, "base_url": model.place, "preference": self.preference.tolist()}
         own |= {name: getattr(self.asker.question, name) for name in ("labels", "prompt")}
         return own | {name: getattr(asked, name) for name in KEPT if name not in own}
 

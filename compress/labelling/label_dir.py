@@ -247,10 +247,19 @@ def answer_notes(directory: Path) -> dict[str, Any]:
 
 
 def described_cost(bought: Mapping[str, Any]) -> str:
-    """Return what answers of a language model took, for a message."""
-    usd = f", {bought['usd']:.4f} USD" if "usd" in bought else ""
-    asked = f"{bought['questions']:,} questions, {bought['input_tokens']:,} tokens read"
-    return f"{asked} and {bought['output_tokens']:,} written{usd}"
+    """Return what answers of a language model took, for a message.
+
+    Raises:
+        CompressError: it is not what :func:`answer_notes` gives.
+    """
+    try:
+        usd = f", {bought['usd']:.4f} USD" if "usd" in bought else ""
+        asked = f"{bought['questions']:,} questions, {bought['input_tokens']:,} tokens read"
+        return f"{asked} and {bought['output_tokens']:,} written{usd}"
+    except (KeyError, TypeError, ValueError):
+        raise CompressError(
+            f"labels say what they cost in another form, {bought!r:.80}; label the texts again"
+        ) from None
 
 
 def kept_entry(directory: Path, manifest: Manifest, name: str) -> dict[str, Any]:

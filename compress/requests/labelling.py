@@ -80,7 +80,8 @@ class Asked:
     base_url: str | None = option(
         default=None,
         metavar="URL",
-        help="Server that speaks OpenAI's protocol: vLLM, Ollama, llama.cpp, ... Its key is $OPENAI_API_KEY.",
+        help="Server that speaks OpenAI's protocol: vLLM, Ollama, llama.cpp, ... Its key is $OPENAI_API_KEY. "
+        "[env: OPENAI_BASE_URL]",
     )
     answer_tokens: int | None = option(
         default=None, ge=1, le=100_000, help="Tokens of an answer at most; more for models that think first."

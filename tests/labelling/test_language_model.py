@@ -92,6 +92,17 @@ def test_a_student_learns_from_a_bare_encoder_and_the_labels(tmp_path: Path) -> 
     assert "openai:tiny" in json.dumps(student.manifest.recipe) + json.dumps(student.manifest.notes)
 
 
+def test_the_server_is_that_of_the_environment_where_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the package openai: texts must not go to another server than a user thinks."""
+    with serving(chances) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/")
+        assert labelled(server, tmp_path / "labels", ["one text"], base_url=None).rows == len(server.asked) == 1
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+        assert labelled(server, tmp_path / "named", ["another"]).rows == 1 and len(server.asked) == 2
+
+
 def test_equal_texts_are_asked_once_and_a_slash_is_no_other_server(tmp_path: Path) -> None:
     with serving(chances) as server:
         assert labelled(server, tmp_path / "labels", ["one text"] * 12 + ["another"]).rows == 13
@@ -203,6 +214,10 @@ def test_the_manifest_says_what_the_answers_cost(tmp_path: Path, capsys: pytest.
     merged = compress.merge_labels(parts, tmp_path / "merged").manifest.notes["bought"]
     assert merged["questions"] in (40, 50) and merged["usd"] >= cost["usd"]  # equal texts in two parts are of both
     assert made.origin["cost"] == f"40 questions, {read:,} tokens read and 80 written, {cost['usd']:.4f} USD"
+    for damaged in ("dear", {"questions": 40}, {**cost, "usd": "dear"}):
+        foreign = replace(made, manifest=replace(made.manifest, notes={**made.manifest.notes, "bought": damaged}))
+        with pytest.raises(CompressError, match="say what they cost in another form"):
+            _ = foreign.origin
     note = {"labels_of": [made.origin]}
     card = model_card(Manifest(stage="distill", notes=note))
     assert f"* labels: openai:tiny, {made.origin['cost']}" in card
