@@ -70,6 +70,8 @@ _AGAIN = (
     *("teacher", "unlabeled", "train", "validation", "metric", "overlap", "seed", "device", "threads", "precision"),
     *("text_column", "text_pair_column", "label_column", "label_separator", "label_map", "query_column", "format"),
 )
+# Those of them that say how the pool is labelled: others of their names mean something else to label.
+_LABELLED_BY = ("teacher", "unlabeled", "text_column", "text_pair_column", "format", "device", "threads")
 
 
 def search(request: Search) -> SearchResult:
@@ -394,7 +396,7 @@ def making_again(
         one, shape, rung = f"-{number}" if joined else "", trial.shape, trial.last.rung
         student, model, labels = f"student{one}", f"model{one}" if joined else BEST, f"labels{one}"
         if shape.is_pruned:
-            add(Label, ("label_column", "precision", "validation"), output=labels)
+            commands.append(Label(**request.given(_LABELLED_BY), output=labels))
             removed = {**pruning_of(shape, rung), "labels": (labels,), "measure": False}
             add(Prune, model=request.teacher, output=student, **removed)
         else:
