@@ -41,8 +41,8 @@ def cache_folder() -> Path:
 
 def cache_place(kind: str, key: str) -> Path:
     """Return the folder in the cache of something, which is made; only this user can read what is below."""
-    folder = cache_folder() / kind
-    place = folder / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    place = _place_of(kind, key)
+    folder = place.parent
     try:
         for made in (folder.parent, folder, place):  # the first may be the user's own, which others may read
             made.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,7 +58,11 @@ def cache_place(kind: str, key: str) -> Path:
 
 def cache_exists(kind: str, key: str) -> bool:
     """Tell whether the folder of :func:`cache_place` was made."""
-    return (cache_folder() / kind / hashlib.sha256(key.encode()).hexdigest()[:32]).is_dir()
+    return _place_of(kind, key).is_dir()
+
+
+def _place_of(kind: str, key: str) -> Path:
+    return cache_folder() / kind / hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def parquet_parts(folder: str, names: Iterable[str]) -> list[str]:

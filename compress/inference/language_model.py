@@ -375,7 +375,7 @@ class Asker:
     Args:
         name: of the model.
         asked: labels, orders, server, limits. The prompt is the file's text.
-        answer: what is asked for.
+        answer: ``label``, ``labels``, ``spans`` or ``score``.
         labels: where none are given.
     """
 
