@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, Self
 
@@ -148,7 +149,12 @@ class LanguageModel:
                 "another server with --base-url",
             ),
         )
-        self._is_there, self._clients = False, self._connected()
+        import openai
+
+        timeout, key = openai.Timeout(TIMEOUT_S, connect=CONNECT_S), _key() or "none"
+        client = openai.OpenAI(api_key=key, base_url=self.place, max_retries=RETRIES, timeout=timeout)
+        # The second repeats no question.
+        self._is_there, self._clients = False, (client, client.with_options(max_retries=0))
         self._store = AnswerStore(cache_place("answers", self.place) / "answers.sqlite")
         self.prices, self._budget_usd = prices, budget_usd
         self._lock, self._refused = threading.Lock(), {LIMITS[0 if is_openai else 1]}
@@ -156,22 +162,9 @@ class LanguageModel:
         self._reserved_usd = self.cost_usd = 0.0
         self.counts, self.under_way = Counter[str](), 0
 
-    def _connected(self) -> tuple[Any, Any]:
-        """Return a client that repeats questions, and one of the same connections that does not."""
-        import openai
-
-        timeout = openai.Timeout(TIMEOUT_S, connect=CONNECT_S)
-        client = openai.OpenAI(api_key=_key() or "none", base_url=self.place, max_retries=RETRIES, timeout=timeout)
-        return client, client.with_options(max_retries=0)
-
-    def stop(self) -> None:
-        """Break the connections: questions that are under way end without an answer. Later ones have new ones."""
-        (client, _), self._clients = self._clients, self._connected()
-        client.close()
-
-    def settle(self) -> None:
+    def settle(self, seconds: float = SETTLE_S) -> None:
         """Wait for the questions that are under way, which are paid, but not for a server that hangs."""
-        end = time.monotonic() + SETTLE_S
+        end = time.monotonic() + seconds
         while self.under_way and time.monotonic() < end:
             time.sleep(0.02)
 
@@ -262,12 +255,12 @@ class LanguageModel:
     def _answer(self, messages: Any, parameters: Mapping[str, Any], most_tokens: int) -> Answer:
         import openai
 
-        limits, garbage, clients = dict.fromkeys(LIMITS, most_tokens), 0, self._clients
+        limits, garbage = dict.fromkeys(LIMITS, most_tokens), 0
         while True:
             asked = {name: value for name, value in {**limits, **parameters}.items() if name not in self._refused}
             first, begun = not self._is_there, time.monotonic()
             try:
-                reply = clients[first].chat.completions.create(model=self.name, messages=messages, **asked)
+                reply = self._clients[first].chat.completions.create(model=self.name, messages=messages, **asked)
                 self._is_there = True
                 return replace(_read(reply), seconds=time.monotonic() - begun)
             except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError) as error:
@@ -277,8 +270,6 @@ class LanguageModel:
                     raise CompressError(f"{self.place} answers 403 for {self.name}: {said}") from None
                 return Answer("", refusal=said[:KEPT_CHARACTERS])
             except openai.APIConnectionError as error:
-                if clients is not self._clients:  # it was stopped
-                    raise BudgetEnds from None
                 cause = error.__cause__ or error
                 # A server that is there may lose a connection; one that never was is not waited for.
                 is_gone = type(cause).__name__ in UNREACHABLE
@@ -395,26 +386,24 @@ class Asker:
         return isinstance(self.question, ChooseLabel) and len(self.question.orders) > 1
 
     @contextmanager
-    def pool(self) -> Iterator[ThreadPoolExecutor]:
-        """Give threads that ask. At an error the questions under way, which are paid, may end."""
-        pool = ThreadPoolExecutor(self.concurrency)
-        try:
-            yield pool
-        except BaseException as error:
-            pool.shutdown(wait=isinstance(error, BudgetEnds), cancel_futures=True)
-            if isinstance(error, Exception):
-                self.model.settle()
-            else:
-                self.model.stop()
-            raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    def pool(self) -> Iterator[ThreadPool]:
+        """Give threads that ask. They keep no process that is interrupted from ending, whatever the server does.
+
+        After an error the questions under way, which are paid, may end, and no more are asked.
+        """
+        with ThreadPool(self.concurrency) as pool:
+            try:
+                yield pool
+            except Exception as error:
+                pool.terminate()
+                self.model.settle(math.inf if isinstance(error, BudgetEnds) else SETTLE_S)
+                raise
 
     def said(self, rows: Sequence[Example], title: str = "", progress: Progress = silent) -> list[Reply]:
         """Return what the answers say of each text."""
         try:
             with self.pool() as pool, progress(title, len(rows)) as advance:
-                return [*each(pool.map(self.ask, rows), advance)]
+                return [*each(pool.imap(self.ask, rows), advance)]
         except BudgetEnds:
             raise CompressError(
                 f"the budget ends before all of these texts are asked ({self.model.bill()}); give a larger --budget: "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
+from multiprocessing.pool import AsyncResult
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +127,11 @@ class LanguageModelTeacher(Asker):
 
     def run(self, plan: LanguageModelPlan, scratch: Path, shards: Iterator[Shard], advance: Advance) -> Labelled:
         """Yield each shard with the rows that have an answer, their logits, and the rows that have none."""
-        waiting = deque[tuple[int, list[Example], list[Future[Reply]]]]()
+        waiting = deque[tuple[int, list[Example], list[AsyncResult[Reply]]]]()
         try:
             with self.pool() as pool:
                 for number, examples in shards:
-                    waiting.append((number, examples, [pool.submit(self.ask, row) for row in examples]))
+                    waiting.append((number, examples, [pool.apply_async(self.ask, (row,)) for row in examples]))
                     if len(waiting) > 1 + self.request.concurrency // plan.shard_rows:
                         yield self._shard(*waiting.popleft(), plan, advance)
                 while waiting:
@@ -139,9 +139,6 @@ class LanguageModelTeacher(Asker):
         except BudgetEnds:
             self.ended = True
             logger.warning("the budget ends here: the same command goes on with the rest; answers are kept")
-        except BaseException:
-            self.model.stop()
-            raise
         finally:
             logger.info("%s", self.model.bill())
 
@@ -149,14 +146,14 @@ class LanguageModelTeacher(Asker):
         self,
         number: int,
         examples: list[Example],
-        asked: Sequence[Future[Reply]],
+        asked: Sequence[AsyncResult[Reply]],
         plan: LanguageModelPlan,
         advance: Advance,
     ) -> tuple[int, list[Example], np.ndarray, dict[str, Any]]:
         kept, logits, unanswered = list[Example](), [np.empty((0, len(self.question.logit_labels)))], list[Any]()
         bought = Counter[str]()
         for place, (row, one) in enumerate(zip(examples, asked, strict=True)):
-            reply = one.result()
+            reply = one.get()
             if reply.said:
                 kept.append(row)
                 logits.append(self.question.logits(reply.said, np.array(plan.preference)))

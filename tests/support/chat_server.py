@@ -39,6 +39,7 @@ class ChatServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.chances, self.says, self.preference, self.unknown = chances, says, preference, unknown
         self.faults, self.lock, self.asked = [*faults], threading.Lock(), list[dict[str, Any]]()
+        self.closing = threading.Event()
 
     @property
     def url(self) -> str:
@@ -75,7 +76,9 @@ class Handler(BaseHTTPRequestHandler):
         elif refused := [said for name, said in self.server.unknown.items() if name in body]:
             self.reply(400, {"error": {"message": refused[0]}})
         else:
-            time.sleep({"slow": 0.2, "stuck": 90}.get(fault, 0))
+            if fault == "stuck":
+                self.server.closing.wait()
+            time.sleep(0.2 if fault == "slow" else 0)
             system, user = (one["content"] for one in body["messages"])
             marks = LISTED.findall(system)
             said, logprobs = self.choose(marks, user) if marks else (self.server.says(user), None)
@@ -141,4 +144,5 @@ def serving(*arguments: Any, **options: Any) -> Iterator[ChatServer]:
         try:
             yield server
         finally:
+            server.closing.set()
             server.shutdown()
