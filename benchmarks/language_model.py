@@ -7,13 +7,16 @@ No language model is at hand: a fine-tuned model behind a server of OpenAI's pro
 Questions, answers, log-probabilities, the cache and tokens are those of ``compress label --teacher openai:MODEL``; the
 tokens of a real model differ by some percent, and its accuracy is another. Prices are PRICES, an example. Students are
 ``ngram`` and ``cnn`` with the embeddings of the MiniLM encoder, and learn the log-probabilities of ORDERS orders of the
-labels; the baseline is a logistic regression on tf-idf of the labels alone. The test is what nobody has read.
+labels; the baseline is a logistic regression on tf-idf of the labels alone. ``encoder`` is the whole MiniLM, taught the
+same labels; "through the encoder" are students of what it says of the pool, and of the paid labels. The test is what
+nobody has read.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +42,9 @@ from compress.tasks import default
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.chat_server import KEY, serving  # noqa: E402
 
-PAID_ROWS, ORDERS = 2000, 2
+PAID_ROWS, ORDERS, POOL_ROWS = 2000, 2, 40_000
 PRICES = {"input": 0.25, "cached_input": 0.025, "output": 2.0}  # USD for a million tokens
-STEPS = {"cnn": 3000, "ngram": 3000}
+ALONE = {"cnn": 3000, "ngram": 3000}  # steps of the students of the paid labels alone
 
 
 def main() -> None:
@@ -63,14 +66,29 @@ def main() -> None:
     answers = tfidf(made, test)
     lines.append({"model": "tfidf", "train_seconds": time.monotonic() - begun})
     lines[-1] |= judged(answers, model_answers, gold, len(labels))
-    for student in STEPS:
-        begun = time.monotonic()
-        model = student_of(student, made, options)
+
+    def judge(name: str, title: str, teacher: Model, given: Sequence[Any], steps: int | None, **notes: Any) -> Model:
+        recipe, begun = load_recipe("students", name), time.monotonic()
+        if steps:
+            recipe = replace(recipe, training=replace(recipe.training, max_steps=steps, evaluations=6))
+        place = options.work / f"{options.set}-{title.replace(' ', '-')}"
+        model = distill(teacher, recipe, place, labels=given, **settings(options))
         seconds = time.monotonic() - begun
         opened = load(model, compute=Compute("cpu", options.threads))
         answers = np.array([labels.index(one["label"]) for one in opened.predict([row.text for row in test])])
-        line = {"model": student, "train_seconds": seconds, "rows_per_second": speed(opened, test)}
+        line = {"model": title, "train_seconds": seconds, "rows_per_second": speed(opened, test), **notes}
         lines.append(line | judged(answers, model_answers, gold, len(labels)))
+        return model
+
+    untrained = open_recipe(load_recipe("teachers", "minilm-l6"))
+    for name, steps in ALONE.items():
+        judge(name, name, untrained, [made.path], steps)
+    encoder = judge("encoder", "encoder", untrained, [made.path], None)
+    begun = time.monotonic()
+    free = label(encoder, pool, options.work / f"{options.set}-pool", **settings(options))
+    notes = {"pool_rows": len(pool), "pool_seconds": time.monotonic() - begun}
+    for name in ALONE:
+        judge(name, f"{name} through the encoder", encoder, [made.path, free.path], None, **notes)
     for line in lines:
         replace_line(options.output, {**shared, **line, **provenance()}, "set", "model")
 
@@ -84,7 +102,7 @@ def read_set(name: str, root: Path) -> tuple[list[Example], list[str]]:
         names = {"0": "negative", "1": "positive"}
         test = [replace(row, label=names.get(str(row.label), row.label)) for row in test]
         sentences = open_source(root / "imdb-sentences" / "unlabeled.txt.gz", role="unlabeled", labelled=False)
-        texts = [*sentences.sample(10 * PAID_ROWS)]
+        texts = [*sentences.sample(POOL_ROWS)]
     keys = {row_key(Example(row.text)) for row in test}
     return test, [*dict.fromkeys(row.text for row in texts if row_key(Example(row.text)) not in keys)]
 
@@ -123,13 +141,8 @@ def tfidf(made: Any, test: list[Example]) -> np.ndarray:
     return np.asarray(model.predict([row.text for row in test]))
 
 
-def student_of(name: str, made: Any, options: Any) -> Model:
-    recipe = load_recipe("students", name)
-    training = replace(recipe.training, max_steps=STEPS[name], evaluations=6)
-    encoder = open_recipe(load_recipe("teachers", "minilm-l6"))
-    folder = options.work / f"{options.set}-{name}"
-    shared: dict[str, Any] = {"device": "cpu", "threads": options.threads, "progress": for_terminal(), "force": True}
-    return distill(encoder.path, replace(recipe, training=training), folder, labels=[made.path], **shared)
+def settings(options: Any) -> dict[str, Any]:
+    return {"device": "cpu", "threads": options.threads, "progress": for_terminal(), "force": True}
 
 
 def judged(answers: np.ndarray, reference: np.ndarray, gold: np.ndarray, classes: int) -> dict[str, Any]:
