@@ -243,6 +243,14 @@ def test_of_a_million_characters_few_are_tokenised(side: str, monkeypatch: pytes
         assert max(len(str(call.args)) for call in read.call_args_list) < 50_000
 
 
+def test_a_word_of_a_million_characters_is_looked_up_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes thirty times as long, whenever the text is read."""
+    encoder = TextEncoder(tokenizer("bert").backend_tokenizer, segments=False, truncation_side="right")
+    monkeypatch.setattr(encoder, "_read", Mock(side_effect=AssertionError))
+    assert lists(encoder(["x" * 10**6], None, 64)) == lists(encoder(["x" * 101], None, 64))
+    assert encoder._words is not None and not encoder._words
+
+
 def test_the_tokens_that_were_not_read_are_counted() -> None:
     tokens = tokenizer("bert")
     rows = shared_encoder(tokens)(["good film", "good film " * 20, "é " * 6, "é " * 7, "a"], None, 8)
