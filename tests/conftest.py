@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ from types import SimpleNamespace
 from compress.benchmarking import worker
 from compress.inference import runners
 from compress.labelling import label as label_module
-from tests.support import MODELS_FOLDER, forked, torch_as_it_is
+from tests.support import MODELS_FOLDER, forked, keep_collector_off_what_stays, torch_as_it_is
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -84,10 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector off what stays: it would walk all of torch again and again, a tenth of the time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
+    keep_collector_off_what_stays()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,6 @@ Each case is a process of its own, forked from this one, in a folder of its own 
 from __future__ import annotations
 
 import contextlib
-import gc
 import gzip
 import hashlib
 import importlib
@@ -53,7 +52,7 @@ from compress.searching.space import Family
 from tests.fuzzing.kinds import Use, kinds
 from tests.fuzzing.mutations import change_file, replace_file
 from tests.fuzzing.work_folders import RESUMED, damaged_work
-from tests.support import torch_as_it_is
+from tests.support import keep_collector_off_what_stays, torch_as_it_is
 from tests.support.exports import exporting_once
 from tests.support.forked import start_worker, train_in_few_steps
 from tests.support.labelling import LabelOptions, label
@@ -430,7 +429,7 @@ def load_everything(inputs: Path) -> None:
     torch.onnx.export = exporting_once(torch.onnx.export)
     train_in_few_steps()
     space.FAMILIES = {"bilstm": Family(str(inputs / "student.toml"), {"hidden_size": (4, 8)})}
-    gc.freeze()
+    keep_collector_off_what_stays()
 
 
 def run_cases(cases: Iterable[Case], folder: Path, jobs: int) -> Iterator[tuple[Run, list[str]]]:

@@ -1,5 +1,6 @@
 """What several tests share: tiny models and data, and where the repository is."""
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -10,6 +11,16 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # The variable that names the folder of tiny models, which all processes of a run of tests share.
 MODELS_FOLDER = "COMPRESS_TEST_MODELS"
+
+
+def keep_collector_off_what_stays() -> None:
+    """Let the garbage collector leave alone what is there now: all of torch, which it would walk again and again.
+
+    In a forked process it would copy each page that it walks, too: several seconds for a command of one.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 def module_from(path: Path) -> ModuleType:

@@ -29,6 +29,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, NoReturn
 
 import compress
+from tests.support import keep_collector_off_what_stays
 from tests.support.exports import exporting_once
 
 PACKAGE = Path(compress.__file__).parent
@@ -41,10 +42,14 @@ _PRELOADED = (
     "sklearn.feature_extraction.text",
     "sklearn.linear_model",
     "sklearn.model_selection",
+    "transformers.trainer",
+    "torch.profiler",
+    "torch.utils.flop_counter",
+    "compress.benchmarking.worker_main",
     "compress.models.modeling.registration",
-    "compress.inference.runners",
-    "compress.labelling.label",
+    "compress.inference.predict",
     "compress.training.distill",
+    "compress.training.finetune",
 )
 
 
@@ -54,9 +59,17 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     import torch
+    from click import Context
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
+    from compress.cli import COMMANDS, cli
+
+    for name in COMMANDS:
+        cli.get_command(Context(cli), name)
+    get_checkpoint_conversion_mapping("bert")  # the first call compiles a thousand expressions
     torch.onnx.export = exporting_once(torch.onnx.export)
     train_in_few_steps()
+    keep_collector_off_what_stays()
 
 
 def train_in_few_steps() -> list[tuple[int, int]]:
