@@ -249,13 +249,15 @@ class PromisedAgreement:
     def settings(self) -> dict[str, float]:
         return {"agree": self.least}
 
-    @staticmethod
-    def read(request: Cascade, role: str, last: Model) -> list[Example]:
+    def read(self, request: Cascade, role: str, last: Model) -> list[Example]:
         """Read texts, with labels where they are there and fit: rows of a training are recognised by them."""
         try:
             last.task.gold(rows := request.read(role), last.labels, role)
         except CompressError:
             rows = [*(request.open_text(role) or ())]
+        least = rows_needed(self.least, len(request.models) - 1) if role == "validation" else 0
+        few = f"--validation has {plural(len(rows), 'row')}, and {100 * self.least:.6g}% is not certain below"
+        refuse((len(rows) < least, f"{few} {least:,} without a difference; give more, or a smaller --agree"))
         return rows
 
     @staticmethod
@@ -401,6 +403,7 @@ def cascade(request: Cascade) -> CascadeDir:
         if plan is None:
             raise CompressError(limit.none(tried, validation))
         refuse((len(plan.members) == 1, limit.alone(names, plan.members[0])))
+        question = {"language_model": asked.kept(request)} if asked and plan.members[-1] == len(members) - 1 else {}
         content: dict[str, Any] = {
             "reference": names[-1],
             "members": [names[number] for number in plan.members],
@@ -411,11 +414,11 @@ def cascade(request: Cascade) -> CascadeDir:
             "tried": len(tried),
             "models": [validation.alone(number) for number in range(len(names))],
             "front": [validation.of(one) | {"members": one.members} for one in validation.best_plans(tried)],
+            **({"usd": _usd(asked, bought["validation"])} if asked and question and request.prices else {}),
             **{role: one.of(one.simulate(plan.members, plan.thresholds)) for role, one in results.items()},
             "agreement": {role: limit.figures(plan, one) for role, one in results.items()},
         }
         write_study(content, cascade_page, stage.working / FOLDER / CONTENT_NAME)
-        question = {"language_model": asked.kept(request)} if asked and plan.members[-1] == len(members) - 1 else {}
         for place, number in enumerate(plan.members[: -1 if question else None], 1):
             target = stage.working / MEMBERS / str(place)
             shutil.copytree(members[number].path, target, ignore=shutil.ignore_patterns(".*", "README.md"))
@@ -468,6 +471,12 @@ def _seconds(replies: Sequence[Reply]) -> float:
     found = [sum(one.seconds for one in reply.answers) for reply in replies if all(o.seconds for o in reply.answers)]
     refuse((not found, "the answers in the cache are of an earlier version, without times; ask about other texts"))
     return float(np.median(found))
+
+
+def _usd(asked: LanguageModelRunner, replies: Sequence[Reply]) -> float:
+    """Return what the answers to a text cost, on average."""
+    cost = asked.asker.model.cost
+    return float(np.mean([sum(cost(answer)["usd"] for answer in reply.answers) for reply in replies]))
 
 
 def cascade_verdict(model: CascadeDir) -> Sequence[str]:

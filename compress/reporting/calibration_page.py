@@ -1,6 +1,6 @@
 """Pages of ``compress calibrate`` and ``compress cascade``: which predictions are right, and at what confidence."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from compress.benchmarking.results.formatting import in_points, milliseconds, plural, points, shown, span, times
@@ -200,11 +200,19 @@ def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
         f"{plural(found['threads'], 'thread')}). The slowest texts take as long as all models together."
         + " 'compress benchmark' measures mean and percentiles."
         * (not found["members"][-1].startswith(LANGUAGE_MODEL)),
+        *_saving(found),
         f"{_loss(found, 'validation')} {_chosen_by(found)}",
         f"{_loss(found, 'test')} These rows took no part in the choice. {_confirmed(found, test)}"
         if test
         else "Give --test FILE for a figure on rows that took no part in the choice.",
     ]
+
+
+def _saving(found: Mapping[str, Any]) -> Iterator[str]:
+    if "usd" in found:
+        alone = 1000 * found["usd"]
+        cost = f"{alone * found['validation']['answered'][-1]:.4f} USD in place of {alone:.4f}"
+        yield f"A thousand texts like these cost {cost}, by the prices given and the tokens of the validation rows."
 
 
 def _chosen_by(found: Mapping[str, Any]) -> str:

@@ -237,6 +237,19 @@ def test_a_budget_ends_it_before_anything_is_written(fast: Model, sure: Any, tmp
         assert len(server.asked) == 200
 
 
+def test_the_page_says_what_a_thousand_texts_cost(fast: Model, sure: Any, tmp_path: Path) -> None:
+    with serving(chances_of(sure)) as server:
+        made = joined(server, fast, tmp_path / "joined", prices=prices(tmp_path), orders=2)
+        asked = ["".join(message["content"] for message in one["messages"]) for one in server.asked]
+        usd = sum(100 * (len(one) // 4) + 1000 * 2 for one in asked) / 1e6
+        assert "usd" not in stage.choice_of(joined(server, fast, tmp_path / "without", orders=2))
+    found = stage.choice_of(made)
+    assert found["usd"] == pytest.approx(usd / 200)
+    alone, left = 1000 * found["usd"], found["validation"]["answered"][-1]
+    said = f"A thousand texts like these cost {alone * left:.4f} USD in place of {alone:.4f}"
+    assert 0 < left < 1 and any(sentence.startswith(said) for sentence in stage.cascade_verdict(made))
+
+
 def test_servers_that_nobody_named_get_no_key(
     fast: Model, sure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,11 +288,12 @@ def test_damaged_questions_are_refused(change: dict[str, Any], fast: Model, sure
         (["openai:tiny"], {}, "give a model before the language model too"),
         (["fast", "fast"], {"orders": 2}, "--orders needs openai:MODEL as the last --model"),
         (["fast", "openai:tiny"], {"prices": None, "budget": 1.0}, "--prices"),
+        (["fast", "openai:tiny"], {"agree": 0.99}, "--validation has 9 rows, and 99% is not certain below 299 without"),
     ],
 )
 def test_refusals(models: list[str], options: dict[str, Any], says: str, fast: Model, tmp_path: Path) -> None:
     given = [fast.path if name == "fast" else name for name in models]
     url = {"base_url": "http://127.0.0.1:1/v1"} if "openai:tiny" in models else {}
     with pytest.raises(CompressError, match=says):
-        cascade(given, tmp_path / "out", validation=texts(9, "row"), agree=0.9, **url, **options, **PLACE)
+        cascade(given, tmp_path / "out", validation=texts(9, "row"), **{"agree": 0.9, **url, **options}, **PLACE)
     assert not (tmp_path / "out").exists()
