@@ -404,6 +404,9 @@ def cascade(request: Cascade) -> CascadeDir:
             raise CompressError(limit.none(tried, validation))
         refuse((len(plan.members) == 1, limit.alone(names, plan.members[0])))
         question = {"language_model": asked.kept(request)} if asked and plan.members[-1] == len(members) - 1 else {}
+        cost = {}
+        if asked and question and request.prices:
+            cost = {"usd_per_1000_texts": _usd(bought["validation"], asked, plan.answered[-1])}
         content: dict[str, Any] = {
             "reference": names[-1],
             "members": [names[number] for number in plan.members],
@@ -414,7 +417,7 @@ def cascade(request: Cascade) -> CascadeDir:
             "tried": len(tried),
             "models": [validation.alone(number) for number in range(len(names))],
             "front": [validation.of(one) | {"members": one.members} for one in validation.best_plans(tried)],
-            **({"usd": _usd(asked, bought["validation"])} if asked and question and request.prices else {}),
+            **cost,
             **{role: one.of(one.simulate(plan.members, plan.thresholds)) for role, one in results.items()},
             "agreement": {role: limit.figures(plan, one) for role, one in results.items()},
         }
@@ -431,6 +434,7 @@ def cascade(request: Cascade) -> CascadeDir:
             kind=KIND,
             data=(*fitted_on, *described),
             recipe=settings | question,
+            notes=cost,
             metrics=tuple(
                 {"name": metric.name, "value": content[role]["value"], "split": role, "rows": content[role]["rows"]}
                 for role in rows
@@ -473,10 +477,10 @@ def _seconds(replies: Sequence[Reply]) -> float:
     return float(np.median(found))
 
 
-def _usd(asked: LanguageModelRunner, replies: Sequence[Reply]) -> float:
-    """Return what the answers to a text cost, on average."""
-    cost = asked.asker.model.cost
-    return float(np.mean([sum(cost(answer)["usd"] for answer in reply.answers) for reply in replies]))
+def _usd(replies: Sequence[Reply], asked: LanguageModelRunner, left: float) -> dict[str, float]:
+    """Return what a thousand texts cost by the last model alone, and where it is left a share of them."""
+    usd = [asked.asker.model.cost(answer)["usd"] for reply in replies for answer in reply.answers]
+    return {"alone": 1000 * sum(usd) / len(replies), "cascade": left * 1000 * sum(usd) / len(replies)}
 
 
 def cascade_verdict(model: CascadeDir) -> Sequence[str]:

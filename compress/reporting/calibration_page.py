@@ -209,10 +209,11 @@ def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
 
 
 def _saving(found: Mapping[str, Any]) -> Iterator[str]:
-    if "usd" in found:
-        alone = 1000 * found["usd"]
-        cost = f"{alone * found['validation']['answered'][-1]:.4f} USD in place of {alone:.4f}"
-        yield f"A thousand texts like these cost {cost}, by the prices given and the tokens of the validation rows."
+    if usd := found.get("usd_per_1000_texts"):
+        yield (
+            f"A thousand texts like these cost {usd['cascade']:.4f} USD in place of {usd['alone']:.4f}, by the prices "
+            "given and the tokens of the validation rows."
+        )
 
 
 def _chosen_by(found: Mapping[str, Any]) -> str:

@@ -242,11 +242,10 @@ def test_the_page_says_what_a_thousand_texts_cost(fast: Model, sure: Any, tmp_pa
         made = joined(server, fast, tmp_path / "joined", prices=prices(tmp_path), orders=2)
         asked = ["".join(message["content"] for message in one["messages"]) for one in server.asked]
         usd = sum(100 * (len(one) // 4) + 1000 * 2 for one in asked) / 1e6
-        assert "usd" not in stage.choice_of(joined(server, fast, tmp_path / "without", orders=2))
-    found = stage.choice_of(made)
-    assert found["usd"] == pytest.approx(usd / 200)
-    alone, left = 1000 * found["usd"], found["validation"]["answered"][-1]
-    said = f"A thousand texts like these cost {alone * left:.4f} USD in place of {alone:.4f}"
+        assert not joined(server, fast, tmp_path / "without", orders=2).manifest.notes
+    found, left = made.manifest.notes["usd_per_1000_texts"], stage.choice_of(made)["validation"]["answered"][-1]
+    assert found == {"alone": pytest.approx(1000 * usd / 200), "cascade": pytest.approx(found["alone"] * left)}
+    said = f"A thousand texts like these cost {found['cascade']:.4f} USD in place of {found['alone']:.4f}"
     assert 0 < left < 1 and any(sentence.startswith(said) for sentence in stage.cascade_verdict(made))
 
 
