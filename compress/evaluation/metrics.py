@@ -712,7 +712,9 @@ def _error(weight: Array, gap: Array, ends: Array, bins: int = BINS) -> float:
     lines between the ends of ties spread a tie, or a row on a border, evenly.
     """
     rows = len(gap)
-    position = np.append(0.0, np.cumsum(weight)[ends])
-    total = np.append(0.0, np.cumsum(weight * gap)[ends])
-    borders = np.interp(np.linspace(0, rows, bins + 1), position, total)
-    return float(np.abs(np.diff(borders)).sum() / rows)
+    curve = np.zeros(
+        (2, len(ends) + 1)
+    )  # of thousands of resamples: np.append and np.linspace would take half the time
+    curve[:, 1:] = weight.cumsum()[ends], (weight * gap).cumsum()[ends]
+    borders = np.interp(np.arange(bins + 1) * (rows / bins), *curve)
+    return float(np.abs(borders[1:] - borders[:-1]).sum() / rows)
