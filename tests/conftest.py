@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from compress.benchmarking import worker
 from compress.inference import runners
 from compress.labelling import label as label_module
-from tests.support import MODELS_FOLDER, forked, keep_collector_off_what_stays, torch_as_it_is
+from tests.support import GRAPHS_FOLDER, MODELS_FOLDER, forked, keep_collector_off_what_stays, torch_as_it_is
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -77,6 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fast: not slow; 'make test-fast' runs these")
     config.addinivalue_line("markers", "slow: trains, exports, starts processes or reads real data")
     config.addinivalue_line("markers", "shared: reads the real data sets of ../shared/data (or COMPRESS_DATA)")
+    if kept := os.environ.get(GRAPHS_FOLDER):
+        Path(kept).mkdir(parents=True, exist_ok=True)
     if MODELS_FOLDER not in os.environ:  # the processes of pytest-xdist have it from the first one
         os.environ[MODELS_FOLDER] = tempfile.mkdtemp(prefix="compress-test-models-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(MODELS_FOLDER), ignore_errors=True))
@@ -148,6 +150,11 @@ def time_in_few_rounds() -> Iterator[None]:
 def train_in_few_steps() -> list[tuple[int, int]]:
     """Train without a recipe, on a few rows, as shortly as the fork server's processes do."""
     return forked.train_in_few_steps()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def measure_in_few_rounds() -> None:
+    forked.measure_in_few_rounds()
 
 
 @pytest.fixture

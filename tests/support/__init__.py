@@ -11,6 +11,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # The variable that names the folder of tiny models, which all processes of a run of tests share.
 MODELS_FOLDER = "COMPRESS_TEST_MODELS"
+# The variable that names the folder of their graphs, where later runs are to find these.
+GRAPHS_FOLDER = "COMPRESS_TEST_GRAPHS"
 
 
 def keep_collector_off_what_stays() -> None:

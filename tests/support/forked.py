@@ -21,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 from multiprocessing.reduction import DupFd
@@ -69,6 +70,7 @@ def preload() -> None:
     get_checkpoint_conversion_mapping("bert")  # the first call compiles a thousand expressions
     torch.onnx.export = exporting_once(torch.onnx.export)
     train_in_few_steps()
+    measure_in_few_rounds()
     keep_collector_off_what_stays()
 
 
@@ -85,6 +87,16 @@ def train_in_few_steps() -> list[tuple[int, int]]:
     for training in trainings:
         vars(training).update(min_steps=10, min_steps_per_class=0)
     return shipped
+
+
+def measure_in_few_rounds() -> None:
+    """Let a benchmark end after as few rounds as may be: how fast tiny models are decides nothing."""
+    from compress.benchmarking import benchmark, rounds
+
+    def take_turns(runs: Any, workloads: Any, settings: Any, **options: Any) -> None:
+        rounds.take_turns(runs, workloads, replace(settings, rounds=rounds.LEAST_ROUNDS), **options)
+
+    benchmark.take_turns = take_turns
 
 
 class Forked:
