@@ -404,9 +404,11 @@ def cascade(request: Cascade) -> CascadeDir:
             raise CompressError(limit.none(tried, validation))
         refuse((len(plan.members) == 1, limit.alone(names, plan.members[0])))
         question = {"language_model": asked.kept(request)} if asked and plan.members[-1] == len(members) - 1 else {}
-        cost = {}
-        if asked and question and request.prices:
-            cost = {"usd_per_1000_texts": _usd(bought["validation"], asked, plan.answered[-1])}
+        cost = (
+            {"usd_per_1000_texts": _usd(bought["validation"], asked, plan.answered[-1])}
+            if asked and question and request.prices
+            else {}
+        )
         content: dict[str, Any] = {
             "reference": names[-1],
             "members": [names[number] for number in plan.members],

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from importlib import metadata
+from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -55,7 +56,7 @@ def open_encoder(encoder: Model | TeacherRecipe | str | Path) -> Model:
     return opened
 
 
-def find_recipe(encoder: Model | TeacherRecipe | str | Path) -> TeacherRecipe | None:
+def find_recipe(encoder: Model | TeacherRecipe | str | PathLike[str]) -> TeacherRecipe | None:
     """Return a recipe, given itself or by its name; None where the argument is or names an encoder itself."""
     if isinstance(encoder, TeacherRecipe | Model):
         return encoder if isinstance(encoder, TeacherRecipe) else None

@@ -166,7 +166,7 @@ class Distill(Written[Model], Adjusted, QueryColumns, Checks, Trained):
 
     Without --validation the best checkpoint is selected by agreement with the teacher on held-out unlabelled text.
     With imported labels the teacher gives tokenizer, start and hidden states, and no logits: any of the same classes
-    will do, or a pretrained encoder.
+    will do, or a pretrained encoder, or its recipe.
     """
 
     stage = "compress.training.distill:distill"

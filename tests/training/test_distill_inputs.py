@@ -111,6 +111,9 @@ def test_a_pretrained_encoder_is_enough(tmp_path: Path) -> None:
     assert made.manifest.parents[0]["name"] == "encoder"
     longer = distilled(body, LONGER, tmp_path / "bilstm", labels=[labels])
     assert np.mean([a == b for a, b in zip(answers(longer, rows()), expected(rows()), strict=True)]) > 0.9
+    (tmp_path / "mine.toml").write_text(f'description = "mine"\nhub = "{body}"\n')
+    recipe = distilled(tmp_path / "mine.toml", TRANSFORMER, tmp_path / "of-recipe", labels=[labels])
+    assert recipe.manifest.parents[0] == made.manifest.parents[0]
     file = table(tmp_path / "several.jsonl", rows(), LABELS)
     several: LabelDir = import_labels(file, tmp_path / "several", probabilities=LABELS, several_labels=True)
     assert distilled(body, BILSTM, tmp_path / "of-several", labels=[several]).task == "multi-label"
