@@ -1,4 +1,8 @@
-"""Fixtures that several tests share, and settings that make the tests offline and repeatable."""
+"""Fixtures that several tests share, and settings that make the tests offline and repeatable.
+
+The first process of pytest-xdist runs no test, and the others start after it has read this file: what imports torch is
+imported by fixtures.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from compress.benchmarking import worker
-from compress.inference import runners
-from compress.labelling import label as label_module
-from tests.support import GRAPHS_FOLDER, MODELS_FOLDER, forked, keep_collector_off_what_stays, torch_as_it_is
+from tests.support import GRAPHS_FOLDER, MODELS_FOLDER, keep_collector_off_what_stays, torch_as_it_is
 
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,8 +24,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
-
-CHOOSE_RUNTIME = label_module.choose_runtime
 
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None, max_examples=50)
 hypothesis.settings.load_profile("tests")
@@ -91,6 +91,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def forked_workers() -> Iterator[None]:
     """Start the workers of benchmarks by forking, which spares each the import of torch."""
+    from compress.benchmarking import worker
+    from tests.support import forked
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "subprocess", SimpleNamespace(Popen=forked.start_worker, PIPE=subprocess.PIPE))
         yield
@@ -99,6 +102,8 @@ def forked_workers() -> Iterator[None]:
 @pytest.fixture
 def real_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start the workers of benchmarks as users do."""
+    from compress.benchmarking import worker
+
     monkeypatch.setattr(worker, "subprocess", subprocess)
 
 
@@ -131,16 +136,21 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def label_in_torch() -> Iterator[None]:
-    """Label with torch models, without an export."""
+def label_in_torch() -> Iterator[Any]:
+    """Label with torch models, without an export; gives what chooses a runtime for users."""
+    from compress.labelling import label
+
+    choose_runtime = label.choose_runtime
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(label_module, "choose_runtime", torch_as_it_is)
-        yield
+        patch.setattr(label, "choose_runtime", torch_as_it_is)
+        yield choose_runtime
 
 
 @pytest.fixture(scope="session", autouse=True)
 def time_in_few_rounds() -> Iterator[None]:
     """Time within a stage as shortly as it is possible: how fast tiny models are decides nothing."""
+    from compress.inference import runners
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runners, "SECONDS", 0.0)
         yield
@@ -149,18 +159,25 @@ def time_in_few_rounds() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def train_in_few_steps() -> list[tuple[int, int]]:
     """Train without a recipe, on a few rows, as shortly as the fork server's processes do."""
+    from tests.support import forked
+
     return forked.train_in_few_steps()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def measure_in_few_rounds() -> None:
+    """Measure as shortly as the fork server's processes do."""
+    from tests.support import forked
+
     forked.measure_in_few_rounds()
 
 
 @pytest.fixture
-def label_as_users_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def label_as_users_do(label_in_torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Label with the fastest runtime, for which a torch model is exported."""
-    monkeypatch.setattr(label_module, "choose_runtime", CHOOSE_RUNTIME)
+    from compress.labelling import label
+
+    monkeypatch.setattr(label, "choose_runtime", label_in_torch)
 
 
 @pytest.fixture(scope="session", autouse=True)
