@@ -25,9 +25,9 @@ from compress.errors import CompressError, refuse
 from compress.evaluation.acceptance import CERTAINTY, accept_from, levels, rows_needed
 from compress.evaluation.metrics import ACCURACY, Array, Difference, Metric, confidence, paired_difference, score
 from compress.evaluation.pareto import non_dominated
-from compress.files import read_json_table, read_text, write_atomically
+from compress.files import read_json_table, write_atomically
 from compress.inference.compute import resolve_device
-from compress.inference.language_model import Asker, LanguageModelRunner, Reply
+from compress.inference.language_model import Asker, LanguageModelRunner, Reply, prompt_of
 from compress.inference.predict import check_label_meaning, load
 from compress.inference.runners import load_runner, time_side_by_side
 from compress.inference.threads import default_threads
@@ -131,6 +131,11 @@ class MemberResults:
             answered.append(float(answers.mean()))
             waiting &= ~answers
         return CascadePlan(tuple(members), tuple(thresholds), tuple(answered), found, float(latency_ms))
+
+    def left(self, plan: CascadePlan) -> Array:
+        """Tell which rows the last member of a cascade answers, ``[N]``."""
+        pairs = zip(plan.members, plan.thresholds, strict=False)
+        return np.asarray(np.all([self.sure[number] < threshold for number, threshold in pairs], axis=0))
 
     def faster(self, found: Iterable[CascadePlan]) -> list[CascadePlan]:
         """Return the cascades of less mean time than the last model's, by rising time and number of members."""
@@ -249,15 +254,13 @@ class PromisedAgreement:
     def settings(self) -> dict[str, float]:
         return {"agree": self.least}
 
-    def read(self, request: Cascade, role: str, last: Model) -> list[Example]:
+    @staticmethod
+    def read(request: Cascade, role: str, last: Model) -> list[Example]:
         """Read texts, with labels where they are there and fit: rows of a training are recognised by them."""
         try:
             last.task.gold(rows := request.read(role), last.labels, role)
         except CompressError:
             rows = [*(request.open_text(role) or ())]
-        least = rows_needed(self.least, len(request.models) - 1) if role == "validation" else 0
-        few = f"--validation has {plural(len(rows), 'row')}, and {100 * self.least:.6g}% is not certain below"
-        refuse((len(rows) < least, f"{few} {least:,} without a difference; give more, or a smaller --agree"))
         return rows
 
     @staticmethod
@@ -338,8 +341,7 @@ def cascade(request: Cascade) -> CascadeDir:
     members, asked = [Model.open(model) for model in here], None
     if request.language_model:
         refuse((not members, f"a cascade has 2 to {MOST_MEMBERS} members; give a model before the language model too"))
-        prompt = read_text(Path(request.prompt)).strip() if request.prompt else ""
-        asker = Asker(request.language_model, request, prompt, labels=members[0].labels)
+        asker = Asker(request.language_model, request, prompt_of(request), labels=members[0].labels)
         asked = LanguageModelRunner(asker, members[0].labels, np.zeros(0))
         about = Manifest(stage="", name=f"{LANGUAGE_MODEL}{request.language_model}", labels=members[0].labels)
         members.append(LanguageModelMember(Path(about.name), about, asked=asked.kept(request)))
@@ -354,6 +356,10 @@ def cascade(request: Cascade) -> CascadeDir:
     refuse((metric.of_probabilities, f"{ranks}; use --metric macro-f1"))
     checked = check_roles({role: own for role, own in read.items() if own}, request.overlap)
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
+    share, there = request.agree or 0.0, len(rows["validation"])
+    least = rows_needed(share, len(members) - 1) if share else 0
+    few = f"--validation has {plural(there, 'row')}, and {100 * share:.6g}% is not certain below {least:,} without a"
+    refuse((there < least, f"{few} difference; give more, or a smaller --agree"))
     check_unseen(members, rows["validation"])
     check_unseen(members, rows.get("test", []), "test", TRAINING_ROLES)
     gold = limit.gold(rows, last)
@@ -368,19 +374,19 @@ def cascade(request: Cascade) -> CascadeDir:
         metric=metric.name,
         **rows,
     ) as stage:
-        bought = _buy(asked, rows, gold, progress) if asked else {}
         names = [member.name for member in members]
         if len(set(names)) < len(names):
             names = [f"{number}: {member.path.name}" for number, member in enumerate(members, 1)]
         with progress("Timing", None):
             speeds = time_side_by_side(
-                {name: member.path for name, member in zip(names, members, strict=True) if member.path.is_dir()},
+                dict(zip(names, (member.path for member in members[: -1 if asked else None]), strict=False)),
                 rows["validation"],
                 runtime="",
                 threads=compute.threads or default_threads(),
                 batch_sizes=(1,),
                 device=resolve_device(compute.device, for_onnx=members[0].is_onnx),
             )
+        bought = _buy(asked, rows, gold, progress) if asked else {}
         latencies_ms = {speed.name: speed.latency_ms for speed in speeds}
         if asked:
             latencies_ms[names[-1]] = _seconds(bought["validation"]) * 1000
@@ -405,7 +411,7 @@ def cascade(request: Cascade) -> CascadeDir:
         refuse((len(plan.members) == 1, limit.alone(names, plan.members[0])))
         question = {"language_model": asked.kept(request)} if asked and plan.members[-1] == len(members) - 1 else {}
         cost = (
-            {"usd_per_1000_texts": _usd(bought["validation"], asked, plan.answered[-1])}
+            {"usd_per_1000_texts": _usd(bought["validation"], asked, validation.left(plan))}
             if asked and question and request.prices
             else {}
         )
@@ -479,10 +485,10 @@ def _seconds(replies: Sequence[Reply]) -> float:
     return float(np.median(found))
 
 
-def _usd(replies: Sequence[Reply], asked: LanguageModelRunner, left: float) -> dict[str, float]:
-    """Return what a thousand texts cost by the last model alone, and where it is left a share of them."""
-    usd = [asked.asker.model.cost(answer)["usd"] for reply in replies for answer in reply.answers]
-    return {"alone": 1000 * sum(usd) / len(replies), "cascade": left * 1000 * sum(usd) / len(replies)}
+def _usd(replies: Sequence[Reply], asked: LanguageModelRunner, left: Array) -> dict[str, float]:
+    """Return what the answers to a thousand texts cost, and what those of the rows that are ``left``, ``[N]``, cost."""
+    usd = np.array([sum(asked.asker.model.cost(one)["usd"] for one in reply.answers) for reply in replies])
+    return {"alone": 1000 * float(usd.mean()), "cascade": 1000 * float((usd * left).mean())}
 
 
 def cascade_verdict(model: CascadeDir) -> Sequence[str]:

@@ -41,7 +41,8 @@ Text = TypeVar("Text", str, list[str])
 Items = TypeVar("Items", bytes, str, list[int], list[str])
 
 WHOLE = 2**40  # tokens that nothing is cut to
-KEPT_WORDS, _LONGEST_KEPT = 65_536, 100  # some 10 MB; later and longer words are cut anew each time
+KEPT_WORDS = 65_536  # some 10 MB; later words are cut anew each time
+_LONGEST_KEPT = 100  # characters of such a word
 _PRINTABLE = re.compile(r"[\t\n\r -~]*")
 _ID_BYTES = 8
 _PARTS = re.compile(r"[A-Za-z0-9]+|[^A-Za-z0-9]")

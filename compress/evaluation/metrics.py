@@ -712,9 +712,8 @@ def _error(weight: Array, gap: Array, ends: Array, bins: int = BINS) -> float:
     lines between the ends of ties spread a tie, or a row on a border, evenly.
     """
     rows = len(gap)
-    curve = np.zeros(
-        (2, len(ends) + 1)
-    )  # of thousands of resamples: np.append and np.linspace would take half the time
+    # Of thousands of resamples: np.append and np.linspace would take half the time.
+    curve = np.zeros((2, len(ends) + 1))
     curve[:, 1:] = weight.cumsum()[ends], (weight * gap).cumsum()[ends]
     borders = np.interp(np.arange(bins + 1) * (rows / bins), *curve)
     return float(np.abs(borders[1:] - borders[:-1]).sum() / rows)

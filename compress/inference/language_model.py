@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, Self
@@ -69,7 +70,7 @@ class Prices:
 
 
 class BudgetEnds(Exception):
-    """The next question could cost more than is left."""
+    """The next question could cost more than is left, or none is to be asked any more."""
 
 
 class AnswerStore:
@@ -149,18 +150,27 @@ class LanguageModel:
                 "another server with --base-url",
             ),
         )
-        import openai
-
-        timeout, key = openai.Timeout(TIMEOUT_S, connect=CONNECT_S), _key() or "none"
-        client = openai.OpenAI(api_key=key, base_url=self.place, max_retries=RETRIES, timeout=timeout)
-        # The second repeats no question.
-        self._is_there, self._clients = False, (client, client.with_options(max_retries=0))
+        self._is_there = False
         self._store = AnswerStore(cache_place("answers", self.place) / "answers.sqlite")
         self.prices, self._budget_usd = prices, budget_usd
         self._lock, self._refused = threading.Lock(), {LIMITS[0 if is_openai else 1]}
         self._same = dict[str, threading.Lock]()
         self._reserved_usd = self.cost_usd = 0.0
         self.counts, self.under_way = Counter[str](), 0
+
+    @cached_property
+    def _clients(self) -> tuple[Any, Any]:
+        """A client that repeats questions, and one of the same connections that does not."""
+        import openai
+
+        timeout, key = openai.Timeout(TIMEOUT_S, connect=CONNECT_S), _key() or "none"
+        client = openai.OpenAI(api_key=key, base_url=self.place, max_retries=RETRIES, timeout=timeout)
+        return client, client.with_options(max_retries=0)
+
+    def stop(self) -> None:
+        """Repeat none of the questions that are under way."""
+        self._clients[0].close()
+        del self._clients
 
     def settle(self, seconds: float = SETTLE_S) -> None:
         """Wait for the questions that are under way, which are paid, but not for a server that hangs."""
@@ -184,7 +194,7 @@ class LanguageModel:
             BudgetEnds: it could cost more than is left.
             CompressError: the server is not there, does not take the key, or answers nothing.
         """
-        key, asked_bytes = self.key(messages, parameters, most_tokens), question_bytes(messages)
+        key = self.key(messages, parameters, most_tokens)
         with self._lock:
             same = self._same.setdefault(key, threading.Lock())
         with same:  # a text that is there twice is asked once
@@ -192,10 +202,7 @@ class LanguageModel:
                 if known := self._store.get(key):
                     with self._lock:
                         self.counts["from the cache"] += 1
-                    return known
-                answer = self._bought(messages, parameters, most_tokens)
-                if not answer.refusal:  # which costs nothing, and may be of an account that is empty today
-                    self._store.put(key, self.name, asked_bytes, answer)
+                answer = known or self._bought(key, messages, parameters, most_tokens)
             finally:
                 with self._lock:
                     self._same.pop(key, None)
@@ -207,13 +214,11 @@ class LanguageModel:
         )
         return answer
 
-    def _bought(self, messages: Any, parameters: Mapping[str, Any], most_tokens: int) -> Answer:
-        """Return the answer of the server, and count what it costs."""
-        reserved_usd, answer = 0.0, Answer("")
+    def _bought(self, key: str, messages: Any, parameters: Mapping[str, Any], most_tokens: int) -> Answer:
+        """Return the answer of the server, keep it, and count what it costs."""
+        reserved_usd, answer, asked_bytes = 0.0, Answer(""), question_bytes(messages)
         if self.prices and self._budget_usd:
-            most = Answer(
-                "", input_tokens=int(question_bytes(messages) / LEAST_BYTES_A_TOKEN), output_tokens=most_tokens
-            )
+            most = Answer("", input_tokens=int(asked_bytes / LEAST_BYTES_A_TOKEN), output_tokens=most_tokens)
             reserved_usd = self.prices.cost(most)
         with self._lock:
             if self._budget_usd and self.cost_usd + self._reserved_usd + reserved_usd > self._budget_usd:
@@ -222,6 +227,8 @@ class LanguageModel:
             self.under_way += 1
         try:
             answer = self._answer(messages, parameters, most_tokens)
+            if not answer.refusal:  # which costs nothing, and may be of an account that is empty today
+                self._store.put(key, self.name, asked_bytes, answer)
         finally:
             with self._lock:
                 self.under_way -= 1
@@ -255,12 +262,12 @@ class LanguageModel:
     def _answer(self, messages: Any, parameters: Mapping[str, Any], most_tokens: int) -> Answer:
         import openai
 
-        limits, garbage = dict.fromkeys(LIMITS, most_tokens), 0
+        limits, garbage, clients = dict.fromkeys(LIMITS, most_tokens), 0, self._clients
         while True:
             asked = {name: value for name, value in {**limits, **parameters}.items() if name not in self._refused}
             first, begun = not self._is_there, time.monotonic()
             try:
-                reply = self._clients[first].chat.completions.create(model=self.name, messages=messages, **asked)
+                reply = clients[first].chat.completions.create(model=self.name, messages=messages, **asked)
                 self._is_there = True
                 return replace(_read(reply), seconds=time.monotonic() - begun)
             except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError) as error:
@@ -316,6 +323,13 @@ class LanguageModel:
         """Return the message of an error on one line, without the key."""
         body = error.body if isinstance(error.body, Mapping) else {}
         return one_line(str(body.get("message") or error.message)).replace(_key() or "\0", "***")
+
+
+def prompt_of(request: Any) -> str:
+    """Read the prompt of a request, which is empty where none is named."""
+    prompt = read_text(Path(request.prompt)).strip() if request.prompt else ""
+    refuse((request.prompt and not prompt, f"{request.prompt} is empty; write what the labels mean, or leave it out"))
+    return prompt
 
 
 def _named_server() -> str:
@@ -378,7 +392,7 @@ class Asker:
         self.most_tokens = asked.answer_tokens or self.question.most_tokens
         decides = [self.model.place, name, prompt, labels, self.question.orders, answer, self.most_tokens]
         self.sha256 = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
-        self._lock, self._counts = threading.Lock(), Counter[str]()
+        self._lock, self._counts, self._here = threading.Lock(), Counter[str](), threading.local()
 
     @property
     def has_preference(self) -> bool:
@@ -389,14 +403,20 @@ class Asker:
     def pool(self) -> Iterator[ThreadPool]:
         """Give threads that ask. They keep no process that is interrupted from ending, whatever the server does.
 
-        After an error the questions under way, which are paid, may end, and no more are asked.
+        After an error, or when nobody wants more, no more is asked, and the questions under way, which are paid, may
+        end. An interruption does not wait for them.
         """
-        with ThreadPool(self.concurrency) as pool:
+        stop = threading.Event()
+        with ThreadPool(self.concurrency, setattr, (self._here, "stop", stop)) as pool:
             try:
                 yield pool
-            except Exception as error:
+            except BaseException as error:
+                stop.set()
                 pool.terminate()
-                self.model.settle(math.inf if isinstance(error, BudgetEnds) else SETTLE_S)
+                if isinstance(error, Exception | GeneratorExit):
+                    self.model.settle(math.inf if isinstance(error, BudgetEnds) else SETTLE_S)
+                else:
+                    self.model.stop()
                 raise
 
     def said(self, rows: Sequence[Example], title: str = "", progress: Progress = silent) -> list[Reply]:
@@ -406,18 +426,20 @@ class Asker:
                 return [*each(pool.imap(self.ask, rows), advance)]
         except BudgetEnds:
             raise CompressError(
-                f"the budget ends before all of these texts are asked ({self.model.bill()}); give a larger --budget: "
-                "answers are kept"
+                f"the budget ends before all of these texts are asked ({self.model.bill()}); repeat the command, or "
+                "give a larger --budget: answers are kept"
             ) from None
 
     def ask(self, row: Example) -> Reply:
-        """Return what the answers in all orders say of a text; or nothing, and why.
+        """Return what the answers in all orders say of a text; or nothing, and why. In a thread of :meth:`pool`.
 
         Raises:
             CompressError: so many texts got no label that no other will.
         """
         found, answers = list[np.ndarray](), list[Answer]()
         for order in range(len(self.question.orders)):
+            if self._here.stop.is_set():
+                raise BudgetEnds
             answers.append(self.model.ask(*self.asks(row, order)))
             answer = answers[-1]
             said = None if answer.refusal else self.question.read(answer, row, order)

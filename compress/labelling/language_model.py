@@ -15,8 +15,7 @@ import numpy as np
 from compress.data import Example, TextSource, row_key
 from compress.errors import refuse
 from compress.evaluation.metrics import interval
-from compress.files import read_text
-from compress.inference.language_model import PILOT_ROWS, Asker, BudgetEnds, Reply, question_bytes
+from compress.inference.language_model import PILOT_ROWS, Asker, BudgetEnds, Reply, prompt_of, question_bytes
 from compress.labelling.label import Labelled, Plan, Shard
 from compress.labelling.label_dir import BOUGHT
 from compress.progress import Advance, logger
@@ -54,7 +53,7 @@ class LanguageModelTeacher(Asker):
     plan_type = LanguageModelPlan
 
     def __init__(self, request: Label) -> None:
-        prompt = read_text(Path(request.prompt)).strip() if request.prompt else ""
+        prompt = prompt_of(request)
         super().__init__(request.language_model, request, prompt, request.answer)
         self.request, self.ended, self._counted = request, False, set[bytes]()
         names = self.question.logit_labels

@@ -212,7 +212,7 @@ def _saving(found: Mapping[str, Any]) -> Iterator[str]:
     if usd := found.get("usd_per_1000_texts"):
         yield (
             f"A thousand texts like these cost {usd['cascade']:.4f} USD in place of {usd['alone']:.4f}, by the prices "
-            "given and the tokens of the validation rows."
+            "given and the answers to the validation rows."
         )
 
 

@@ -18,6 +18,7 @@ from compress.cli import execute
 from compress.data import Example
 from compress.errors import CompressError
 from compress.evaluation.metrics import confidence
+from compress.inference import runners
 from compress.inference.compute import Compute
 from compress.inference.predict import load
 from compress.inference.runners import Speed, load_runner
@@ -229,7 +230,7 @@ def test_what_is_loaded_answers_after_an_interruption(
 def test_a_budget_ends_it_before_anything_is_written(fast: Model, sure: Any, tmp_path: Path) -> None:
     with serving(chances_of(sure)) as server:
         options = {"prices": prices(tmp_path), "budget": 0.05}
-        with pytest.raises(CompressError, match=r"tiny: \d+ questions .* USD\); give a larger --budget"):
+        with pytest.raises(CompressError, match=r"tiny: \d+ questions .* USD\); repeat the command, or give a larger"):
             joined(server, fast, tmp_path / "joined", **options)
         asked = len(server.asked)
         assert 0 < asked < 200 and not (tmp_path / "joined").exists()
@@ -238,15 +239,42 @@ def test_a_budget_ends_it_before_anything_is_written(fast: Model, sure: Any, tmp
 
 
 def test_the_page_says_what_a_thousand_texts_cost(fast: Model, sure: Any, tmp_path: Path) -> None:
+    """Texts are of different lengths, and those that it answers cost more than others."""
     with serving(chances_of(sure)) as server:
         made = joined(server, fast, tmp_path / "joined", prices=prices(tmp_path), orders=2)
-        asked = ["".join(message["content"] for message in one["messages"]) for one in server.asked]
-        usd = sum(100 * (len(one) // 4) + 1000 * 2 for one in asked) / 1e6
+        asked = [(one["messages"][0]["content"], one["messages"][1]["content"]) for one in server.asked]
         assert not joined(server, fast, tmp_path / "without", orders=2).manifest.notes
-    found, left = made.manifest.notes["usd_per_1000_texts"], stage.choice_of(made)["validation"]["answered"][-1]
-    assert found == {"alone": pytest.approx(1000 * usd / 200), "cascade": pytest.approx(found["alone"] * left)}
+    rows = texts(200, "row")
+    usd = dict.fromkeys(rows, 0.0)
+    for system, text in asked:
+        usd[text] += (100 * (len(system + text) // 4) + 1000 * 2) / 1e6
+    left = [text for text, early in zip(rows, is_early(fast, made, rows), strict=True) if not early]
+    found = made.manifest.notes["usd_per_1000_texts"]
+    assert 0 < len(left) < 200 and found == {
+        "alone": pytest.approx(5 * sum(usd.values())),
+        "cascade": pytest.approx(5 * sum(usd[text] for text in left)),
+    }
     said = f"A thousand texts like these cost {found['cascade']:.4f} USD in place of {found['alone']:.4f}"
-    assert 0 < left < 1 and any(sentence.startswith(said) for sentence in stage.cascade_verdict(made))
+    assert any(sentence.startswith(said) for sentence in stage.cascade_verdict(made))
+
+
+def test_nothing_is_bought_for_a_model_that_is_gone(
+    fast: Model, sure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "time_side_by_side", runners.time_side_by_side)
+    shutil.copytree(fast.path, tmp_path / "gone")
+    model = Model.open(tmp_path / "gone")
+    shutil.rmtree(model.path)
+    with serving(chances_of(sure)) as server, pytest.raises(CompressError, match="gone"):
+        cascade(
+            [model, "openai:tiny"],
+            tmp_path / "joined",
+            base_url=server.url,
+            agree=0.9,
+            validation=texts(200, "row"),
+            **PLACE,
+        )
+    assert not server.asked
 
 
 def test_servers_that_nobody_named_get_no_key(
@@ -287,10 +315,13 @@ def test_damaged_questions_are_refused(change: dict[str, Any], fast: Model, sure
         (["openai:tiny"], {}, "give a model before the language model too"),
         (["fast", "fast"], {"orders": 2}, "--orders needs openai:MODEL as the last --model"),
         (["fast", "openai:tiny"], {"prices": None, "budget": 1.0}, "--prices"),
+        (["fast", "openai:tiny"], {"prompt": "empty"}, "empty.txt is empty; write what the labels mean"),
         (["fast", "openai:tiny"], {"agree": 0.99}, "--validation has 9 rows, and 99% is not certain below 299 without"),
     ],
 )
 def test_refusals(models: list[str], options: dict[str, Any], says: str, fast: Model, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text(" \n")
+    options = {name: tmp_path / "empty.txt" if value == "empty" else value for name, value in options.items()}
     given = [fast.path if name == "fast" else name for name in models]
     url = {"base_url": "http://127.0.0.1:1/v1"} if "openai:tiny" in models else {}
     with pytest.raises(CompressError, match=says):

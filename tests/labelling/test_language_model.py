@@ -21,11 +21,14 @@ from transformers import AutoModel
 
 import compress
 from compress.cli import main
+from compress.data import Example
 from compress.errors import CompressError
+from compress.inference.language_model import AnswerStore, Asker
 from compress.labelling.label_dir import UNANSWERED_NAME, LabelDir
 from compress.models.manifest import Manifest
 from compress.models.output_dir import finish, model_card
 from compress.recipes import load_recipe
+from compress.requests.labelling import Asked
 from tests.support.chat_server import KEY, ChatServer, serving
 from tests.support.tiny import classifier, write
 from tests.support.training_data import TRAINING
@@ -352,8 +355,35 @@ def test_an_interruption_ends_the_process_while_the_server_hangs(tmp_path: Path,
             while not server.asked and process.poll() is None:
                 time.sleep(0.02)
             process.send_signal(signal.SIGINT)
-            errors = process.communicate(timeout=60)[1]  # it never ended where it waits for the answer
+            errors = process.communicate(timeout=60)[1]  # it would not end where it waited for answers
     assert server.asked and b"KeyboardInterrupt" in errors and not (tmp_path / "labels").exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_no_more_is_asked_after_it_ended(
+    error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts with orders left ask no more, and what is paid is kept, however slow the disk is."""
+    kept, is_slow = list[str](), AnswerStore.put
+
+    def put(store: AnswerStore, key: str, *rest: Any) -> None:
+        time.sleep(0.1)
+        is_slow(store, key, *rest)
+        kept.append(key)
+
+    monkeypatch.setattr(AnswerStore, "put", put)
+    with serving(chances) as server:
+        asked = Asked(labels=("good", "bad"), base_url=server.url, orders=2, concurrency=4)
+        asker = Asker("tiny", asked, "")
+        with pytest.raises(error), asker.pool() as pool:
+            answers = [pool.apply_async(asker.ask, (Example(f"text {number}"),)) for number in range(40)]
+            answers[0].get()
+            raise error
+        bought = len(server.asked)
+        assert 2 <= bought < 20 and (error is KeyboardInterrupt or len(kept) == bought)
+        time.sleep(0.5)
+        assert len(server.asked) <= bought + 4 * (error is KeyboardInterrupt)  # which waits for none that is sent
+        assert asker.said([Example("later")])[0].said  # what is loaded answers again
 
 
 def everything_written(folder: Path) -> Iterator[bytes]:

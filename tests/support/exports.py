@@ -56,7 +56,7 @@ def exporting_once(export: Callable[..., Any]) -> Callable[..., Any]:
         folder = Path(known)
         alike = folder / f"{_digest(structure, _likeness(weights, drawn))}.onnx"
         same = folder / f"{_digest(structure, {name: _content(array) for name, array in weights.items()})}.onnx"
-        computed = folder / f"{_digest(type(model), _version())}.computed"  # graphs of this class hold such tensors
+        computed = folder / f"{_digest(structure)}.computed"  # its graphs hold such tensors
         if not alike.is_file() and not same.is_file() and not computed.exists():
             with _drawn(drawn):
                 graph = export(module, *given, **named).model_proto
@@ -78,7 +78,7 @@ def exporting_once(export: Callable[..., Any]) -> Callable[..., Any]:
 def _version() -> str:
     """Return a digest of what makes a graph of a model: graphs of another state of it are not looked at."""
     files = sorted(path for folder in ("exporting", "models") for path in (PACKAGE / folder).rglob("*.py"))
-    libraries = [(name, metadata.version(name)) for name in ("torch", "transformers", "onnx", "onnxscript")]
+    libraries = [(name, metadata.version(name)) for name in ("torch", "transformers", "onnx", "onnx-ir", "onnxscript")]
     return _digest(libraries, [path.read_bytes() for path in (*files, Path(__file__))])
 
 

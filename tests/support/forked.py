@@ -94,7 +94,9 @@ def measure_in_few_rounds() -> None:
     from compress.benchmarking import benchmark, rounds
 
     def take_turns(runs: Any, workloads: Any, settings: Any, **options: Any) -> None:
-        rounds.take_turns(runs, workloads, replace(settings, rounds=rounds.LEAST_ROUNDS), **options)
+        rounds.take_turns(
+            runs, workloads, replace(settings, rounds=min(settings.rounds, rounds.LEAST_ROUNDS)), **options
+        )
 
     benchmark.take_turns = take_turns
 
