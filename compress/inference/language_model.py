@@ -224,14 +224,12 @@ class LanguageModel:
             if self._budget_usd and self.cost_usd + self._reserved_usd + reserved_usd > self._budget_usd:
                 raise BudgetEnds
             self._reserved_usd += reserved_usd
-            self.under_way += 1
         try:
             answer = self._answer(messages, parameters, most_tokens)
             if not answer.refusal:  # which costs nothing, and may be of an account that is empty today
                 self._store.put(key, self.name, asked_bytes, answer)
         finally:
             with self._lock:
-                self.under_way -= 1
                 self._reserved_usd -= reserved_usd
                 self.cost_usd += self.prices.cost(answer) if self.prices else 0
                 self.counts.update(new=1, input_tokens=answer.input_tokens, output_tokens=answer.output_tokens)
@@ -436,6 +434,15 @@ class Asker:
         Raises:
             CompressError: so many texts got no label that no other will.
         """
+        with self._lock:  # before it looks whether to stop, so that who stops it waits for it
+            self.model.under_way += 1
+        try:
+            return self._reply(row)
+        finally:
+            with self._lock:
+                self.model.under_way -= 1
+
+    def _reply(self, row: Example) -> Reply:
         found, answers = list[np.ndarray](), list[Answer]()
         for order in range(len(self.question.orders)):
             if self._here.stop.is_set():
