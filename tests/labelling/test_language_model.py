@@ -348,14 +348,19 @@ def test_odd_answers_are_malformed(said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["", ", validation=[('a', 'x'), ('b', 'y')]"], ids=["text", "validation"])
 def test_an_interruption_ends_the_process_while_the_server_hangs(tmp_path: Path, given: str) -> None:
     options = f"labels=('x', 'y'), base_url={{!r}}{given}"
-    code = f"import compress\ncompress.label('openai:tiny', ['a', 'b'], {str(tmp_path / 'labels')!r}, {options})"
+    # A process of a background job would ignore the signal.
+    code = "import compress, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += f"compress.label('openai:tiny', ['a', 'b'], {str(tmp_path / 'labels')!r}, {options})"
     with serving(chances, faults=["stuck"] * 50) as server:
         command = [sys.executable, "-c", code.format(server.url)]
         with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
             while not server.asked and process.poll() is None:
                 time.sleep(0.02)
             process.send_signal(signal.SIGINT)
-            errors = process.communicate(timeout=60)[1]  # it would not end where it waited for answers
+            try:
+                errors = process.communicate(timeout=60)[1]  # it would not end where it waited for answers
+            finally:
+                process.kill()
     assert server.asked and b"KeyboardInterrupt" in errors and not (tmp_path / "labels").exists()
 
 
