@@ -53,8 +53,7 @@ class LanguageModelTeacher(Asker):
     plan_type = LanguageModelPlan
 
     def __init__(self, request: Label) -> None:
-        prompt = prompt_of(request)
-        super().__init__(request.language_model, request, prompt, request.answer)
+        super().__init__(request.language_model, request, prompt := prompt_of(request), request.answer)
         self.request, self.ended, self._counted = request, False, set[bytes]()
         names = self.question.logit_labels
         self.task = self.question.task.of_model(self.question.task.head_settings(names))
