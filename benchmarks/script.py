@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,11 +15,22 @@ from typing import Any, TypeVar
 
 from compress.benchmarking.results.files import host_id
 from compress.data import Example, open_source, read_examples
+from compress.escaping import without_secrets
 from compress.files import write_json_lines
-from compress.host import describe_host, library_versions, typed_command
+from compress.host import describe_host, library_versions, without_home
 from compress.progress import quiet_libraries
 
 Name = TypeVar("Name", bound=Any)
+
+
+def typed_command(program: str) -> str:
+    """Return the command line with absolute paths reduced to file names and without secrets, for sharing."""
+
+    def shown(word: str) -> str:
+        option, equals, value = word.partition("=") if word.startswith("-") and "=" in word else ("", "", word)
+        return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else without_secrets(value)}"
+
+    return without_home(shlex.join([program, *map(shown, sys.argv)]))
 
 
 def read_options(

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import select
-import shlex
 import shutil
 import signal
 import sys
@@ -15,8 +14,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from compress.escaping import without_secrets
 
 LIBRARIES = (
     "torch",
@@ -135,16 +132,6 @@ def without_home(text: str) -> str:
     """Return a text that is to be shared, with ``~`` for the home directory of this user."""
     home = os.path.expanduser("~").rstrip("/")
     return re.sub(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])", "~", text) if home else text
-
-
-def typed_command(program: str) -> str:
-    """Return the command line with absolute paths reduced to file names and without secrets, for sharing."""
-
-    def shown(word: str) -> str:
-        option, equals, value = word.partition("=") if word.startswith("-") and "=" in word else ("", "", word)
-        return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else without_secrets(value)}"
-
-    return without_home(shlex.join([program, *map(shown, sys.argv)]))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from compress.data.examples import Example
 worker = Worker("slow", threads=1, scratch=Path.cwd())
 write_rows(Path(), [Example("a good film")])
 worker.ask("load", folder="runtimes", plugin="onnxruntime", directory={model!r}, device="cpu", threads=1, cores=[],
-           rows=".", task="classification", labels=["no", "yes"], handicap=1e12)
+           rows=".", task="classification", head={{"id2label": {{0: "no", 1: "yes"}}}}, handicap=1e12)
 print(worker._process.pid, flush=True)
 worker.ask("warm_up", probe=[0], shape={{}})
 """

@@ -36,7 +36,7 @@ from compress.benchmarking.results.schema import REFERENCE_RUNTIME, Measurement
 from compress.data import Example
 from compress.data.tokenization import encode, maximum_length, pad
 from compress.errors import CompressError
-from compress.host import describe_host, library_versions, typed_command, without_home
+from compress.host import describe_host, library_versions, without_home
 from compress.inference.compute import Compute
 from compress.inference.threads import available_cores
 from compress.inference.torch_run import TorchRun, open_torch
@@ -44,7 +44,7 @@ from compress.models.model_dir import Model
 from compress.recipes import BenchmarkSettings
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from script import read_options, read_rows, said  # noqa: I001
+from script import read_options, read_rows, said, typed_command  # noqa: I001
 
 RUNTIMES = ("torch", "torch-bfloat16", "torch-float16", "torch-compile", "torch-cuda-graphs", "onnxruntime")
 BATCH_SIZES = (1, 32, 256)

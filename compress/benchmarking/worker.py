@@ -294,7 +294,6 @@ def load_candidate(run: WorkerRun, rows: Path, *, cores: Sequence[int], **option
         cores=list(cores),
         rows=str(rows),
         task=answers.task,
-        labels=list(answers.labels),
         head=answers.task.head_settings(answers.labels),
         windows=str(run.entry.directory.given_windows or ""),
         **options,

@@ -102,7 +102,7 @@ class RequestHandler:
             folder, plugin: what starts the directory: a runtime, a baseline or a competitor.
             cores: the CPU cores that the process is pinned to; none leaves it free.
             rows: the folder of :func:`write_rows`.
-            options: ``task`` and ``labels``, which answers are of, and ``head``, what else a config says of these.
+            options: ``task``, and ``head``, what a config says of its labels (:meth:`Task.head_settings`).
                 ``windows`` in place of those of its config.
                 ``max_length`` and ``lengths``, see :class:`compress.inference.runners.LoadedModel`; runtimes only.
                 ``handicap`` lengthens each run by this share of its time, to test whether a benchmark detects it.
@@ -111,9 +111,8 @@ class RequestHandler:
         self.cores, self.handicap = cores, options.get("handicap", 0.0)
         pin(cores)
         self.examples = read_texts(Path(rows) / TEXTS_NAME)
-        self.labels = options["labels"]
-        head = {"id2label": dict(enumerate(self.labels)), **options.get("head", {})}
-        self.task = tasks.find_task(options["task"]).of_model(head)
+        self.labels = tasks.labels_of(options["head"])
+        self.task = tasks.find_task(options["task"]).of_model(options["head"])
         place, tokens = Path(directory), None
         module, required = import_plugin(folder, plugin)
         if folder == "runtimes":

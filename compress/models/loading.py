@@ -131,10 +131,6 @@ def sigmoid_of(config: Mapping[str, Any]) -> bool:
     return kind == "Sigmoid"
 
 
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
 def _is_labels(value: Any) -> bool:
     """Tell whether labels are numbered from 0 without gaps, as logits are, and differ, so that gold names one."""
     if not isinstance(value, dict) or not all(isinstance(label, str | int | float) for label in value.values()):
@@ -151,7 +147,7 @@ def _is_number(least: int, most: int) -> Callable[[Any], bool]:
 # Key of config.json -> what it must be, and whether a value is that.
 _FORMS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model_type": ("a name", lambda value: isinstance(value, str)),
-    "architectures": ("a list of names", _is_names),
+    "architectures": ("a list of names", lambda value: isinstance(value, list) and {*map(type, value)} <= {str}),
     "id2label": (
         f"a table of at most {MOST_LABELS:,} labels, numbered from 0, each with a name of its own",
         _is_labels,

@@ -25,13 +25,8 @@ def audit_page(found: Mapping[str, Any], rows: Sequence[Example] = ()) -> StageP
     contents = [_suspects(labels, [text(one) for one in labels["suspects"][:SHOWN_ROWS]])] if labels else []
     contents += [_copies(found), _copied(found, [f"{text(one)} ⟷ {text(one, 'copy_')}" for one in copied])]
     contents += [_pairs(labels)] if labels else []
-    title = f"Audit of {span_of_roles(found)}"
-    return StagePage(title, "compress audit", audit_verdict(found), contents)
-
-
-def span_of_roles(found: Mapping[str, Any]) -> str:
-    """Return ``train (5,452 rows) and test (500 rows)``."""
-    return " and ".join(f"{role} ({plural(count, 'row')})" for role, count in found["rows"].items())
+    roles = " and ".join(f"{role} ({plural(count, 'row')})" for role, count in found["rows"].items())
+    return StagePage(f"Audit of {roles}", "compress audit", audit_verdict(found), contents)
 
 
 def audit_verdict(found: Mapping[str, Any]) -> list[str]:

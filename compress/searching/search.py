@@ -388,8 +388,8 @@ def making_again(
     commands: list[Request[Any]] = []
     members: list[str] = []
 
-    def add(kind: type[Request[Any]], without: Sequence[str] = (), **own: Any) -> None:
-        known = fields_of(kind).keys() - set(without)
+    def add(kind: type[Request[Any]], **own: Any) -> None:
+        known = fields_of(kind)
         commands.append(kind(**{name: one for name, one in request.given(_AGAIN).items() if name in known} | own))
 
     for number, trial in enumerate(chosen, 1):
@@ -411,6 +411,6 @@ def making_again(
         members.append("teacher-int8")  # what a cascade may lose is against the last model, also where it is left out
         commands.append(Quantize(request.teacher, members[-1], method=QUANTIZER))
         timed: dict[str, Any] = {"device": "cpu", "threads": explored.trainer.validation.threads}
-        drop = explored.budget.max_accuracy_drop
-        add(Cascade, ("overlap",), models=tuple(members), output=BEST, max_accuracy_drop=drop, **timed)
+        timed |= {"max_accuracy_drop": explored.budget.max_accuracy_drop, "overlap": Cascade.overlap}
+        add(Cascade, models=tuple(members), output=BEST, **timed)
     return " && ".join(one.command for one in commands)

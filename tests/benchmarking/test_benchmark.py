@@ -625,7 +625,7 @@ def test_a_damaged_graph_is_one_sentence(tmp_path: Path, real_workers: None) -> 
                 cores=[],
                 rows=str(tmp_path),
                 task="classification",
-                labels=["no", "yes"],
+                head={"id2label": {0: "no", 1: "yes"}},
             )
     finally:
         worker.close()

@@ -23,10 +23,11 @@ from compress.benchmarking.worker import Worker, WorkerRun, Workload
 from compress.benchmarking.worker_main import write_rows
 from compress.data import Example
 from compress.errors import CompressError, Unavailable
-from compress.host import typed_command, without_home
+from compress.host import without_home
 from compress.models.model_dir import Model
 from compress.progress import silent
 from compress.recipes import BenchmarkSettings
+from tests.support import REPOSITORY, module_from
 from tests.support.tiny import bilstm, classifier, examples, onnx_directory, torch_directory, write
 
 TRAIN = [Example(f"{row.text} zebra", None, row.label) for row in examples(60)]
@@ -227,7 +228,7 @@ def test_a_typed_command_names_files_without_their_folders_and_no_secret(monkeyp
     words = ["--data", "/mnt/big/train data.tsv", "--model=/mnt/m", "https://me:word@host/x?signature=1"]
     words.append("--texts=https://me:word@host/x?signature=1")
     monkeypatch.setattr("sys.argv", ["benchmarks/x.py", *words, "-o", "results/x.jsonl"])
-    said = typed_command("python")
+    said = module_from(REPOSITORY / "benchmarks" / "script.py").typed_command("python")
     assert said.startswith("python benchmarks/x.py --data 'train data.tsv' --model=m ") and "-o results/x.jsonl" in said
     assert "word" not in said and "signature" not in said and "host/x" in said
 
@@ -318,7 +319,7 @@ def test_an_interpreter_of_its_own_sees_this_package_alone(tmp_path: Path) -> No
             cores=[],
             rows=str(tmp_path),
             task="classification",
-            labels=["no", "yes"],
+            head={"id2label": {0: "no", 1: "yes"}},
         )
         assert loaded["parameters"] == 2 and loaded["lengths"] is None and loaded["versions"]["numpy"]
     finally:

@@ -158,7 +158,7 @@ def test_a_cascade_with_a_native_member_is_measured_by_its_texts(models: list[Mo
     handler = RequestHandler()
     settled = {
         "task": "classification",
-        "labels": LABELS,
+        "head": {"id2label": dict(enumerate(LABELS))},
         "cores": (),
         "rows": str(tmp_path),
         "device": "cpu",

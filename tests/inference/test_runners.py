@@ -210,7 +210,7 @@ def test_a_competitor_that_reads_whole_texts_has_no_lengths(tmp_path: Path, monk
         "cores": (),
         "rows": str(tmp_path),
         "task": "classification",
-        "labels": ["no", "yes"],
+        "head": {"id2label": {"0": "no", "1": "yes"}},
         "max_length": 16,
     }
     with pytest.raises(Unavailable, match="leave out --max-length"):

@@ -390,23 +390,6 @@ static PyObject *model_entities(PyObject *object, PyObject *args) {
     return found;
 }
 
-static PyObject *model_words(PyObject *object, PyObject *text) {
-    (void)object;
-    compress_text given;
-    if (text_of(text, &given)) return NULL;
-    word_list words = {malloc(2 * given.size + 1), malloc((given.size + 1) * sizeof *words.places), 0, 0};
-    PyObject *found = words.joined && words.places ? PyList_New(0) : PyErr_NoMemory();
-    if (found) split_words(&words, given.bytes, given.size);
-    for (size_t i = 0; found && i < words.count; i++) {
-        PyObject *one = Py_BuildValue("nn", (Py_ssize_t)words.places[i][0], (Py_ssize_t)words.places[i][1]);
-        if (!one || PyList_Append(found, one)) Py_CLEAR(found);
-        Py_XDECREF(one);
-    }
-    free(words.places);
-    free(words.joined);
-    return found;
-}
-
 static PyObject *model_logits(PyObject *object, PyObject *args) {
     const compress_model *model = ((model_object *)object)->model;
     const size_t labels = compress_label_count(model);
@@ -526,7 +509,6 @@ static PyMethodDef model_methods[] = {
     {"entities", model_entities, METH_VARARGS,
      "entities(texts, classes, moves, must_be_legal): those of a tagger; None for a text that is left to Python: it is "
      "long or not ASCII, or its likeliest tags are not legal. Moves are int32 [C, 4]."},
-    {"words", model_words, METH_O, "words(text): where the words of ASCII text begin and end."},
     {"logits", model_logits, METH_VARARGS,
      "logits(texts, logits, unread): write the logits of texts or pairs, float32 [N, C], and how many tokens of each "
      "were not read, int64 [N]. A tagger writes the logits of all words, [W, C]."},
