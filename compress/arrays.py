@@ -1,4 +1,7 @@
-"""NumPy, imported when it is first used: the light installation has none, and its predictions need none."""
+"""NumPy and PyTorch, imported when they are first used.
+
+The light installation has neither, and its predictions need none; an ONNX model needs no PyTorch.
+"""
 
 import importlib
 from types import ModuleType
@@ -8,17 +11,18 @@ from compress.errors import MissingPackage
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 else:
 
     class _OnFirstUse(ModuleType):
         def __getattr__(self, name: str) -> Any:
             try:
-                module = importlib.import_module("numpy")
+                module = importlib.import_module(self.__name__)
             except ModuleNotFoundError as error:
                 raise MissingPackage(error) from None
             vars(self).update(vars(module))
             return getattr(module, name)
 
-    np = _OnFirstUse("numpy")
+    np, torch = _OnFirstUse("numpy"), _OnFirstUse("torch")
 
-__all__ = ["np"]
+__all__ = ["np", "torch"]

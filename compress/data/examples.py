@@ -15,14 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
+from compress.arrays import np
 from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.files import printable_name, read_json_table, read_text, read_toml
 from compress.progress import logger
-
-if TYPE_CHECKING:
-    import numpy as np
 
 PART_CHARACTERS = 2**22  # read at a time: an encoding has a hundred bytes a character, also of what is cut
 _PAIR_SEPARATOR = "\x1f"
@@ -167,15 +165,11 @@ def row_key(example: Example) -> bytes:
 
 def row_keys(examples: Iterable[Example]) -> "np.ndarray":
     """Return the :func:`row_key` of every row as a number, uint64 ``[N]``: eight bytes a row, of a stream too."""
-    import numpy as np
-
     return np.fromiter((int.from_bytes(row_key(example), "big") for example in examples), np.uint64)
 
 
 def among(keys: "np.ndarray", known: Iterable[bytes]) -> "np.ndarray":
     """Tell of each of the keys ``[N]`` of :func:`row_keys` whether it is one of those of :func:`row_key`, ``[N]``."""
-    import numpy as np
-
     return np.isin(keys, np.fromiter((int.from_bytes(key, "big") for key in known), np.uint64))
 
 

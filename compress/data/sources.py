@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
+from compress.arrays import np
 from compress.data.columns import (
     Cells,
     LabelReader,
@@ -45,9 +46,6 @@ from compress.escaping import is_uri, local_path, without_secrets
 from compress.files import faults_of, printable_name, text_limit_bytes, too_long
 from compress.files.remote import Remote, parquet_parts
 from compress.progress import logger
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Item = TypeVar("Item")
 DataFile: TypeAlias = tuple[Path, str]  # where it lies, and the URI that it was copied from, if it was

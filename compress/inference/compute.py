@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Literal
 
+from compress.arrays import torch
 from compress.errors import refuse
 from compress.host import few_kernels, has_bfloat16, has_slow_mkl
 from compress.models.compute import Compute as Compute
@@ -26,8 +27,6 @@ def resolve_precision(precision: Precision | Literal["auto"], device: str) -> Pr
 def supports_bfloat16(device: str) -> bool:
     """Tell whether ``cpu`` or ``cuda`` has instructions for bfloat16."""
     if device == "cuda":
-        import torch
-
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return has_bfloat16()
 
@@ -39,8 +38,6 @@ def multiplies_bfloat16_faster() -> bool:
     That it has the instructions does not say so: with those of AVX-512 and no AMX tiles, a Xeon of 2023 took 1.8 times
     as long in bfloat16. One thread multiplies, and its own time counts, so that other work does not.
     """
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -53,8 +50,6 @@ def multiplies_bfloat16_faster() -> bool:
 
 def _product_s(dtype: str) -> float:
     """Return the processor seconds of one product, of the size that a layer has in a step of training."""
-    import torch
-
     left, right = (torch.ones(shape, dtype=getattr(torch, dtype)) for shape in ((512, 384), (384, 1536)))
     started = time.thread_time()
     left @ right
@@ -69,8 +64,6 @@ def resolve_device(device: str, *, for_onnx: bool = False) -> str:
     refuse((device not in {"auto", "cpu", "cuda"}, f"--device {device} is not known; use auto, cpu or cuda"))
     if for_onnx or device == "cpu":
         return "cpu" if device == "auto" else device
-    import torch
-
     has_gpu = torch.cuda.is_available()
     refuse(
         (
@@ -89,8 +82,6 @@ def set_up_gpu() -> None:
     float32 means float32: PyTorch would allow TF32 for an LSTM in cuDNN. To attention in half precision PyTorch prefers
     cuDNN on an H100, which builds a plan for each new shape of a batch: 50 to 80 ms there, where a batch takes 5 ms.
     """
-    import torch
-
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -98,8 +89,6 @@ def set_up_gpu() -> None:
 
 def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     """Let the block compute in ``precision``: ``float32`` as it is, or ``bfloat16``."""
-    import torch
-
     return torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
@@ -110,8 +99,6 @@ def fast_float32() -> Iterator[None]:
     PyTorch gives them to MKL, which is half as fast on processors that are not Intel's. The setting "bf16" gives them
     to oneDNN, and lets it round to bfloat16; it does so only where there are AMX tiles, which a trial tells.
     """
-    import torch
-
     products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined, unused-ignore]
     before = products.fp32_precision
     try:
@@ -126,8 +113,6 @@ def fast_float32() -> Iterator[None]:
 
 def _is_exact() -> bool:
     """Tell whether products of float32 matrices have float32's digits: bfloat16 has errors of 1e-3."""
-    import torch
-
     left, right = torch.linspace(-1, 1, 64 * 96).reshape(64, 96), torch.linspace(1, 2, 96 * 64).reshape(96, 64)
     exact = left.double() @ right.double()
     return bool((left @ right - exact).abs().max() < 1e-5 * exact.abs().max())

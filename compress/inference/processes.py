@@ -20,13 +20,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from compress.arrays import torch
 from compress.errors import CompressError, refuse
 from compress.progress import logger, quiet_libraries
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Result = TypeVar("Result")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
@@ -121,29 +119,25 @@ def main_first() -> Iterator[None]:
         _messages().tell(GO_ON)
 
 
-def total(values: "Tensor") -> "Tensor":
+def total(values: "torch.Tensor") -> "torch.Tensor":
     """Return the sum of the processes' tensors, in place."""
     return _reduced(values, "SUM")
 
 
-def largest(values: "Tensor") -> "Tensor":
+def largest(values: "torch.Tensor") -> "torch.Tensor":
     """Return the largest of the processes' values, element by element and in place."""
     return _reduced(values, "MAX")
 
 
-def _reduced(values: "Tensor", operation: str) -> "Tensor":
+def _reduced(values: "torch.Tensor", operation: str) -> "torch.Tensor":
     if active() > 1:
-        import torch.distributed as dist
-
-        dist.all_reduce(values, op=getattr(dist.ReduceOp, operation))
+        torch.distributed.all_reduce(values, op=getattr(torch.distributed.ReduceOp, operation))
     return values
 
 
-def from_main(values: "Tensor") -> "Tensor":
+def from_main(values: "torch.Tensor") -> "torch.Tensor":
     """Return the tensor of process 0, in place."""
     if active() > 1:
-        import torch.distributed
-
         torch.distributed.broadcast(values, src=0)
     return values
 
@@ -152,10 +146,8 @@ class _Messages:
     """What process 0 tells the others, numbered, and the first fault of each call."""
 
     def __init__(self) -> None:
-        import torch.distributed as dist
-
-        self.store: Any = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))[0]  # type: ignore[attr-defined]
-        self.own: Any = dist.PrefixStore("compress", self.store)  # type: ignore[attr-defined]
+        self.store: Any = next(torch.distributed.rendezvous("env://", timeout=LONGEST_WAIT))[0]  # type: ignore[attr-defined]
+        self.own: Any = torch.distributed.PrefixStore("compress", self.store)  # type: ignore[attr-defined]
         self.number = self.call = 0
 
     def tell(self, *words: str) -> None:
@@ -231,18 +223,15 @@ def _follow() -> int:
 @contextmanager
 def _joined(device: str) -> Iterator[None]:
     """Connect the processes for one call; whatever ends it early ends it in all of them."""
-    import torch
-    import torch.distributed as dist
-
     from compress.inference.compute import set_up_gpu
 
     messages = _messages()
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         set_up_gpu()
-    dist.init_process_group(
+    torch.distributed.init_process_group(
         "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-        store=dist.PrefixStore(f"call {messages.call}", messages.store),  # type: ignore[attr-defined]
+        store=torch.distributed.PrefixStore(f"call {messages.call}", messages.store),  # type: ignore[attr-defined]
         rank=rank(),
         world_size=world_size(),
         timeout=LONGEST_WAIT,
@@ -252,16 +241,14 @@ def _joined(device: str) -> Iterator[None]:
         yield
     except BaseException as error:
         messages.first_fault(error)
-        dist.group.WORLD.abort()  # type: ignore[union-attr]  # the others may wait for this one
+        torch.distributed.group.WORLD.abort()  # type: ignore[union-attr]  # the others may wait for this one
         raise
     finally:
         _state["together"] = False
-        dist.destroy_process_group()
+        torch.distributed.destroy_process_group()
 
 
 def _shared(thing: Any = None) -> Any:
-    import torch.distributed as dist
-
     things = [thing]
-    dist.broadcast_object_list(things, src=0, device="cpu")  # type: ignore[arg-type]
+    torch.distributed.broadcast_object_list(things, src=0, device="cpu")  # type: ignore[arg-type]
     return things[0]

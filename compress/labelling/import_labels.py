@@ -25,7 +25,7 @@ from compress.labelling.label_dir import SHARD_ROWS, LabelDir, write_shard
 from compress.progress import logger
 from compress.requests import FileList
 from compress.requests.labelling import ImportLabels
-from compress.tasks import Task, default, of_rows
+from compress.tasks import Task, check_count, default, of_rows
 
 LEAST_PROBABILITY = 1e-12
 SUM_TOLERANCE = 0.01  # how far rounded probabilities may sum from 1
@@ -58,6 +58,8 @@ def import_labels(request: ImportLabels) -> LabelDir:
             (several and request.confidence, "--confidence is of one label, and these texts have several; leave it out")
         )
         classes = request.classes or classes
+        if several:
+            check_count(len(classes), f"different labels in {name}")
         refuse((len(classes) < 2, _one_class(classes)))
         texts, whole = ContentFingerprint(), ContentFingerprint()
         zeros = 0

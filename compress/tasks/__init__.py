@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # What a config says of a head; LEGAL_TAGS is ours, of taggers that were trained on legal tags of a scheme alone.
 LEGAL_TAGS = "legal_tags"
 HEAD_KEYS = ("id2label", "label2id", "problem_type", LEGAL_TAGS)
+# Of texts with several labels, of entities, and of what a language model is asked for: each row has a number for each.
+MOST_LABELS = 1000
 
 
 def __getattr__(name: str) -> Any:
@@ -77,6 +79,12 @@ def of_network(model: PreTrainedModel | type[PreTrainedModel]) -> Task:
 def of_rows(rows: Sequence[Example]) -> Task:
     """Return the task that the labels of rows are for."""
     return next(task for task in everything().values() if task.reads_rows(rows))
+
+
+def check_count(labels: int, what: str) -> None:
+    """Refuse more labels than :data:`MOST_LABELS`."""
+    advice = "leave out rare ones, or check the column of labels and --label-separator"
+    refuse((labels > MOST_LABELS, f"there are {labels:,} {what}, and at most {MOST_LABELS:,} are learned; {advice}"))
 
 
 def head_fields(config: object) -> dict[str, Any]:

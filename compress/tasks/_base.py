@@ -5,18 +5,14 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from compress.arrays import np
+from compress.arrays import np, torch
 from compress.data.examples import Example, infer_labels
 from compress.data.tokenization import TokenRows, by_sentence, word_counts
 from compress.errors import CompressError, did_you_mean, refuse, some_of
 from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, log_probabilities, probabilities, score
 from compress.evaluation.ranking import RANK_METRICS, queries_of
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-    from torch import Tensor
 
 NO_LABEL = -100  # of an answer without a gold label, in training
 
@@ -165,14 +161,14 @@ class Task(str, ABC):
         """Return those of the training rows that teach something, their tokens, and whether each was cut."""
         return rows, tokens, cut
 
-    def hard_loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def hard_loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sum of the losses of the answers with a gold label, and which ones have one: ``[]``, ``[N]``.
 
         The loss of an answer is multiplied by the weight of its label, of ``weights`` ``[C]``.
         """
-        from torch.nn.functional import cross_entropy
-
-        total = cross_entropy(logits, labels, weights, ignore_index=NO_LABEL, reduction="sum")
+        total = torch.nn.functional.cross_entropy(logits, labels, weights, ignore_index=NO_LABEL, reduction="sum")
         return total, labels != NO_LABEL
 
     def class_weights(
@@ -203,23 +199,21 @@ class Task(str, ABC):
         counts = np.bincount(gold.astype(int), minlength=classes)
         return np.where(counts > 0, len(gold) / (np.maximum(counts, 1) * (counts > 0).sum()), 1.0)
 
-    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss of every answer with its label, ``[N]``."""
-        from torch.nn.functional import cross_entropy
+        return torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
 
-        return cross_entropy(logits.float(), labels, reduction="none")
-
-    def divergence(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    def divergence(self, student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
         """Return how far probabilities are from a teacher's, both softened, of logits ``[N, C]``: ``[]``.
 
         It is ``T**2 KL(p_teacher || p_student)`` with ``p = softmax(z / T)``, the mean over N.
         """
-        from torch.nn.functional import kl_div, log_softmax
+        ours, theirs = (
+            torch.nn.functional.log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher)
+        )
+        return temperature**2 * torch.nn.functional.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
-        ours, theirs = (log_softmax(logits.float() / temperature, dim=-1) for logits in (student, teacher))
-        return temperature**2 * kl_div(ours, theirs, reduction="batchmean", log_target=True)
-
-    def own_labels(self, logits: Tensor) -> Tensor:
+    def own_labels(self, logits: torch.Tensor) -> torch.Tensor:
         """Return what logits predict, as labels of the training, ``[N]`` or ``[N, C]``."""
         return logits.detach().argmax(dim=-1)
 
@@ -261,8 +255,8 @@ class Task(str, ABC):
 
     def evaluate(
         self,
-        logits: ArrayLike,
-        gold: ArrayLike,
+        logits: np.typing.ArrayLike,
+        gold: np.typing.ArrayLike,
         labels: Sequence[str],
         metric: str | None = None,
         clusters: Array | None = None,
@@ -280,7 +274,7 @@ class Task(str, ABC):
         chances = self.probabilities(logits) if metric.of_probabilities else None
         return metric.reads(self.predictions(logits, clusters), chances)
 
-    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
+    def predictions(self, logits: np.typing.ArrayLike, clusters: Array | None = None) -> Array:
         """Return what logits ``[N, C]`` predict ``[N]``: class indices as int64, or scores as float64.
 
         Args:

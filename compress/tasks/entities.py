@@ -10,7 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compress.arrays import np
 from compress.data.examples import Example, row_name
@@ -20,13 +20,9 @@ from compress.errors import refuse, some_of
 from compress.evaluation.entities import ENTITY_METRICS, OUTSIDE, Entities, is_scheme, strays
 from compress.evaluation.metrics import ACCURACY, Array, Metric
 from compress.progress import logger
-from compress.tasks import LEGAL_TAGS, labels_of
+from compress.tasks import LEGAL_TAGS, check_count, labels_of
 from compress.tasks.tagging import Tagging
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-MOST_CLASSES = 1000
 _SCHEMES = ("BI", "BIES", "BILU")
 
 
@@ -86,8 +82,7 @@ class EntityTagging(Tagging):
         parts, dashes, classes = map(set, zip(*(tag.partition("-") for tag in tags if tag != OUTSIDE), strict=True))
         if parts != {"I"}:
             parts |= {*next((one for one in _SCHEMES if parts <= {*one}), "")}
-        names = f"{len(classes):,} classes of entities, and at most {MOST_CLASSES:,} are learned"
-        refuse((len(classes) > MOST_CLASSES, f"train and validation have {names}: check their tags or spans."))
+        check_count(len(classes), "classes of entities in train and validation")
         self._say_counts(train, tags)
         every = {"".join(one) for one in itertools.product(parts, dashes, classes)}
         return tuple(sorted({OUTSIDE, *every}))
@@ -107,7 +102,7 @@ class EntityTagging(Tagging):
         found = super().metric(name, labels)
         return replace(found, units=Entities(labels)) if found in ENTITY_METRICS and labels else found
 
-    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
+    def predictions(self, logits: np.typing.ArrayLike, clusters: Array | None = None) -> Array:
         tags, values = super().predictions(logits), np.asarray(logits)
         return self.entities.legal_tags(tags, values, np.zeros_like(tags) if clusters is None else clusters)
 

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from compress.arrays import np
+from compress.arrays import np, torch
 from compress.data.examples import Example, LabelIndex, infer_labels, row_name, warn_of_joint_classes
 from compress.errors import CompressError, refuse, some_of
 from compress.evaluation.metrics import SET_METRICS, Array, as_sets, score, set_members
 from compress.progress import logger
-from compress.tasks import labels_of
+from compress.tasks import check_count, labels_of
 from compress.tasks._base import Task
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-    from torch import Tensor
-
-MOST_LABELS = 1000  # a row of training has a number for each
-LEAST_CHANCE = 1e-12  # of what stands for the logit of a probability of 0
 
 
 class MultiLabel(Task):
@@ -76,12 +69,8 @@ class MultiLabel(Task):
                 f"train has {some_of([*counts]) or 'no label in any row'}, and a model of several labels needs two or "
                 "more; give rows that have them",
             ),
-            (
-                len(labels) > MOST_LABELS,
-                f"train and validation have {len(labels):,} different labels, and at most {MOST_LABELS:,} are learned; "
-                "leave out rare ones, or check --label-column and --label-separator",
-            ),
         )
+        check_count(len(labels), "different labels in train and validation")
         warn_of_joint_classes(labels)
         without = sum(not row.labels for row in train)
         least_first = [f"{label!r:.40} {counts[label]:,}" for label in sorted(labels, key=lambda one: counts[one])]
@@ -108,7 +97,9 @@ class MultiLabel(Task):
 
     # Training
 
-    def hard_loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def hard_loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """A weight is that of a label where a row has it, and 1 where it has not."""
         known = ~labels.isnan().any(dim=1)
         losses = self.losses(logits, labels.nan_to_num(), weights)
@@ -119,22 +110,18 @@ class MultiLabel(Task):
         counts = set_members(gold).sum(axis=0)
         return np.where((counts > 0) & (counts < len(gold)), (len(gold) - counts) / np.maximum(counts, 1), 1.0)
 
-    def losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    def losses(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean over labels of the binary cross-entropy of every answer, ``[N]``."""
-        from torch.nn.functional import binary_cross_entropy_with_logits as binary
+        given, entropy = labels.float().expand_as(logits), torch.nn.functional.binary_cross_entropy_with_logits
+        return entropy(logits.float(), given, reduction="none", pos_weight=weights).mean(dim=1)
 
-        given = labels.float().expand_as(logits)
-        return binary(logits.float(), given, reduction="none", pos_weight=weights).mean(dim=1)
-
-    def divergence(self, student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    def divergence(self, student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
         """Return ``T**2`` times the mean over N and labels of ``KL(p_teacher || p_student)``; ``p = sigmoid(z/T)``."""
-        from torch.nn.functional import binary_cross_entropy_with_logits as binary
-
         ours, theirs = student.float() / temperature, teacher.float() / temperature
-        chances = theirs.sigmoid()
-        return temperature**2 * (binary(ours, chances) - binary(theirs, chances))
+        chances, entropy = theirs.sigmoid(), torch.nn.functional.binary_cross_entropy_with_logits
+        return temperature**2 * (entropy(ours, chances) - entropy(theirs, chances))
 
-    def own_labels(self, logits: Tensor) -> Tensor:
+    def own_labels(self, logits: torch.Tensor) -> torch.Tensor:
         return (logits.detach() > 0).float()
 
     def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
@@ -155,8 +142,8 @@ class MultiLabel(Task):
 
     def evaluate(
         self,
-        logits: ArrayLike,
-        gold: ArrayLike,
+        logits: np.typing.ArrayLike,
+        gold: np.typing.ArrayLike,
         labels: Sequence[str],
         metric: str | None = None,
         clusters: Array | None = None,
@@ -165,7 +152,7 @@ class MultiLabel(Task):
         answers = np.asarray(gold)
         return super().evaluate(logits, answers if answers.ndim == 1 else self.column([*answers]), labels, metric)
 
-    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
+    def predictions(self, logits: np.typing.ArrayLike, clusters: Array | None = None) -> Array:
         """Return the sets of labels whose logits ``[N, C]`` are above 0, ``[N]``."""
         return as_sets(np.asarray(logits) > 0)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from compress.arrays import np
+from compress.arrays import np, torch
 from compress.data.examples import Example, finite_number, infer_labels, row_name
 from compress.errors import CompressError
 from compress.evaluation.metrics import SCORE_METRICS, Array
@@ -13,10 +13,6 @@ from compress.evaluation.ranking import RANK_METRICS
 from compress.progress import logger
 from compress.tasks import labels_of
 from compress.tasks._base import Task
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-    from torch import Tensor
 
 LARGEST_CHANGE = 1e-3  # of a score that counts as the same
 
@@ -67,23 +63,25 @@ class Regression(Task):
             scores.append(value)
         return scores
 
-    def hard_loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        from torch.nn.functional import mse_loss
-
+    def hard_loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         known = ~labels.isnan()
-        return mse_loss(logits[:, 0], labels.where(known, logits[:, 0].detach()), reduction="sum"), known
+        return torch.nn.functional.mse_loss(
+            logits[:, 0], labels.where(known, logits[:, 0].detach()), reduction="sum"
+        ), known
 
-    def own_labels(self, logits: Tensor) -> Tensor:
+    def own_labels(self, logits: torch.Tensor) -> torch.Tensor:
         return logits.detach()[..., 0]
 
-    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def losses(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return (logits.float().squeeze(-1) - labels) ** 2
 
     def constant_score(self, gold: Array, labels: Sequence[str], metric: str | None) -> float:
         """Return minus infinity: one score for all rows ranks nothing."""
         return -np.inf
 
-    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
+    def predictions(self, logits: np.typing.ArrayLike, clusters: Array | None = None) -> Array:
         return np.asarray(logits)[:, 0].astype(np.float64)
 
     def probabilities(self, logits: Array) -> None:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from compress.arrays import np
 from compress.data.examples import Example, LabelIndex, row_name
 from compress.data.tokenization import NO_ANSWER, TokenRows, by_sentence, word_counts
 from compress.data.words import split_words
 from compress.errors import CompressError, refuse
+from compress.evaluation.entities import OUTSIDE
 from compress.evaluation.metrics import CLASS_METRICS, Array, Metric, probabilities
 from compress.tasks._base import NO_LABEL, Task
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 ENDING = "ForTokenClassification"  # of the names of classes that answer every token
 
@@ -54,6 +52,11 @@ class Tagging(Task):
             )
         )
         return bool(tagged)
+
+    def new_labels(self, train: Sequence[Example], validation: Sequence[Example]) -> tuple[str, ...]:
+        tags = {tag for row in (*train, *validation) for tag in row.tags or ()}
+        refuse((tags == {OUTSIDE}, "train has no entity in any row, but O or an empty list alone; give rows with some"))
+        return super().new_labels(train, validation)
 
     def gold(self, rows: Sequence[Example], labels: Sequence[str], name: str) -> list[list[int]]:
         index, found = LabelIndex(labels), []
@@ -92,7 +95,7 @@ class Tagging(Task):
     def pseudo_labels(self, logits: Sequence[Array]) -> list[Any]:
         return [np.where(tags == NO_ANSWER, NO_LABEL, tags).tolist() for tags in map(self.predictions, logits)]
 
-    def predictions(self, logits: ArrayLike, clusters: Array | None = None) -> Array:
+    def predictions(self, logits: np.typing.ArrayLike, clusters: Array | None = None) -> Array:
         """A word without an answer, whose logits are not numbers, is predicted to be -1, which no tag is."""
         values = np.asarray(logits)
         return np.where(np.isnan(values).all(axis=1), NO_ANSWER, values.argmax(axis=1)).astype(np.int64)

@@ -68,7 +68,7 @@ def test_help_imports_no_command() -> None:
     code, modules = json.loads(done.stdout.splitlines()[-1])
     assert code == 0
     light = {"compress.cli", "compress.cli.printing", "compress.errors", "compress.escaping", "compress.progress"}
-    light |= {"compress.inference", "compress.inference.processes"}
+    light |= {"compress.arrays", "compress.inference", "compress.inference.processes"}
     assert {n for n in modules if n.startswith("compress.")} == light
 
 

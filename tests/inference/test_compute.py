@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from compress.errors import MissingPackage
 from compress.inference import compute
 from compress.inference.compute import fast_float32, resolve_device, resolve_precision, supports_bfloat16
 
@@ -65,9 +66,10 @@ def test_a_gpu_that_emulates_bfloat16_has_no_instructions_for_it(monkeypatch: py
 
 def test_the_device_of_an_onnx_model_is_told_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(compute, "torch", type(compute.torch)("torch"))  # as it is before its first use
     assert [resolve_device(device, for_onnx=True) for device in ("auto", "cpu", "cuda")] == ["cpu", "cpu", "cuda"]
     assert resolve_device("cpu") == "cpu"
-    with pytest.raises(ImportError):
+    with pytest.raises(MissingPackage, match="torch"):
         resolve_device("auto")
 
 

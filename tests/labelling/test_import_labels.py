@@ -144,6 +144,13 @@ def test_lists_of_labels_are_several_labels(tmp_path: Path) -> None:
     np.testing.assert_allclose(sigmoid(logits_of(made)), expected, rtol=1e-5)
 
 
+def test_more_labels_of_a_text_than_are_learned_are_refused(tmp_path: Path) -> None:
+    line = {"text": "one", "labels": [f"label {number}" for number in range(1001)]}
+    (tmp_path / "l.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(CompressError, match=r"1,001 different labels in l.jsonl, and at most 1,000 are learned"):
+        imported(tmp_path / "l.jsonl", label_column="labels")
+
+
 def test_a_label_map_says_what_labels_mean(tmp_path: Path) -> None:
     path = table(tmp_path / "l.csv", [["one", "1"], ["two", "0"]], ("text", "rating"))
     made = imported(path, label_column="rating", label_map={"0": "bad", "1": "good"})

@@ -134,8 +134,14 @@ def test_rare_and_many_classes_are_said(caplog: pytest.LogCaptureFixture) -> Non
         "train has no entity to learn these classes from: Y",
         "train has a single entity to learn these classes from: Z",
     ]
-    with pytest.raises(CompressError, match="have 1,001 classes of entities, and at most 1,000 are learned"):
+    with pytest.raises(CompressError, match="1,001 classes of entities in .* at most 1,000 are learned"):
         TASK.new_labels([Example("a", tags=(f"B-{number}",)) for number in range(1001)], [])
+
+
+def test_rows_without_any_entity_are_refused() -> None:
+    rows = [Example("a b", tags=("O", "O")), Example("c", tags=("O",))]
+    with pytest.raises(CompressError, match="train has no entity in any row, but O or an empty list alone"):
+        of_rows(rows).new_labels(rows, [])
 
 
 def test_the_published_cases_of_seqeval() -> None:
@@ -419,12 +425,19 @@ def test_torch_onnx_and_the_native_library_find_the_same(tmp_path: Path) -> None
 
 
 def test_words_in_c_are_those_of_python(tmp_path: Path) -> None:
-    exported = export(Model.open(write(tmp_path / "cnn", cnn_tagger(labels=("B-GOOD", "I-GOOD", "O")))), tmp_path / "c")
-    core, draw = exported.runner.core, random.Random(0)
+    """By a tagger to which each word is an entity of its own."""
+    network: Any = cnn_tagger(labels=("B-GOOD", "I-GOOD", "O"))
+    network.classifier.bias.data[0] = 99.0
+    exported, draw = export(Model.open(write(tmp_path / "cnn", network)), tmp_path / "c"), random.Random(0)
     parts = ["'s", "'LL", "'re", "'t", "U.S.", "a_b", "...", "Wait", "x", *map(chr, range(128))]
-    texts = [*map(chr, range(128)), *("".join(draw.choices(parts, k=draw.randint(0, 12))) for _ in range(20_000))]
-    for text in texts:
-        assert core.words(text) == places(split_words(text), text), text
+    texts = [*map(chr, range(128)), *("".join(draw.choices(parts, k=draw.randint(0, 8))) for _ in range(20_000))]
+    found = exported.runner.core.entities(texts, *exported.task.native_spans)
+    for text, own in zip(texts, found, strict=True):
+        words = split_words(text)  # of which those of control characters alone have no token, and so no answer
+        read = [
+            place for word, place in zip(words, places(words, text), strict=True) if any(map(str.isprintable, word))
+        ]
+        assert [(one["start"], one["end"]) for one in own["entities"]] == read, text
 
 
 def test_entities_in_c_are_those_of_python(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from compress.evaluation.metrics import (
     set_members,
 )
 from compress.tasks import find_task, metrics_by_name, of_rows
-from compress.tasks.multi_label import MOST_LABELS
 
 TASK = find_task("multi-label")
 NAMES = tuple("abcdef")
@@ -159,7 +158,7 @@ def test_rows_of_two_kinds_and_labels_that_no_model_can_learn(caplog: pytest.Log
     with pytest.raises(CompressError, match="3 of 4 rows have a list of labels and the others do not"):
         of_rows([*several, Example("d", "x")])
     many = [Example("a", labels=tuple(map(str, range(10_000))))]
-    with pytest.raises(CompressError, match=rf"10,000 different labels, and at most {MOST_LABELS:,} are learned"):
+    with pytest.raises(CompressError, match=r"10,000 different labels in .* at most 1,000 are learned"):
         TASK.new_labels(many, [])
     with pytest.raises(CompressError, match="train has no label in any row"):
         TASK.new_labels([Example("a", labels=())], [])

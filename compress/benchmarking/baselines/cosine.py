@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from compress.arrays import torch
 from compress.benchmarking.baselines import _linear_head
 from compress.data.examples import Example
 from compress.data.tokenization import encode, maximum_length, pad
@@ -58,7 +59,6 @@ def fit(
 
 def _open(directory: Path) -> Any:
     """Return what makes arrays of pairs, the cosines ``[B, 1]`` of these, and the number of parameters."""
-    import torch
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(directory)
@@ -86,8 +86,6 @@ def _open(directory: Path) -> Any:
 
 
 def start(directory: Path, *, threads: int, device: str) -> Runner:
-    import torch
-
     torch.set_num_threads(threads)
     prepare, cosines, parameters = _open(directory)
     head = _linear_head.Head.load(directory)
