@@ -25,7 +25,7 @@ from onnx.external_data_helper import uses_external_data
 from transformers import BertModel
 
 from compress import recipes
-from compress.errors import CompressError, refuse
+from compress.errors import CompressError, did_you_mean, refuse
 from compress.files import faults_of
 from compress.files.remote import cache_folder
 from compress.models.loading import load_config
@@ -44,15 +44,22 @@ MODEL_FILES = frozenset(
 )
 
 
-def open_encoder(encoder: Model | TeacherRecipe | str | Path) -> Model:
+def open_encoder(encoder: Model | TeacherRecipe | str | PathLike[str], *, trainable: bool = True) -> Model:
     """Open the encoder of a recipe, given itself or by its name, or the one of a directory or hub name.
 
     Raises:
-        CompressError: there is none, or an ONNX or native model.
+        CompressError: there is none, or with ``trainable`` an ONNX or native model.
     """
-    recipe = find_recipe(encoder)
-    opened = open_recipe(recipe) if recipe else Model.open(cast(Any, encoder), classifier=False)
-    opened.check_trainable()
+    recipe, name = find_recipe(encoder), str(encoder)
+    try:
+        opened = open_recipe(recipe) if recipe else Model.open(cast(Any, encoder), classifier=False)
+    except CompressError as error:
+        known = recipes.recipe_names("teachers")
+        none = f"unknown teacher {name!r}: no recipe has this name ({', '.join(known)}), and {error}."
+        refuse((not recipe and "/" not in name and not Path(name).exists(), none + did_you_mean(name, known)))
+        raise
+    if trainable:
+        opened.check_trainable()
     return opened
 
 
@@ -61,11 +68,8 @@ def find_recipe(encoder: Model | TeacherRecipe | str | PathLike[str]) -> Teacher
     if isinstance(encoder, TeacherRecipe | Model):
         return encoder if isinstance(encoder, TeacherRecipe) else None
     text = str(encoder)
-    # What is neither a recipe nor a directory is looked up too: the error says which recipes there are.
     is_recipe = text in recipes.recipe_names("teachers") or text.endswith(".toml")
-    if is_recipe or ("/" not in text and not Path(text).exists()):
-        return cast(TeacherRecipe, recipes.load_recipe("teachers", text))
-    return None
+    return cast(TeacherRecipe, recipes.load_recipe("teachers", text)) if is_recipe else None
 
 
 def encoder_of(teacher: Model) -> Model:

@@ -22,7 +22,7 @@ from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
 from compress.labelling.label import label, teacher_logits
 from compress.labelling.label_dir import LabelDir, combine_labels, open_labels
-from compress.models.encoders import encoder_of, find_recipe, open_encoder, open_recipe
+from compress.models.encoders import encoder_of, open_encoder
 from compress.models.manifest import is_whole
 from compress.models.model_dir import Model
 from compress.progress import logger
@@ -209,9 +209,9 @@ def open_teacher(path: AnyModel, labels: Sequence[LabelDir]) -> Model:
     """Open a teacher; where no labels are of a model here, a pretrained encoder will do, or the recipe that has it."""
     if not labels or any(directory.teacher_sha256 for directory in labels):
         return Model.open(path)
-    opened = open_recipe(recipe) if (recipe := find_recipe(path)) else Model.open(path, classifier=False)
+    opened = open_encoder(path, trainable=False)
     if opened.is_classifier:
-        return Model.open(path, verify=False)
+        return Model.open(opened.path, verify=False)
     given = labels[0].manifest
     return BareEncoder(opened.path, opened.manifest, classes=given.labels, labelled_for=given.task)
 

@@ -272,3 +272,18 @@ def test_a_graph_needs_a_tokenizer_and_is_no_archive(keys: dict[str, Any]) -> No
     with pytest.raises(CompressError, match="package_graph") as raised:
         TeacherRecipe("mine", **{"package": "tiny", **keys})
     assert ";" not in str(raised.value)
+
+
+def test_a_name_in_the_hub_may_have_no_slash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = tmp_path / "hub" / "models--tiny-encoder"
+    shutil.copytree(write(tmp_path / "model", classifier("bert")), cached / "snapshots" / ("0" * 40))
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    for trainable in (True, False):
+        assert open_encoder("tiny-encoder", trainable=trainable).path == cached / "snapshots" / ("0" * 40)
+    said = (
+        "unknown teacher 'minilm-l5': no recipe has this name .* nor a model that the Hugging Face hub gave .*minilm-l6"
+    )
+    with pytest.raises(CompressError, match=said):
+        open_encoder("minilm-l5")
