@@ -67,9 +67,9 @@ def option(*, default: Any = ..., help: str = "", **more: Any) -> Any:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option,))
-def validated(declared: type[Any]) -> Any:
-    """Make a class a frozen dataclass that pydantic validates: a request, or fields that some share."""
-    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=_CONFIG)(declared)
+def validated(declared: type[Any], *, kw_only: bool = False) -> Any:
+    """Make a class a frozen dataclass that pydantic validates: a request."""
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, kw_only=kw_only, config=_CONFIG)(declared)
     build = made.__init__
     parameters = [*inspect.signature(made).parameters.values()]
     positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
@@ -96,6 +96,12 @@ def validated(declared: type[Any]) -> Any:
 
     made.__init__ = __init__
     return made
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
+def group(declared: type[Any]) -> Any:
+    """Make a class fields that some requests share, all given by name."""
+    return validated(declared, kw_only=True)
 
 
 # What a value is not, by the faults that pydantic finds: of files, and of arguments in Python.

@@ -1,7 +1,6 @@
 """The settings of a benchmark, which Python, the command line, studies and lock files share; reference models."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, Strict
@@ -10,7 +9,7 @@ from compress import plugins
 from compress.data.examples import Overlap
 from compress.data.windows import Windows
 from compress.errors import did_you_mean
-from compress.fields import Holds, option, validated
+from compress.fields import Holds, group, option
 from compress.recipes.parsing import Checked
 from compress.recipes.training import LEAST_MAX_LENGTH, MOST_MAX_LENGTH
 
@@ -66,11 +65,10 @@ else:
     ]
 
 
-@validated
+@group
 class BenchmarkSettings(Checked):
     """How models are measured."""
 
-    _: KW_ONLY
     baselines: bool | Names = option(
         default=True,
         flags={"--no-baselines": (False, "Do not measure baselines, cheap classifiers fitted on gold labels only.")},

@@ -3,11 +3,10 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY
 from typing import Literal
 
 from compress.errors import CompressError, refuse
-from compress.fields import fields_of, flag_of, option, validated
+from compress.fields import fields_of, flag_of, group, option
 
 MOST = "max"
 _EXAMPLES = {"--layers": "2", "--hidden": "64"}
@@ -82,7 +81,7 @@ UNITS = ("heads", "ffn", *TARGETS)
 _OF_STEPS = ("criterion", "step", "recompute", "scope")
 
 
-@validated
+@group
 class Pruning:
     """What to remove from a model.
 
@@ -91,7 +90,6 @@ class Pruning:
     size; one recovery by distillation follows. With a target heads and neurons are removed up to their amounts.
     """
 
-    _: KW_ONLY
     heads: str = option(default="", metavar="N", help="Attention heads to remove: 60%, 0.6, or a count such as 40.")
     ffn: str = option(default="", metavar="N", help="Neurons of feed-forward networks to remove, likewise.")
     layers: str = option(default="", metavar="N", help="Whole layers to remove: a count such as 2, or 50%.")

@@ -45,6 +45,7 @@ from compress.fields import (
     declared_of,
     fields_of,
     flag_of,
+    group,
     is_default,
     is_given,
     kind_of,
@@ -313,11 +314,10 @@ class Made(Exception):
         self.path = path
 
 
-@validated
+@group
 class Written(Request[Result]):
     """A request whose result is a directory."""
 
-    _: KW_ONLY
     force: bool = FORCE
 
     def begin(
@@ -373,7 +373,7 @@ class Written(Request[Result]):
     def check_output(self) -> None:
         """Refuse, before the work, an output that exists, or that overlaps an input."""
         output = getattr(self, "output", None)
-        if output is None:
+        if output is None or getattr(self, "dry_run", False):
             return
         keep_apart(places_of(output), local_inputs(self))
         check_free(output, self.force or bool(ended_early(output)))
@@ -415,11 +415,10 @@ def local_inputs(request: Request[Any]) -> Iterator[str]:
             yield from glob.glob(given) or [given]
 
 
-@validated
+@group
 class TextColumns:
     """Columns and the format of data, where they cannot be guessed; labels, if any, are known to be there."""
 
-    _: KW_ONLY
     text_column: str | None = option(
         default=None,
         metavar="NAME",
@@ -476,11 +475,10 @@ class TextColumns:
         return open_text(*parts, role=field, rows=rows, beside=beside, **options, **self.columns)
 
 
-@validated
+@group
 class LabelColumns(TextColumns):
     """Columns of data whose labels are read."""
 
-    _: KW_ONLY
     label_map: Any = option(
         default=None,
         metavar="FILE",
@@ -490,11 +488,10 @@ class LabelColumns(TextColumns):
     )
 
 
-@validated
+@group
 class QueryColumns(LabelColumns):
     """Columns of data whose rows a metric may rank."""
 
-    _: KW_ONLY
     query_column: str | None = option(
         default=None,
         metavar="NAME",
@@ -504,11 +501,10 @@ class QueryColumns(LabelColumns):
     )
 
 
-@validated
+@group
 class Checks:
     """Roles of rows, and what they are scored by."""
 
-    _: KW_ONLY
     overlap: Overlap = option(
         default="few",
         decides=False,
@@ -538,11 +534,10 @@ class Checks:
         return LabelledData(data.read("train"), data.read("validation"), overlap=self.overlap, metric=self.metric)
 
 
-@validated
+@group
 class Placing:
     """Where a stage computes."""
 
-    _: KW_ONLY
     device: Literal["auto", "cpu", "cuda"] = option(
         default="auto", decides=False, help="Where to compute; auto is cuda where there is one."
     )
@@ -559,25 +554,22 @@ class Placing:
         return Compute(**{name: getattr(self, name) for name in Compute.__dataclass_fields__ if hasattr(self, name)})
 
 
-@validated
+@group
 class Seeded(Placing):
     """A stage that draws at random."""
 
-    _: KW_ONLY
     seed: int = option(default=0, ge=0, help="Seed of everything random.")
 
 
-@validated
+@group
 class Searching(Seeded):
     """A stage that trains."""
 
-    _: KW_ONLY
     precision: Literal[PRECISIONS] = PRECISION  # type: ignore[valid-type]
 
 
-@validated
+@group
 class Trained(Searching):
     """A stage that trains, and may report its training."""
 
-    _: KW_ONLY
     report_to: Literal[TRACKERS] | None = REPORT_TO  # type: ignore[valid-type]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pydantic
 
 from compress.errors import refuse
-from compress.fields import Holds, is_given, option, validated
+from compress.fields import Holds, group, is_given, option, validated
 from compress.models.compute import PRECISIONS, TRACKERS
 from compress.models.model_dir import Model, open_model
 from compress.recipes import ClassWeights
@@ -46,11 +46,10 @@ from compress.requests import (
 WINDOWS_OR_LENGTH = "--windows reads documents whole, and --max-length cuts them; leave one out"
 
 
-@validated
+@group
 class Adjusted:
     """What replaces values of a recipe's training."""
 
-    _: KW_ONLY
     max_length: int | None = MAX_LENGTH
     windows: WindowsGiven | None = WINDOWS
     class_weights: Annotated[ClassWeights | None, Holds("class-weights")] = option(
@@ -249,11 +248,10 @@ class SearchResult:
         return open_model(self.path / BEST)
 
 
-@validated
+@group
 class SearchLimits:
     """Search budget (accuracy, latency, speed, size) and when a search ends; what is None is not asked for."""
 
-    _: KW_ONLY
     max_accuracy_drop: float | None = option(
         default=None,
         ge=0,
