@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,9 +27,9 @@ from compress.evaluation.metrics import ACCURACY, Array, Difference, Metric, con
 from compress.evaluation.pareto import non_dominated
 from compress.files import read_json_table, write_atomically
 from compress.inference.compute import resolve_device
-from compress.inference.language_model import Asker, LanguageModelRunner, Reply, prompt_of
+from compress.inference.language_model import Asker, LanguageModelRunner
 from compress.inference.predict import check_label_meaning, load
-from compress.inference.runners import load_runner, time_side_by_side
+from compress.inference.runners import time_side_by_side
 from compress.inference.threads import default_threads
 from compress.models.manifest import Manifest
 from compress.models.model_dir import (
@@ -45,7 +45,7 @@ from compress.models.model_dir import (
     check_unseen,
     open_model,
 )
-from compress.progress import Progress, logger
+from compress.progress import logger
 from compress.reporting.calibration_page import cascade_page
 from compress.reporting.pages import write_study
 from compress.requests.compression import Cascade
@@ -188,6 +188,9 @@ class AccuracyDrop:
     def read(request: Cascade, role: str, last: Model) -> list[Example]:
         return request.read(role)
 
+    def check_rows(self, rows: int, early: int) -> None:
+        """Any number of rows will do: the interval says how much they tell."""
+
     @staticmethod
     def metric(request: Cascade, last: Model) -> Metric:
         return last.task.metric(request.metric, last.labels)
@@ -263,6 +266,12 @@ class PromisedAgreement:
             rows = [*(request.open_text(role) or ())]
         return rows
 
+    def check_rows(self, rows: int, early: int) -> None:
+        """Refuse fewer rows of validation than make the promise certain of so many models before the last."""
+        least = rows_needed(self.least, early)
+        few = f"--validation has {plural(rows, 'row')}, and {100 * self.least:.6g}% is not certain below {least:,}"
+        refuse((rows < least, f"{few} without a difference; give more, or a smaller --agree"))
+
     @staticmethod
     def metric(request: Cascade, last: Model) -> Metric:
         return replace(ACCURACY, name="agreement")
@@ -328,23 +337,17 @@ def _without_idle(plan: CascadePlan) -> CascadePlan:
     return replace(plan, members=members, thresholds=thresholds, answered=plan.answered[:asked])
 
 
-def cascade(request: Cascade) -> CascadeDir:
+def cascade(request: Cascade) -> Any:
     """Write a cascade of models, with figures and a page about it in its folder ``cascade``.
 
-    Latencies are taken with the threads of the request at batch size 1.
+    Latencies are taken with the threads of the request at batch size 1. With ``dry_run`` nothing is done, and the
+    result is what a language model would be asked.
 
     Raises:
         CompressError: models that do not fit each other, or no cascade that is within the budget and faster than the
             last model.
     """
-    here = request.models[:-1] if request.language_model else request.models
-    members, asked = [Model.open(model) for model in here], None
-    if request.language_model:
-        refuse((not members, f"a cascade has 2 to {MOST_MEMBERS} members; give a model before the language model too"))
-        asker = Asker(request.language_model, request, prompt_of(request), labels=members[0].labels)
-        asked = LanguageModelRunner(asker, members[0].labels, np.zeros(0))
-        about = Manifest(stage="", name=f"{LANGUAGE_MODEL}{request.language_model}", labels=members[0].labels)
-        members.append(LanguageModelMember(Path(about.name), about, asked=asked.kept(request)))
+    members = _opened(request)
     check_members(members)
     limit = PromisedAgreement(request.agree) if request.agree else AccuracyDrop(request.max_accuracy_drop)
     last = members[-1]
@@ -356,13 +359,12 @@ def cascade(request: Cascade) -> CascadeDir:
     refuse((metric.of_probabilities, f"{ranks}; use --metric macro-f1"))
     checked = check_roles({role: own for role, own in read.items() if own}, request.overlap)
     rows = {role: list(cast("Sequence[Example]", own)) for role, own in checked.sets.items()}
-    share, there = request.agree or 0.0, len(rows["validation"])
-    least = rows_needed(share, len(members) - 1) if share else 0
-    few = f"--validation has {plural(there, 'row')}, and {100 * share:.6g}% is not certain below {least:,} without a"
-    refuse((there < least, f"{few} difference; give more, or a smaller --agree"))
+    limit.check_rows(len(rows["validation"]), len(members) - 1)
     check_unseen(members, rows["validation"])
     check_unseen(members, rows.get("test", []), "test", TRAINING_ROLES)
     gold = limit.gold(rows, last)
+    if request.dry_run:
+        return last.runner.asker.estimate(chain.from_iterable(rows.values()))
     compute, progress = request.compute, request.progress
     settings = {**limit.settings, "metric": metric.name}
     described = checked.described()
@@ -377,31 +379,33 @@ def cascade(request: Cascade) -> CascadeDir:
         names = [member.name for member in members]
         if len(set(names)) < len(names):
             names = [f"{number}: {member.path.name}" for number, member in enumerate(members, 1)]
+        here = {name: one for name, one in zip(names, members, strict=True) if not isinstance(one, LanguageModelMember)}
         with progress("Timing", None):
             speeds = time_side_by_side(
-                dict(zip(names, (member.path for member in members[: -1 if asked else None]), strict=False)),
+                {name: member.path for name, member in here.items()},
                 rows["validation"],
                 runtime="",
                 threads=compute.threads or default_threads(),
                 batch_sizes=(1,),
                 device=resolve_device(compute.device, for_onnx=members[0].is_onnx),
             )
-        bought = _buy(asked, rows, gold, progress) if asked else {}
-        latencies_ms = {speed.name: speed.latency_ms for speed in speeds}
-        if asked:
-            latencies_ms[names[-1]] = _seconds(bought["validation"]) * 1000
+        latencies_ms, usd = [speed.latency_ms for speed in speeds], np.zeros(0)
         results: dict[str, MemberResults] = {}
         for role, own in rows.items():
             found = []
-            for member in members[: -1 if asked else None]:
+            for member in members:
                 with progress(f"Predicting by {member.name}", len(own)) as advance:
-                    found.append(load_runner(member, compute).logits(own, advance))
-            if asked:
-                found.append(asked.of(bought[role]))
+                    found.append(member.runner.logits(own, advance))
+            if len(latencies_ms) < len(members):
+                latencies_ms.append(last.runner.latency_ms())
+                usd = last.runner.usd() if request.prices else usd
             answers = found[-1].argmax(axis=1)
-            right = gold.get(role, answers)
-            check_label_meaning(answers, right, last.labels, role)
-            results[role] = MemberResults(names, found, [latencies_ms[name] for name in names], right, metric)
+            results[role] = MemberResults(names, found, latencies_ms, gold.get(role, answers), metric)
+        if request.language_model:
+            logger.info("%s", last.runner.bill())
+        asked, results = results["validation"], {role: _answered(one, role) for role, one in results.items()}
+        for role, one in results.items():
+            check_label_meaning(one.predicted[-1], one.gold, last.labels, role)
         validation = results["validation"]
         with progress("Choosing thresholds", None):
             tried = list(limit.plans(validation))
@@ -409,16 +413,16 @@ def cascade(request: Cascade) -> CascadeDir:
         if plan is None:
             raise CompressError(limit.none(tried, validation))
         refuse((len(plan.members) == 1, limit.alone(names, plan.members[0])))
-        question = {"language_model": asked.kept(request)} if asked and plan.members[-1] == len(members) - 1 else {}
-        cost = (
-            {"usd_per_1000_texts": _usd(bought["validation"], asked, validation.left(plan))}
-            if asked and question and request.prices
-            else {}
-        )
+        chosen = [names[number] for number in plan.members]
+        question = {} if chosen[-1] in here else {"language_model": last.runner.kept()}
+        cost = {}
+        if question and usd.size:
+            thousand = {"alone": 1000 * float(usd.mean()), "cascade": 1000 * float((usd * asked.left(plan)).mean())}
+            cost = {"usd_per_1000_texts": thousand}
         content: dict[str, Any] = {
             "reference": names[-1],
-            "members": [names[number] for number in plan.members],
-            "left_out": [name for number, name in enumerate(names) if number not in plan.members],
+            "members": chosen,
+            "left_out": [name for name in names if name not in chosen],
             "thresholds": plan.thresholds,
             **settings,
             "threads": compute.threads or default_threads(),
@@ -430,13 +434,13 @@ def cascade(request: Cascade) -> CascadeDir:
             "agreement": {role: limit.figures(plan, one) for role, one in results.items()},
         }
         write_study(content, cascade_page, stage.working / FOLDER / CONTENT_NAME)
-        for place, number in enumerate(plan.members[: -1 if question else None], 1):
+        for place, name in enumerate(filter(here.__contains__, chosen), 1):
             target = stage.working / MEMBERS / str(place)
-            shutil.copytree(members[number].path, target, ignore=shutil.ignore_patterns(".*", "README.md"))
+            shutil.copytree(here[name].path, target, ignore=shutil.ignore_patterns(".*", "README.md"))
         # The data of all members, each once, so that no benchmark reports on their training rows.
         entries = [dict(entry) for member in members for entry in member.manifest.data]
         fitted_on = {json.dumps(entry, sort_keys=True): entry for entry in entries}.values()
-        choice = {"members": content["members"], "thresholds": plan.thresholds, **question}
+        choice = {"members": chosen, "thresholds": plan.thresholds, **question}
         write_atomically(stage.working / CASCADE_NAME, json.dumps(choice) + "\n")
         stage.finish(
             kind=KIND,
@@ -448,47 +452,38 @@ def cascade(request: Cascade) -> CascadeDir:
                 for role in rows
             ),
         )
-        some = rows["validation"][:COMPARED_ROWS]
+        known = np.flatnonzero(~np.isnan(asked.logits[-1][:, 0]))
+        some = [rows["validation"][number] for number in known[:COMPARED_ROWS]]
         given = load(open_model(stage.working), compute=compute).predict(some)
         differ = np.array([last.labels.index(one["label"]) for one in given]) != plan.predicted[: len(some)]
         # Logits of other tools' int8 graphs depend on the batch: another member may answer rows at a threshold.
         if differ.sum() > 1 + 0.05 * len(some):
             raise RuntimeError("the cascade written to disk predicts otherwise than its members")
-    return cast(CascadeDir, open_model(stage.output))
+    return open_model(stage.output)
 
 
-def _buy(
-    asked: LanguageModelRunner, rows: dict[str, list[Example]], gold: dict[str, Array], progress: Progress
-) -> dict[str, list[Reply]]:
-    """Ask a language model about all rows, and leave those that get no label out of ``rows`` and ``gold``."""
-    bought, model = {}, asked.asker.model
-    for role in rows:
-        replies = asked.asker.said(rows[role], f"Asking {model.name}", progress)
-        if role == "validation":
-            asked.preference = asked.asker.preference(replies)
-        known = [number for number, one in enumerate(replies) if one.said]
-        refuse((not known, f"{model.name} gave no label to the {len(replies):,} rows of {role}; correct --prompt"))
-        if left_out := len(replies) - len(known):
-            logger.warning("%s of %s got no label of %s and are left out", plural(left_out, "row"), role, model.name)
-        rows[role] = [rows[role][number] for number in known]
-        bought[role] = [replies[number] for number in known]
-        if role in gold:
-            gold[role] = gold[role][known]
-    logger.info("%s", model.bill())
-    return bought
+def _opened(request: Cascade) -> list[Model]:
+    """Open the models; what a language model is asked is checked, and nothing is asked."""
+    here = request.models[:-1] if request.language_model else request.models
+    members = [replace(Model.open(model), compute=request.compute) for model in here]
+    if request.language_model:
+        refuse((not members, f"a cascade has 2 to {MOST_MEMBERS} members; give a model before the language model too"))
+        labels = members[0].labels
+        about = Manifest(stage="", name=f"{LANGUAGE_MODEL}{request.language_model}", labels=labels)
+        runner = LanguageModelRunner(Asker(request.language_model, request, labels=labels), labels)
+        members.append(LanguageModelMember(Path(about.name), about, asked=runner.kept(), opened=runner))
+    return members
 
 
-def _seconds(replies: Sequence[Reply]) -> float:
-    """Return the median time of a text whose answers say how long they took."""
-    found = [sum(one.seconds for one in reply.answers) for reply in replies if all(o.seconds for o in reply.answers)]
-    refuse((not found, "the answers in the cache are of an earlier version, without times; ask about other texts"))
-    return float(np.median(found))
-
-
-def _usd(replies: Sequence[Reply], asked: LanguageModelRunner, left: Array) -> dict[str, float]:
-    """Return what the answers to a thousand texts cost, and what those of the rows that are ``left``, ``[N]``, cost."""
-    usd = np.array([sum(asked.asker.model.cost(one)["usd"] for one in reply.answers) for reply in replies])
-    return {"alone": 1000 * float(usd.mean()), "cascade": 1000 * float((usd * left).mean())}
+def _answered(results: MemberResults, role: str) -> MemberResults:
+    """Return the results without the rows that get no label of the last model."""
+    known = ~np.isnan(results.logits[-1][:, 0])
+    if known.all():
+        return results
+    name, left_out = results.names[-1], int((~known).sum())
+    refuse((not known.any(), f"{name} gave no label to the {len(known):,} rows of {role}; correct --prompt"))
+    logger.warning("%s of %s got no label of %s and are left out", plural(left_out, "row"), role, name)
+    return replace(results, logits=[one[known] for one in results.logits], gold=results.gold[known])
 
 
 def cascade_verdict(model: CascadeDir) -> Sequence[str]:

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from compress.cli import Command, values
 from compress.cli.printing import set_up_messages
-from compress.cli.shown import JSON_HELP, SHOWN, of_model, print_result
+from compress.cli.shown import JSON_HELP, SHOWN, estimated, of_model, print_result
 from compress.errors import CompressError, PartlyMade
 from compress.fields import declared_of, fields_of, kind_of
 from compress.progress import for_terminal
@@ -63,7 +63,8 @@ def command_of(name: str, place: str) -> click.Command:
                 made = asked.run()
             except PartlyMade as error:
                 made, failed = error.made, error
-        found = print_result(as_json, lambda: SHOWN.get(class_name, of_model)(asked, made))
+        shown = estimated if getattr(asked, "dry_run", False) else SHOWN.get(class_name, of_model)
+        found = print_result(as_json, lambda: shown(asked, made))
         if failed:
             raise failed
         click.get_current_context().exit(found.get("exit_code", 0))

@@ -120,8 +120,6 @@ def _labelled(asked: Any, made: Any) -> dict[str, Any]:
     from compress.benchmarking.results.formatting import plural
     from compress.labelling.label_dir import described_cost
 
-    if asked.dry_run:
-        return _estimated(asked, made)
     plan = made.manifest.notes
     part_of = "part {} of {} of ".format(*asked.shard) if "part" in plan else ""
     if asked.language_model:
@@ -136,7 +134,7 @@ def _labelled(asked: Any, made: Any) -> dict[str, Any]:
     )
 
 
-def _estimated(asked: Any, made: Any) -> dict[str, Any]:
+def estimated(asked: Any, made: Any) -> dict[str, Any]:
     price = "" if made.usd is None else f", {made.usd:.4f} USD"
     by = "as earlier answers were" if made.measured else "at most, at 4 bytes a token"
     tell(

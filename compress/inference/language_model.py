@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -33,11 +33,13 @@ from compress.files.remote import cache_exists, cache_place
 from compress.host import is_installed
 from compress.inference.questions import Answer, ChooseLabel, question
 from compress.models.model_dir import CASCADE_NAME
-from compress.progress import Advance, Progress, each, logger, silent
+from compress.progress import Advance, each, logger
 from compress.recipes.parsing import Checked, parse
-from compress.requests.labelling import LANGUAGE_MODEL, MOST_LABELS, Asked
+from compress.requests.labelling import LANGUAGE_MODEL, Asked
+from compress.tasks import check_count
 
 RETRIES, TIMEOUT_S = 8, 120.0  # of the client, which waits longer each time, or as long as the server says
+FEW_RETRIES = 1  # of predictions, for which somebody may wait
 CONNECT_S, SETTLE_S = 10.0, 5.0  # for a connection, and for what is under way when an error ends the work
 GARBAGE_TRIES = 3
 HOPELESS = 20  # texts in a row without a label, after which no more are asked
@@ -118,6 +120,25 @@ class AskedMember(Asked, Checked):
     prompt: str = option(default="")
     preference: tuple[float, ...] = option(default=())
 
+    def read_prompt(self) -> str:
+        return self.prompt
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What asking about texts would take: questions, those that are answered already, and tokens of the others.
+
+    ``usd`` is None without prices.
+    """
+
+    rows: int
+    questions: int
+    answered: int
+    input_tokens: int
+    output_tokens: int
+    measured: bool
+    usd: float | None
+
 
 class LanguageModel:
     """A model on a server, what was asked of it, and what that cost.
@@ -125,9 +146,17 @@ class LanguageModel:
     Args:
         base_url: of the server; by default that of ``$OPENAI_BASE_URL``, as of the package ``openai``, or OpenAI's.
         budget_usd: no question is asked that could make the cost of this object's questions higher; 0 for no limit.
+        patient: whether a question is repeated as often as a long work needs, and not as somebody who waits wants.
     """
 
-    def __init__(self, name: str, base_url: str | None, prices: Prices | None = None, budget_usd: float = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        base_url: str | None,
+        prices: Prices | None = None,
+        budget_usd: float = 0,
+        patient: bool = True,
+    ) -> None:
         self.name, self.place = name, (base_url or _named_server() or OPENAI_URL).rstrip("/")
         is_openai = self.place == OPENAI_URL
         refuse(
@@ -151,26 +180,24 @@ class LanguageModel:
             ),
         )
         self._is_there = False
-        self._store = AnswerStore(cache_place("answers", self.place) / "answers.sqlite")
-        self.prices, self._budget_usd = prices, budget_usd
+        self.store = AnswerStore(cache_place("answers", self.place) / "answers.sqlite")
+        self.prices, self._budget_usd, self._retries = prices, budget_usd, RETRIES if patient else FEW_RETRIES
         self._lock, self._refused = threading.Lock(), {LIMITS[0 if is_openai else 1]}
         self._same = dict[str, threading.Lock]()
         self._reserved_usd = self.cost_usd = 0.0
         self.counts, self.under_way = Counter[str](), 0
 
     @cached_property
-    def _clients(self) -> tuple[Any, Any]:
-        """A client that repeats questions, and one of the same connections that does not."""
+    def _client(self) -> Any:
         import openai
 
         timeout, key = openai.Timeout(TIMEOUT_S, connect=CONNECT_S), _key() or "none"
-        client = openai.OpenAI(api_key=key, base_url=self.place, max_retries=RETRIES, timeout=timeout)
-        return client, client.with_options(max_retries=0)
+        return openai.OpenAI(api_key=key, base_url=self.place, timeout=timeout)
 
     def stop(self) -> None:
         """Repeat none of the questions that are under way."""
-        self._clients[0].close()
-        del self._clients
+        self._client.close()
+        del self._client
 
     def settle(self, seconds: float = SETTLE_S) -> None:
         """Wait for the questions that are under way, which are paid, but not for a server that hangs."""
@@ -199,7 +226,7 @@ class LanguageModel:
             same = self._same.setdefault(key, threading.Lock())
         with same:  # a text that is there twice is asked once
             try:
-                if known := self._store.get(key):
+                if known := self.store.get(key):
                     with self._lock:
                         self.counts["from the cache"] += 1
                 answer = known or self._bought(key, messages, parameters, most_tokens)
@@ -227,7 +254,7 @@ class LanguageModel:
         try:
             answer = self._answer(messages, parameters, most_tokens)
             if not answer.refusal:  # which costs nothing, and may be of an account that is empty today
-                self._store.put(key, self.name, asked_bytes, answer)
+                self.store.put(key, self.name, asked_bytes, answer)
         finally:
             with self._lock:
                 self._reserved_usd -= reserved_usd
@@ -241,17 +268,6 @@ class LanguageModel:
         money = {"usd": self.prices.cost(answer)} if self.prices else {}
         return {"questions": 1, **{name: getattr(answer, name) for name in names}, **money}
 
-    def is_known(self, key: str) -> bool:
-        return self._store.get(key) is not None
-
-    def estimate(self, asked_bytes: int, questions: int, most_tokens: int) -> tuple[int, int, bool, float | None]:
-        """Return the tokens of questions and of their answers, whether earlier answers tell them, and their price."""
-        found = self._store.tokens_per_question(self.name)
-        bytes_a_token, written = found or (BYTES_A_TOKEN, most_tokens)
-        read, wrote = round(asked_bytes / bytes_a_token), round(questions * written)
-        answer = Answer("", input_tokens=read, output_tokens=wrote)
-        return read, wrote, found is not None, self.prices.cost(answer) if self.prices else None
-
     def key(self, messages: Sequence[Mapping[str, str]], parameters: Mapping[str, Any], most_tokens: int) -> str:
         """Return the hash of a question, by which its answer is kept."""
         asked = json.dumps([self.place, self.name, messages, parameters, most_tokens], sort_keys=True)
@@ -260,12 +276,13 @@ class LanguageModel:
     def _answer(self, messages: Any, parameters: Mapping[str, Any], most_tokens: int) -> Answer:
         import openai
 
-        limits, garbage, clients = dict.fromkeys(LIMITS, most_tokens), 0, self._clients
+        limits, garbage, retries, client = dict.fromkeys(LIMITS, most_tokens), 0, self._retries, self._client
         while True:
             asked = {name: value for name, value in {**limits, **parameters}.items() if name not in self._refused}
             first, begun = not self._is_there, time.monotonic()
             try:
-                reply = clients[first].chat.completions.create(model=self.name, messages=messages, **asked)
+                own = client.with_options(max_retries=0 if first else retries)
+                reply = own.chat.completions.create(model=self.name, messages=messages, **asked)
                 self._is_there = True
                 return replace(_read(reply), seconds=time.monotonic() - begun)
             except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError) as error:
@@ -279,21 +296,24 @@ class LanguageModel:
                 # A server that is there may lose a connection; one that never was is not waited for.
                 is_gone = type(cause).__name__ in UNREACHABLE
                 if first and not is_gone:
-                    self._is_there = True
+                    self._is_there, retries = True, retries - 1
                     continue
                 if isinstance(error, openai.APITimeoutError) and not is_gone:
-                    return Answer("", refusal=f"{self.place} gives {self.name} no answer in time", failed=True)
+                    late = f"no answer in {self._retries + 1} tries of {TIMEOUT_S:g} s"
+                    return Answer("", refusal=f"{self.place} gives {self.name} {late}", failed=True)
                 raise CompressError(
                     f"{self.place} does not answer ({type(cause).__name__}); check that the server runs, --base-url "
                     "and the network, and repeat the command: answers are kept"
                 ) from None
             except openai.APIStatusError as error:
                 if first:
-                    self._is_there = True
+                    self._is_there, retries = True, retries - 1
                     continue
                 said = f"{self.place} answers {error.status_code} for {self.name}: {self._said(error)}"
                 if isinstance(error, openai.InternalServerError):  # perhaps of this text alone
                     return Answer("", refusal=said, failed=True)
+                if not _key() and isinstance(error, openai.AuthenticationError):
+                    said = f"{self.place} needs a key, and OPENAI_API_KEY is not set: type export OPENAI_API_KEY=KEY"
                 raise CompressError(f"{said}; correct that and repeat the command: answers are kept") from None
             except (openai.APIError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 garbage += 1
@@ -321,13 +341,6 @@ class LanguageModel:
         """Return the message of an error on one line, without the key."""
         body = error.body if isinstance(error.body, Mapping) else {}
         return one_line(str(body.get("message") or error.message)).replace(_key() or "\0", "***")
-
-
-def prompt_of(request: Any) -> str:
-    """Read the prompt of a request, which is empty where none is named."""
-    prompt = read_text(Path(request.prompt)).strip() if request.prompt else ""
-    refuse((request.prompt and not prompt, f"{request.prompt} is empty; write what the labels mean, or leave it out"))
-    return prompt
 
 
 def _named_server() -> str:
@@ -377,16 +390,19 @@ class Asker:
 
     Args:
         name: of the model.
-        asked: labels, orders, server, limits. The prompt is the file's text.
+        asked: labels, prompt, orders, server, limits.
         answer: ``label``, ``labels``, ``spans`` or ``score``.
         labels: where none are given.
+        patient: as of :class:`LanguageModel`.
     """
 
-    def __init__(self, name: str, asked: Asked, prompt: str, answer: str = "label", labels: Sequence[str] = ()) -> None:
-        self.concurrency, labels = asked.concurrency, tuple(_labels(asked.labels or labels))
+    def __init__(
+        self, name: str, asked: Asked, answer: str = "label", labels: Sequence[str] = (), patient: bool = True
+    ) -> None:
+        self.asked, labels, prompt = asked, tuple(_labels(asked.labels or labels)), asked.read_prompt()
         self.question = question(answer, prompt, labels, asked.orders)
         prices = _prices(Path(asked.prices), name) if asked.prices else None
-        self.model = LanguageModel(name, asked.base_url, prices, asked.budget or 0)
+        self.model = LanguageModel(name, asked.base_url, prices, asked.budget or 0, patient)
         self.most_tokens = asked.answer_tokens or self.question.most_tokens
         decides = [self.model.place, name, prompt, labels, self.question.orders, answer, self.most_tokens]
         self.sha256 = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
@@ -405,7 +421,7 @@ class Asker:
         end. An interruption does not wait for them.
         """
         stop = threading.Event()
-        with ThreadPool(self.concurrency, setattr, (self._here, "stop", stop)) as pool:
+        with ThreadPool(self.asked.concurrency, setattr, (self._here, "stop", stop)) as pool:
             try:
                 yield pool
             except BaseException as error:
@@ -415,18 +431,37 @@ class Asker:
                     self.model.settle(math.inf if isinstance(error, BudgetEnds) else SETTLE_S)
                 else:
                     self.model.stop()
+                logger.info("%s", self.model.bill())
                 raise
 
-    def said(self, rows: Sequence[Example], title: str = "", progress: Progress = silent) -> list[Reply]:
-        """Return what the answers say of each text."""
+    def said(self, rows: Sequence[Example], advance: Advance = lambda rows: None) -> list[Reply]:
+        """Return what the answers say of each text; advances by the rows."""
         try:
-            with self.pool() as pool, progress(title, len(rows)) as advance:
+            with self.pool() as pool:
                 return [*each(pool.imap(self.ask, rows), advance)]
         except BudgetEnds:
             raise CompressError(
-                f"the budget ends before all of these texts are asked ({self.model.bill()}); repeat the command, or "
-                "give a larger --budget: answers are kept"
+                "the budget ends before all of these texts are asked; repeat the command, or give a larger --budget: "
+                "answers are kept"
             ) from None
+
+    def estimate(self, rows: Iterable[Example]) -> Estimate:
+        """Return what asking about texts would take; nothing is asked."""
+        questions = asked_bytes = 0
+        known = dict[str, bool]()  # whether a question has an answer: equal texts are asked once
+        for row in rows:
+            for order in range(len(self.question.orders)):
+                asks = self.asks(row, order)
+                questions += 1
+                if (key := self.model.key(*asks)) not in known:
+                    known[key] = self.model.store.get(key) is not None
+                    asked_bytes += 0 if known[key] else question_bytes(asks[0])
+        left, told = [*known.values()].count(False), self.model.store.tokens_per_question(self.model.name)
+        bytes_a_token, written = told or (BYTES_A_TOKEN, self.most_tokens)
+        rest = Answer("", input_tokens=round(asked_bytes / bytes_a_token), output_tokens=round(left * written))
+        usd = self.model.prices.cost(rest) if self.model.prices else None
+        count = questions // len(self.question.orders), questions, questions - left
+        return Estimate(*count, rest.input_tokens, rest.output_tokens, told is not None, usd)
 
     def ask(self, row: Example) -> Reply:
         """Return what the answers in all orders say of a text; or nothing, and why. In a thread of :meth:`pool`.
@@ -524,11 +559,12 @@ class LanguageModelRunner:
 
     Args:
         labels: in the order of the logits, C of them.
+        preference: for places, ``[C]``; None where the first texts tell it.
     """
 
     max_length, tokenizer_inside = 0, True
 
-    def __init__(self, asker: Asker, labels: Sequence[str], preference: np.ndarray) -> None:
+    def __init__(self, asker: Asker, labels: Sequence[str], preference: np.ndarray | None = None) -> None:
         self.asker, self.preference, self._last = asker, preference, threading.local()
         asked = asker.question.labels
         said = f"it is asked for {', '.join(asked[:5])}, and the models before it give {', '.join(labels[:5])}"
@@ -562,44 +598,57 @@ class LanguageModelRunner:
                 "right, set the environment variable OPENAI_BASE_URL to it",
             )
         )
-        asker = Asker(member.name, member, member.prompt, labels=member.labels)
+        asker = Asker(member.name, member, labels=member.labels, patient=False)
         return cls(asker, labels, np.array(member.preference))
 
-    def kept(self, asked: Asked) -> dict[str, Any]:
+    def bill(self) -> str:
+        return self.asker.model.bill()
+
+    def kept(self) -> dict[str, Any]:
         """Return what :meth:`open` takes."""
-        model = self.asker.model
-        own = {"name": model.name, "base_url": model.place, "preference": self.preference.tolist()}
+        model, preference = self.asker.model, [] if self.preference is None else self.preference.tolist()
+        own = {"name": model.name, "base_url": model.place, "preference": preference}
         own |= {name: getattr(self.asker.question, name) for name in ("labels", "prompt")}
-        return own | {name: getattr(asked, name) for name in KEPT if name not in own}
+        return own | {name: getattr(self.asker.asked, name) for name in KEPT if name not in own}
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``; advances by the rows."""
-        replies = self.asker.said(examples)
-        self._last.why = {row: f"{one.why}: {one.text}" for row, one in zip(examples, replies, strict=True) if one.why}
-        advance(len(examples))
-        return self.of(replies)
-
-    def of(self, replies: Sequence[Reply]) -> np.ndarray:
-        """Return the logits of replies, ``[N, C]``."""
-        found = np.full((len(replies), len(self._order)), np.nan, np.float32)
-        for number, reply in enumerate(replies):
+        self._last.replies = self.asker.said(examples, advance)
+        self._last.examples = examples
+        if self.preference is None:
+            self.preference = self.asker.preference(self._last.replies)
+        found = np.full((len(examples), len(self._order)), np.nan, np.float32)
+        for number, reply in enumerate(self._last.replies):
             if reply.said:
                 found[number] = self.asker.question.logits(reply.said, self.preference)[0, self._order]
         return found
 
+    # Of this thread's last call.
+
     def why(self, row: Example) -> str:
-        """Return why a text of this thread's last call got no label."""
-        return str(self._last.why.get(row, ""))
+        """Return why a text got no label."""
+        reply = self._last.replies[self._last.examples.index(row)]
+        return f"{reply.why}: {reply.text}"
+
+    def latency_ms(self) -> float:
+        """Return the median time of a text whose answers say how long they took."""
+        times = [[one.seconds for one in reply.answers] for reply in self._last.replies if reply.said]
+        found = [sum(own) for own in times if all(own)]
+        refuse((not found, "the answers in the cache are of an earlier version, without times; ask about other texts"))
+        return 1000 * float(np.median(found))
+
+    def usd(self) -> np.ndarray:
+        """Return what the answers to each text cost, ``[N]``, also where they give no label."""
+        cost = self.asker.model.cost
+        return np.array([sum(cost(one)["usd"] for one in reply.answers) for reply in self._last.replies])
 
 
 def _labels(given: Sequence[str]) -> Sequence[str]:
     """Return labels, or those of a text file."""
     if len(given) == 1 and given[0].endswith(".txt"):
         given = [line.strip() for line in read_text(Path(given[0])).splitlines() if line.strip()]
-    refuse(
-        ("" in given, "--labels holds a label without a name; remove the comma, or give a .txt file"),
-        (len(given) > MOST_LABELS, f"there are {len(given):,} labels, and {MOST_LABELS:,} can be asked for at most"),
-    )
+    refuse(("" in given, "--labels holds a label without a name; remove the comma, or give a .txt file"))
+    check_count(len(given), "labels in --labels")
     return given
 
 

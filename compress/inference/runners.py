@@ -205,8 +205,7 @@ class CascadeRunner:
     @property
     def bill(self) -> Any:
         """A function that says what a language model was asked; None where no member is one."""
-        asker = getattr(self.members[-1], "asker", None)
-        return asker and asker.model.bill
+        return getattr(self.members[-1], "bill", None)
 
     @property
     def tokenizer_inside(self) -> bool:

@@ -50,7 +50,8 @@ from compress.tasks import Task, everything, find_task
 
 IMPORTED = "import"  # the stage of labels without a teacher
 UNANSWERED, UNANSWERED_NAME = "unanswered", "unanswered.jsonl"
-BOUGHT = "bought"  # in the record of a shard and in notes: questions, tokens and USD of a language model
+# Questions, tokens and USD of a language model: in notes, and in the record of a shard by the keys of texts.
+BOUGHT = "bought"
 ROWS_ASKED = "rows_asked"  # in the notes of labels that end early: how many rows the text has, if that is known
 SHARD_ROWS = 2048
 _AGAIN = "label the text again"
@@ -236,7 +237,8 @@ def answer_notes(directory: Path) -> dict[str, Any]:
     rows = [row for record in records for row in record.get(UNANSWERED, ())]
     if rows:
         write_json_lines(directory / UNANSWERED_NAME, rows)
-    costs = [record[BOUGHT] for record in records if record.get(BOUGHT)]
+    # Equal texts, which several shards may hold, are paid once.
+    costs = [*{key: cost for record in records for key, cost in record.get(BOUGHT, {}).items()}.values()]
     names = [name for name in costs[0] if all(name in one for one in costs)] if costs else []  # USD not of all, maybe
     bought = {name: round(sum(float(one[name]) for one in costs), 6) for name in names}
     notes = {

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compress.data import Example, TextSource, row_key
+from compress.data import Example, TextSource
 from compress.errors import refuse
 from compress.evaluation.metrics import interval
-from compress.inference.language_model import PILOT_ROWS, Asker, BudgetEnds, Reply, prompt_of, question_bytes
+from compress.inference.language_model import PILOT_ROWS, Asker, BudgetEnds, Estimate, Reply
 from compress.labelling.label import Labelled, Plan, Shard
 from compress.labelling.label_dir import BOUGHT
 from compress.progress import Advance, logger
@@ -31,61 +32,51 @@ class LanguageModelPlan(Plan):
     preference: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What labelling a text would take: questions, those that are answered already, and tokens of the others.
-
-    ``usd`` is None without prices.
-    """
-
-    rows: int
-    questions: int
-    answered: int
-    input_tokens: int
-    output_tokens: int
-    measured: bool
-    usd: float | None
-
-
 class LanguageModelTeacher(Asker):
     """Labels a text by questions to a language model; see :class:`compress.labelling.label.LocalTeacher`."""
 
     plan_type = LanguageModelPlan
 
     def __init__(self, request: Label) -> None:
-        super().__init__(request.language_model, request, prompt := prompt_of(request), request.answer)
-        self.request, self.ended, self._counted = request, False, set[bytes]()
+        super().__init__(request.language_model, request, request.answer)
+        self.request, self.ended, self._bought = request, False, dict[str, Any]()
         names = self.question.logit_labels
         self.task = self.question.task.of_model(self.question.task.head_settings(names))
         entry = {"role": "teacher", "name": f"{LANGUAGE_MODEL}{self.model.name}", "sha256": self.sha256}
         self.models = dict[str, Any]()
         self.described = {"parents": (entry,), "task": self.task, "labels": names}
-        self.opened = {"prompt": prompt, "labels": self.question.labels, "asked": self.sha256}
+        self.opened = {"prompt": self.question.prompt, "labels": self.question.labels, "asked": self.sha256}
         self.identity = {"teacher_sha256": self.sha256, "tokenizer_sha256": ""}
 
-    def estimate(self, unlabeled: TextSource) -> Estimate:
-        """Return what labelling the text would take; nothing is asked."""
-        rows = questions = asked_bytes = 0
-        known = dict[str, bool]()  # whether a question has an answer: equal texts are asked once
-        judging = self.request.read("validation") if self.request.validation is not None else []
-        for row in itertools.chain(map(self.task.row, judging), unlabeled):
-            rows += 1
-            for order in range(len(self.question.orders)):
-                asks = self.asks(row, order)
-                questions += 1
-                if (key := self.model.key(*asks)) not in known:
-                    known[key] = self.model.is_known(key)
-                    asked_bytes += 0 if known[key] else question_bytes(asks[0])
-        left = [*known.values()].count(False)
-        read, wrote, measured, usd = self.model.estimate(asked_bytes, left, self.most_tokens)
-        return Estimate(rows, questions, questions - left, read, wrote, measured, usd)
+    @cached_property
+    def _judging(self) -> tuple[list[Example], Sequence[Any]]:
+        """Rows of validation with their gold labels; none where none are given."""
+        rows = [*map(self.task.row, self.request.read("validation"))] if self.request.validation is not None else []
+        return rows, self.task.gold(rows, self.question.logit_labels, "validation")
+
+    def estimate(self, rows: Iterable[Example]) -> Estimate:
+        return super().estimate(itertools.chain(self._judging[0], rows))
+
+    def _ask_first(self, rows: Sequence[Example], title: str) -> list[Reply]:
+        """Return what the answers say of texts; the record of the first shard has their cost."""
+        with self.request.progress(title, len(rows)) as advance:
+            replies = self.said(rows, advance)
+        self._bought |= dict(map(self._cost, rows, replies))
+        return replies
+
+    def _cost(self, row: Example, reply: Reply) -> tuple[str, dict[str, float]]:
+        """Return a key of a text, which equal texts have, and what the answers to it cost."""
+        found = Counter[str]()
+        for answer in reply.answers:
+            found.update(self.model.cost(answer))
+        return self.model.key(*self.asks(row, 0))[:16], {**found}
 
     def make_plan(self, unlabeled: TextSource, scratch: Path) -> LanguageModelPlan:
         """Estimate the preference for places, by some of the texts."""
         preference = np.zeros(0)
         if self.has_preference:
-            rows = [*unlabeled.sample(PILOT_ROWS)]
-            preference = self.preference(self.said(rows, "Preference for places", self.request.progress))
+            replies = self._ask_first([*unlabeled.sample(PILOT_ROWS)], "Preference for places")
+            preference = self.preference(replies)
         place = self.model.place
         return LanguageModelPlan(
             "openai", place, 1, 0, "", shard_rows=SHARD_ROWS, preference=tuple(preference.tolist())
@@ -99,10 +90,9 @@ class LanguageModelTeacher(Asker):
         """
         if self.request.validation is None:
             return
-        rows = [self.task.row(row) for row in self.request.read("validation")]
-        gold = self.task.gold(rows, self.question.logit_labels, "validation")
-        metric, title = self.task.metric(None, self.question.logit_labels), "Asking for the labels of validation"
-        replies = self.said(rows, title, self.request.progress)
+        rows, gold = self._judging
+        metric = self.task.metric(None, self.question.logit_labels)
+        replies = self._ask_first(rows, "Asking for the labels of validation")
         preference = self.preference(replies)
         known = [number for number, one in enumerate(replies) if one.said]
         refuse((not known, f"no answer to the {len(rows)} rows of validation names a label; correct --prompt"))
@@ -137,7 +127,7 @@ class LanguageModelTeacher(Asker):
         except BudgetEnds:
             self.ended = True
             logger.warning("the budget ends here: the same command goes on with the rest; answers are kept")
-        finally:
+        else:
             logger.info("%s", self.model.bill())
 
     def _shard(
@@ -149,7 +139,7 @@ class LanguageModelTeacher(Asker):
         advance: Advance,
     ) -> tuple[int, list[Example], np.ndarray, dict[str, Any]]:
         kept, logits, unanswered = list[Example](), [np.empty((0, len(self.question.logit_labels)))], list[Any]()
-        bought = Counter[str]()
+        bought = self._bought if number == (self.request.shard or (1, 1))[0] - 1 else {}
         for place, (row, one) in enumerate(zip(examples, asked, strict=True)):
             reply = one.get()
             if reply.said:
@@ -161,9 +151,6 @@ class LanguageModelTeacher(Asker):
                 unanswered.append(
                     {"row": number * plan.shard_rows + place + 1, "text": row.given or row.text, **pair, **why}
                 )
-            if (key := row_key(row)) not in self._counted:  # equal texts are paid once
-                self._counted.add(key)
-                for answer in reply.answers:
-                    bought.update(self.model.cost(answer))
+            bought |= [self._cost(row, reply)]
             advance(1)
-        return number, kept, np.concatenate(logits), {"truncated": 0, "unanswered": unanswered, BOUGHT: {**bought}}
+        return number, kept, np.concatenate(logits), {"truncated": 0, "unanswered": unanswered, BOUGHT: bought}

@@ -638,10 +638,12 @@ MOST_MEMBERS = 5
 class LanguageModelMember(Model):
     """A language model on a server, the last member of a cascade, whose directory is its path.
 
-    ``asked`` is what it is asked, as ``cascade.json`` has it (:mod:`compress.inference.language_model`).
+    ``asked`` is what it is asked, as ``cascade.json`` has it (:mod:`compress.inference.language_model`); ``opened`` is
+    its runner, where that is there already.
     """
 
     asked: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    opened: Any = field(default=None, kw_only=True)
     form, is_onnx, size_bytes, parameters = "an asked", False, 0, 0
 
     @property
@@ -655,7 +657,7 @@ class LanguageModelMember(Model):
     @cached_property
     def runner(self) -> Any:
         opener = _above("compress.inference.language_model", "LanguageModelRunner")
-        return opener.open(self.asked, self.manifest.labels, self.path)
+        return self.opened or opener.open(self.asked, self.manifest.labels, self.path)
 
 
 @dataclass(frozen=True)

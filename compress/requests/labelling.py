@@ -9,9 +9,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
-from compress.errors import CompressError
+from compress.errors import CompressError, refuse
 from compress.escaping import is_uri, without_secrets
-from compress.fields import Holds, fields_of, flag_of, option, validated
+from compress.fields import Holds, fields_of, flag_of, group, option, validated
+from compress.files import read_text
 from compress.recipes.training import LEAST_MAX_LENGTH, MOST_MAX_LENGTH
 from compress.requests import (
     OUTPUT,
@@ -35,7 +36,6 @@ from compress.requests import (
 )
 
 MOST_PARTS = 10**9
-MOST_LABELS = 1000  # that a language model chooses from
 LANGUAGE_MODEL = "openai:"  # before the name of a model behind an interface of OpenAI's form
 MOST_ORDERS = 24
 MOST_ROUNDS = 1000
@@ -60,11 +60,10 @@ def _engine(value: Any) -> Any:
     return value
 
 
-@validated
+@group
 class Asked:
     """What a language model is asked, and what that may cost."""
 
-    _: KW_ONLY
     labels: Columns = option(
         default=(), metavar="A,B,...", help="Of a language model: the labels, or a .txt file with one a line."
     )
@@ -96,38 +95,22 @@ class Asked:
     budget: Annotated[float | None, Holds("usd")] = option(
         default=None, gt=0, metavar="USD", decides=False, needs=("prices",), help="End before this costs more: 5USD."
     )
-
-
-@validated
-class AskedForLabels(Asked, LabelColumns):
-    """What a language model is asked as teacher, and how it is judged."""
-
-    _: KW_ONLY
-    answer: Literal["label", "labels", "spans", "score"] = option(
-        default="label", help="Of a language model: one label a text, several, entities of these labels, or a score."
-    )
     dry_run: bool = option(default=False, decides=False, help="Say how many tokens it would take, and ask nothing.")
-    validation: Rows | None = option(
-        default=None,
-        metavar="FILE",
-        decides=False,
-        help="Labelled rows by which the language model is judged before anything else is asked.",
-    )
-    min_score: Percent = option(
-        default=None,
-        decides=False,
-        needs=("validation",),
-        metavar="SHARE",
-        help="Ask nothing more unless its accuracy, or F1, is certainly as high: 85%.",
-    )
+
+    def read_prompt(self) -> str:
+        """Return the text of the prompt, which is empty where none is named."""
+        prompt = read_text(Path(self.prompt)).strip() if self.prompt else ""
+        refuse((self.prompt and not prompt, f"{self.prompt} is empty; write what the labels mean, or leave it out"))
+        return prompt
 
 
-# Options of models that run here.
+# Options of one kind of teacher.
+_OF_LANGUAGE_MODELS = ("answer", "validation", "min_score")
 _OF_MODELS_HERE = ("max_length", "windows", "precision", "engine", "workers", "ray_address", "device", "threads")
 
 
 @validated
-class Label(Written[Any], AskedForLabels, Placing):
+class Label(Written[Any], Asked, LabelColumns, Placing):
     """Run the teacher once over unlabelled text and keep its logits. Resumable.
 
     The teacher is a model directory, or a language model behind an interface of OpenAI's form: openai:MODEL.
@@ -146,6 +129,22 @@ class Label(Written[Any], AskedForLabels, Placing):
         help="Directory or URI to write; it must not exist.", metavar="DIR", decides=False, required=True
     )
     _: KW_ONLY
+    answer: Literal["label", "labels", "spans", "score"] = option(
+        default="label", help="Of a language model: one label a text, several, entities of these labels, or a score."
+    )
+    validation: Rows | None = option(
+        default=None,
+        metavar="FILE",
+        decides=False,
+        help="Labelled rows by which the language model is judged before anything else is asked.",
+    )
+    min_score: Percent = option(
+        default=None,
+        decides=False,
+        needs=("validation",),
+        metavar="SHARE",
+        help="Ask nothing more unless its accuracy, or F1, is certainly as high: 85%.",
+    )
     rows: int | None = option(default=None, ge=1, help="Use only so many rows, spread evenly over the text.")
     select: int | None = option(
         default=None,
@@ -215,7 +214,7 @@ class Label(Written[Any], AskedForLabels, Placing):
         fits, others = "a model directory", [*_OF_MODELS_HERE]
         if not self.language_model:
             fits = f"{LANGUAGE_MODEL}MODEL"
-            others = [name for name in fields_of(AskedForLabels) if name not in fields_of(LabelColumns)]
+            others = [*fields_of(Asked), *_OF_LANGUAGE_MODELS]
         for name, value in self.given(others).items():
             yield f"{flag_of(name, fields_of(self)[name], value)} needs {fits} as teacher; leave it out"
         if self.select:
@@ -224,9 +223,7 @@ class Label(Written[Any], AskedForLabels, Placing):
                 yield f"{flag_of(name, fields_of(self)[name], value)} does not go with --select; leave it out"
 
     def check_output(self) -> None:
-        if self.dry_run:
-            return None
-        if self.output is None or not is_uri(str(self.output)):
+        if self.dry_run or self.output is None or not is_uri(str(self.output)):
             return super().check_output()
         output = without_secrets(str(self.output))
         below = f"{output.rstrip('/')}/"

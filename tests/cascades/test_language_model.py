@@ -230,7 +230,7 @@ def test_what_is_loaded_answers_after_an_interruption(
 def test_a_budget_ends_it_before_anything_is_written(fast: Model, sure: Any, tmp_path: Path) -> None:
     with serving(chances_of(sure)) as server:
         options = {"prices": prices(tmp_path), "budget": 0.05}
-        with pytest.raises(CompressError, match=r"tiny: \d+ questions .* USD\); repeat the command, or give a larger"):
+        with pytest.raises(CompressError, match="budget ends before all .*; repeat the command, or give a larger"):
             joined(server, fast, tmp_path / "joined", **options)
         asked = len(server.asked)
         assert 0 < asked < 200 and not (tmp_path / "joined").exists()
@@ -256,6 +256,27 @@ def test_the_page_says_what_a_thousand_texts_cost(fast: Model, sure: Any, tmp_pa
     }
     said = f"A thousand texts like these cost {found['cascade']:.4f} USD in place of {found['alone']:.4f}"
     assert any(sentence.startswith(said) for sentence in stage.cascade_verdict(made))
+
+
+def test_a_dry_run_says_what_would_be_asked(
+    fast: Model, sure: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(texts(200, "row")))
+    words = ["cascade", "--model", str(fast.path), "--model", "openai:tiny", "--agree", "90%", "--dry-run"]
+    with serving(chances_of(sure)) as server:
+        words += ["--base-url", server.url, "--validation", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "joined")]
+        assert execute(words) == 0 and not server.asked
+    assert "200 rows: 200 questions, 0 of them answered already" in capsys.readouterr().out
+    assert not (tmp_path / "joined").exists()
+
+
+def test_texts_without_a_label_are_paid_too(fast: Model, sure: Any, tmp_path: Path) -> None:
+    silent, known = texts(200, "row")[7], chances_of(sure)
+    with serving(lambda text: {"": "I cannot say"} if text == silent else known(text)) as server:
+        made = joined(server, fast, tmp_path / "joined", prices=prices(tmp_path))
+        paid = [len("".join(part["content"] for part in one["messages"])) // 4 for one in server.asked]
+    alone = made.manifest.notes["usd_per_1000_texts"]["alone"]
+    assert alone == pytest.approx(1000 * np.mean([(100 * read + 1000 * 2) / 1e6 for read in paid]))
 
 
 def test_nothing_is_bought_for_a_model_that_is_gone(
