@@ -108,6 +108,26 @@ def real_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
+def usual_threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_afterwards(usual_threads: int) -> Iterator[None]:
+    """Take back the threads that a test has PyTorch compute with: beside another process of tests they wait for a core.
+
+    A backward pass of a tiny model took fifty times as long in the tests after one that asked for two threads.
+    """
+    import torch
+
+    yield
+    if torch.get_num_threads() != usual_threads:
+        torch.set_num_threads(usual_threads)
+
+
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets; the test is skipped where it is absent."""
     default = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from compress import __version__, host
+from compress.benchmarking import hardware
 from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
 from compress.inference.runtimes import torch_bfloat16
@@ -71,8 +72,13 @@ def some(*runtimes: str) -> list[str]:
 
 
 def test_a_dry_run_measures_what_this_machine_can(
-    gpu: ModuleType, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gpu: ModuleType,
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(hardware, "PEAK_SIZES", {"cpu": (64, 128)})
     output = tmp_path / "results" / "gpu.jsonl"
     assert gpu.main([*words, *some("torch-bfloat16", "torch-float16"), "-o", str(output)]) == 0
     lines = Results.open(output)

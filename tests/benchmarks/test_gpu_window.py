@@ -18,9 +18,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from compress.benchmarking import hardware
 from compress.benchmarking.results.aggregate import aggregate
 from compress.benchmarking.results.files import Results
 from compress.errors import CompressError
+from compress.inference import threads
 from compress.models.manifest import Manifest
 from compress.models.model_dir import Model
 from compress.models.output_dir import finish
@@ -56,6 +58,13 @@ runtimes = ["torch"]
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     return module_from(REPOSITORY / "benchmarks" / "gpu_window.py")
+
+
+@pytest.fixture(autouse=True)
+def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make rows on one core, as tests beside others do, and multiply small matrices."""
+    monkeypatch.setattr(threads, "available_cores", lambda: [0])
+    monkeypatch.setattr(hardware, "PEAK_SIZES", {"cpu": (64, 128)})
 
 
 @pytest.fixture
