@@ -135,5 +135,5 @@ def _copy(folder: Any, target: Path, *endings: str) -> None:
 def _refusal(source: Model, reason: str) -> str:
     return (
         f"{source.path} cannot run in the native library: {reason}; give a student of the recipes "
-        f"{' or '.join(NATIVE)} ('compress distill --student {NATIVE[0]} ...'), or use ONNX, as --format onnx writes it"
+        f"{' or '.join(NATIVE)} ('compress distill --student cnn ...'), or use ONNX, as --format onnx writes it"
     )

@@ -188,7 +188,7 @@ def test_a_native_directory_needs_no_other_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["native", "c", "wasm"])
-@pytest.mark.parametrize("kind", ["bilstm", "bert"])
+@pytest.mark.parametrize("kind", ["bert"])
 @pytest.mark.parametrize("made", [torch_directory, onnx_directory])
 def test_models_without_kernels_are_refused(form: str, kind: str, made: Callable[[str], Model], tmp_path: Path) -> None:
     with pytest.raises(CompressError, match=r"cannot run in the native library: .*--student cnn .*--format") as error:

@@ -14,6 +14,7 @@ from compress.models.networks.cnn.model import CNNForTokenClassification
 from compress.models.saving import save_model
 from compress.requests.compression import quantize
 from tests.support import REPOSITORY, tiny
+from tests.support.tagging import bilstm_tagger
 
 SOURCES = REPOSITORY / "compress" / "inference" / "native"
 SECONDS = 5  # a longer run: the driver with more seconds, or libFuzzer (see there)
@@ -45,6 +46,8 @@ FORMS: dict[str, Any] = {
     "ngram-long": lambda: tiny.ngram(max_position_embeddings=20_000),
     "cnn-deep-long": lambda: tiny.cnn(second_filters=20, pooling="max-mean", max_position_embeddings=20_000),
     "tagger": lambda: tiny.cnn(CNNForTokenClassification),
+    "bilstm-siamese": lambda: tiny.bilstm(pairs="siamese"),
+    "bilstm-tagger": lambda: bilstm_tagger(),
     "cnn-deep-siamese": lambda: tiny.cnn(pairs="siamese", second_filters=20, pooling="max-mean"),
 }
 

@@ -39,6 +39,17 @@ typedef struct {
     /* rounded[s] = 255 * x[s] / largest, for the largest of x, which are 0 or more; returns it. */
     float (*round_int16)(const int16_t *x, size_t count, int16_t *rounded);
 
+    /* rounded[s] = x[s] in 255 steps from the least number to the largest, or to 0; returns a step. */
+    float (*round_states)(const float *x, size_t count, int16_t *rounded);
+
+    /* gates[c] = row[c] * row_scale[c] + sums[c] * scale[c] * step. */
+    void (*gates_int8)(const int16_t *row, const float *row_scale, const int32_t *sums, const float *scale, float step,
+                       size_t count, float *gates);
+
+    /* One step of `size` units of an LSTM, from the sums of their gates, which it changes: input, output, forget, cell,
+       [4, size]. */
+    void (*lstm)(float *gates, size_t size, float *cells, float *states);
+
     /* sums[d] = the sum over s of x[s] * weights[d][s], for a count that is a multiple of 16. */
     void (*dots)(const float *x, size_t count, const float *weights, size_t outputs, float *sums);
 } kernels;

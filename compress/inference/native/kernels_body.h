@@ -169,6 +169,58 @@ TARGET static float KERNEL(round_int16)(const int16_t *x, size_t count, int16_t 
     return largest;
 }
 
+/* As the graph's DynamicQuantizeLSTM does, whose zero is a whole step. */
+TARGET static float KERNEL(round_states)(const float *x, size_t count, int16_t *rounded) {
+    const float magic = 12582912;
+    float least = 0, most = 0;
+    for (size_t s = 0; s < count; s++) {
+        least = x[s] < least ? x[s] : least;
+        most = x[s] > most ? x[s] : most;
+    }
+    const float step = most - least > 1e-30f ? (most - least) / 255 : 1;
+    const float zero = -least / step + magic - magic;
+    for (size_t s = 0; s < count; s++) {
+        float value = x[s] / step + magic - magic;
+        value = value > -zero ? value : -zero;
+        rounded[s] = (int16_t)(value < 255 - zero ? value : 255 - zero);
+    }
+    return step;
+}
+
+TARGET static void KERNEL(gates_int8)(const int16_t *row, const float *row_scale, const int32_t *sums,
+                                      const float *scale, float step, size_t count, float *gates) {
+    for (size_t c = 0; c < count; c++)
+        gates[c] = (float)row[c] * row_scale[c] + (float)sums[c] * (scale[c] * step);
+}
+
+/* A quotient of polynomials, within 4e-7 up to 8, where it is 1. */
+TARGET static inline ALWAYS_INLINE float KERNEL(tanh)(float x) {
+    const float z = x * x;
+    const float above = (((1.5319617574505173e-8f * z + 2.195653723902069e-5f) * z + 3.575289389118552e-3f) * z +
+                         0.1344759166240692f) * z + 1;
+    const float below = (((8.55813482303347e-7f * z + 3.417370899114758e-4f) * z + 2.617843635380268e-2f) * z +
+                         0.46780920028686523f) * z + 1;
+    return x * above / below;
+}
+
+/* What is no number becomes 8. In a loop of its own, which compilers make vectors of. */
+TARGET static inline ALWAYS_INLINE void KERNEL(limit)(const float *x, size_t count, float factor, float *limited) {
+    for (size_t i = 0; i < count; i++) {
+        const float value = factor * x[i] < 8 ? factor * x[i] : 8;
+        limited[i] = value > -8 ? value : -8;
+    }
+}
+
+TARGET static void KERNEL(lstm)(float *restrict gates, size_t size, float *restrict cells, float *restrict states) {
+    const float *in = gates, *out = gates + size, *kept = gates + 2 * size, *added = gates + 3 * size;
+    KERNEL(limit)(gates, 3 * size, 0.5f, gates); /* the sigmoid of x is (1 + tanh(x / 2)) / 2 */
+    KERNEL(limit)(added, size, 1, gates + 3 * size);
+    for (size_t u = 0; u < size; u++)
+        cells[u] = 0.5f * ((1 + KERNEL(tanh)(kept[u])) * cells[u] + (1 + KERNEL(tanh)(in[u])) * KERNEL(tanh)(added[u]));
+    KERNEL(limit)(cells, size, 1, states);
+    for (size_t u = 0; u < size; u++) states[u] = 0.5f * (1 + KERNEL(tanh)(out[u])) * KERNEL(tanh)(states[u]);
+}
+
 TARGET static void KERNEL(dots)(const float *x, size_t count, const float *weights, size_t outputs, float *sums) {
     for (size_t d = 0; d < outputs; d++) {
         float lanes[16] = {0};
@@ -183,5 +235,6 @@ TARGET static void KERNEL(dots)(const float *x, size_t count, const float *weigh
 static const kernels KERNEL(set) = {
     INSTRUCTIONS,           KERNEL(add_int8),      KERNEL(add_float),     KERNEL(windows_int8),
     KERNEL(windows_float), KERNEL(product_float), KERNEL(product_int16), KERNEL(products_float),
-    KERNEL(products_int16), KERNEL(round_int16), KERNEL(dots),
+    KERNEL(products_int16), KERNEL(round_int16),   KERNEL(round_states),  KERNEL(gates_int8),
+    KERNEL(lstm),           KERNEL(dots),
 };

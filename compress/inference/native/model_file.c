@@ -46,7 +46,7 @@ static int are_ends(const uint32_t *ends, size_t count, size_t size) {
 }
 
 static const char *fault_of_numbers(const numbers *n) {
-    if (n->network != NGRAM && n->network != CNN) return "its network is unknown";
+    if (n->network != NGRAM && n->network != CNN && n->network != LSTM) return "its network is unknown";
     if (n->is_int8 > 1 || n->truncates_left > 1 || n->is_tagger > 1 || n->is_siamese > 1 || n->has_codes > 1)
         return "a switch is neither 0 nor 1";
     for (size_t i = 0; i < sizeof n->unused / sizeof *n->unused; i++)
@@ -54,7 +54,8 @@ static const char *fault_of_numbers(const numbers *n) {
     if (!n->labels || n->labels > COMPRESS_MOST_LABELS) return "its number of labels is out of range";
     if (!n->max_length || n->max_length > COMPRESS_MOST_TOKENS) return "max_length is out of range";
     if (n->max_length > most_tokens(n))
-        return "it reads more than 8192 tokens, which no tagger and no siamese network does here";
+        return n->network == LSTM ? "it reads more than 2048 tokens, which no LSTM does here"
+                                  : "it reads more than 8192 tokens, which no tagger and no siamese network does here";
     if (!n->tokenizer_size || n->tokenizer_size > 1u << 24) return "tokenizer_size is out of range";
     if (n->unknown_id >= n->tokenizer_size) return "unknown_id is no token";
     if (!n->word_characters || n->word_characters > MOST_WORD_CHARACTERS) return "word_characters is out of range";
@@ -67,7 +68,7 @@ static const char *fault_of_numbers(const numbers *n) {
     if (n->has_codes && !n->is_int8) return "its table has codes, and is not of int8";
     if (!n->features || n->features > MOST_FEATURES || !n->dense || n->dense > MOST_DENSE)
         return "the size of its dense layer is out of range";
-    if (n->is_tagger && (n->is_siamese || n->network != CNN || n->pooling != MAXIMUM)) 
+    if (n->is_tagger && (n->is_siamese || n->network == NGRAM || (n->network == CNN && n->pooling != MAXIMUM)))
         return "no tagger has its layers";
     for (int i = 0; i < 3; i++)
         if (n->around[i] > 16) return "it has too many special tokens";
@@ -83,6 +84,12 @@ static const char *fault_of_numbers(const numbers *n) {
         if (n->table_rows < (uint64_t)(n->longest - 1) * n->buckets) return "its table has too few rows";
         if (n->has_codes && decoded_rows(n) < n->longest) return "its table has codes of too many columns";
         return NULL;
+    }
+    if (n->network == LSTM) {
+        if (n->table_columns % 32 || unit_count(n) > MOST_UNITS) return "its number of units is out of range";
+        if (n->second_filters || n->second_width || n->has_codes) return "an LSTM has no second layer and no codes";
+        if (n->padding >= n->tokenizer_size) return "padding is no token";
+        return n->features == texts * 2 * unit_count(n) ? NULL : "features are not those of its units";
     }
     if (n->pooling != MAXIMUM && n->pooling != MAXIMUM_AND_MEAN) return "its pooling is unknown";
     if (!n->width_count || n->width_count > MOST_WIDTHS || !n->filters || n->filters > MOST_FEATURES)
@@ -112,6 +119,7 @@ static const char *fault_of_sizes(const compress_model *m) {
     const numbers *n = &m->n;
     const int pairs = m->sections[DENSE_SCALE].size > 0;
     const uint64_t places = (uint64_t)n->second_width * n->width_count * n->filters;
+    const uint64_t units = n->network == LSTM ? unit_count(n) : 0;
     const uint64_t specials =
         (uint64_t)n->special[0] + n->special[1] + n->special[2] + n->special[3] + n->special[4];
     const struct {
@@ -132,6 +140,9 @@ static const char *fault_of_sizes(const compress_model *m) {
         {SECOND_WEIGHT, (n->is_int8 ? 4 * ((places + 1) / 2) : 4 * places) * n->second_filters},
         {SECOND_SCALE, n->is_int8 ? 4ull * n->second_filters : 0},
         {SECOND_BIAS, 4ull * n->second_filters},
+        {RECURRENT_WEIGHT, (n->is_int8 ? 2 : 4) * 8 * units * units},
+        {RECURRENT_SCALE, n->is_int8 ? 4 * 8 * units : 0},
+        {TABLE_SCALE, n->is_int8 ? 4 * 8 * units : 0},
         {TRIE_IDS, m->sections[TRIE].size / sizeof(trie_cell) * 4},
         {ADDED_IDS, m->sections[ADDED_ENDS].size},
     };
@@ -169,7 +180,8 @@ static int are_finite(const compress_model *m) {
         enum section name;
         int is_float;
     } some[] = {{TABLE, !is_int8},    {DENSE_WEIGHT, !pairs},   {DENSE_SCALE, 1},  {DENSE_BIAS, 1}, {CLASSIFIER_WEIGHT, 1},
-                {CLASSIFIER_BIAS, 1}, {SECOND_WEIGHT, !is_int8}, {SECOND_SCALE, 1}, {SECOND_BIAS, 1}};
+                {CLASSIFIER_BIAS, 1}, {SECOND_WEIGHT, !is_int8}, {SECOND_SCALE, 1}, {SECOND_BIAS, 1},
+                {RECURRENT_WEIGHT, !is_int8}, {RECURRENT_SCALE, 1}, {TABLE_SCALE, 1}};
     uint32_t has_other = 0;
     for (size_t s = 0; s < sizeof some / sizeof *some; s++)
         for (size_t i = 0; some[s].is_float && i < COUNT(m, some[s].name, uint32_t); i++)

@@ -21,6 +21,7 @@ enum { MOST_FEATURES = 4096, MOST_ADDED = 4096 };
 enum { CODES = 256, CODE_COLUMNS = 8 }; /* product quantization: Jegou et al. 2011, doi:10.1109/TPAMI.2010.57 */
 enum { DECODED_BYTES = 32768 };         /* of the rows that are decoded at a time */
 enum { BUFFER_TOKENS = 8192 };          /* that are held at a time; taggers and siamese networks read no more */
+enum { LSTM_TOKENS = 2048, MOST_UNITS = 304 };
 
 /* The numbers, in this order. */
 typedef struct {
@@ -51,13 +52,14 @@ typedef struct {
     uint32_t second_filters;  /* cnn: of a second layer; 0 for none */
     uint32_t second_width;    /* cnn: places of the first layer that a window of the second one has */
     uint32_t has_codes;       /* int8: each byte of the table stands for CODE_COLUMNS columns */
-    uint32_t unused[17];
+    uint32_t padding;         /* lstm: the token that is read of a text without tokens */
+    uint32_t unused[16];
 } numbers;
 
 enum { NUMBERS = 64 };
 _Static_assert(sizeof(numbers) == 4 * NUMBERS, "numbers fill their room");
 
-enum network { NGRAM = 1, CNN = 2 };
+enum network { NGRAM = 1, CNN = 2, LSTM = 3 };
 enum pooling { MEAN = 1, SUM = 2, MAXIMUM = 3, MAXIMUM_AND_MEAN = 4 };
 
 enum section {
@@ -73,7 +75,8 @@ enum section {
     ADDED_IDS,         /* u32 [n] */
     SPECIAL_IDS,       /* u32 [sum of special] */
     REMAP,             /* u32 [tokenizer_size]: row of each token */
-    TABLE,             /* i8 or f32 [R, columns], or, where it has codes, u8 [R, ceil(columns / CODE_COLUMNS)] */
+    TABLE,             /* i8 or f32 [R, columns], or, where it has codes, u8 [R, ceil(columns / CODE_COLUMNS)]. Of an LSTM
+                          i16 or f32 [R, 2, 4, U]: what a token adds to the gates of all units, forwards and backwards */
     DENSE_WEIGHT,      /* f32 [S, D], or i16 [ceil(S / 2), D, 2] where DENSE_SCALE is there */
     DENSE_SCALE,       /* f32 [D], or nothing */
     DENSE_BIAS,        /* f32 [D] */
@@ -84,6 +87,9 @@ enum section {
     SECOND_SCALE,      /* f32 [second_filters], of an int8 model */
     SECOND_BIAS,       /* f32 [second_filters] */
     CODEBOOKS,         /* i8 [ceil(columns / CODE_COLUMNS), CODES, CODE_COLUMNS], or nothing */
+    RECURRENT_WEIGHT,  /* f32 [2, U, 4 * U] of an LSTM, or, of an int8 model, i16 [2, U / 2, 4 * U, 2] */
+    RECURRENT_SCALE,   /* f32 [2, 4 * U], of an int8 model */
+    TABLE_SCALE,       /* f32 [2, 4 * U], of an int8 model */
     SECTIONS
 };
 
@@ -134,13 +140,17 @@ size_t put_ids(const compress_model *model, compress_text text, const compress_t
 
 /* Tokens that a container may read of a text. */
 static inline size_t most_tokens(const numbers *n) {
+    if (n->network == LSTM) return LSTM_TOKENS;
     return n->is_tagger || n->is_siamese ? BUFFER_TOKENS : COMPRESS_MOST_TOKENS;
 }
+
+/* Units of each direction of an LSTM. */
+static inline size_t unit_count(const numbers *n) { return n->table_columns / 8; }
 
 /* The bytes of a row of the table, and what a row of codes becomes. */
 static inline size_t code_count(const numbers *n) { return (n->table_columns + CODE_COLUMNS - 1) / CODE_COLUMNS; }
 static inline size_t row_bytes(const numbers *n) {
-    return n->has_codes ? code_count(n) : (size_t)n->table_columns * (n->is_int8 ? 1 : 4);
+    return n->has_codes ? code_count(n) : (size_t)n->table_columns * (!n->is_int8 ? 4 : n->network == LSTM ? 2 : 1);
 }
 static inline size_t decoded_rows(const numbers *n) { return DECODED_BYTES / (code_count(n) * CODE_COLUMNS); }
 

@@ -1,7 +1,7 @@
 /* Text in, logits out: the small networks of compress with their tokenizer, in C11 without dependencies.
 
    A model is one container (model_file.h), in memory or mapped from a file. Nothing is global and a call allocates
-   nothing, so that any number of threads may share a model. Optimised, a call takes up to 224 KiB of its thread's stack.
+   nothing, so that any number of threads may share a model. Optimised, a call takes up to 300 KiB of its thread's stack.
 
    SPDX-License-Identifier: Apache-2.0 */
 
@@ -33,7 +33,7 @@ compress_model *compress_open(const void *bytes, size_t size, char *error);
 void compress_close(compress_model *model);
 
 /* Tokens of a text that are read, special tokens included; at most COMPRESS_MOST_TOKENS, of taggers and siamese networks
-   8192. */
+   8192, of an LSTM 2048. */
 size_t compress_max_length(const compress_model *model);
 size_t compress_label_count(const compress_model *model);
 compress_text compress_label(const compress_model *model, size_t label);

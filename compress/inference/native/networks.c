@@ -242,8 +242,60 @@ static void end_state(const compress_model *m, size_t count, float *state, const
     }
 }
 
+typedef struct {
+    float states[MOST_UNITS], cells[MOST_UNITS];
+} lstm_state;
+
+/* Lets one direction of an LSTM, 0 forwards or 1 backwards, read a token. */
+static void lstm_step(const compress_model *m, uint32_t id, size_t direction, lstm_state *at) {
+    const size_t units = unit_count(&m->n), gate_count = 4 * units, begin = direction * gate_count;
+    const size_t weights = begin * units;
+    const int8_t *row = row_of(m, VALUES(m, REMAP, uint32_t)[id]) + direction * (row_bytes(&m->n) / 2);
+    float gates[4 * MOST_UNITS];
+    if (m->n.is_int8) {
+        int16_t rounded[MOST_UNITS];
+        int32_t sums[4 * MOST_UNITS];
+        const float step = m->kernels->round_states(at->states, units, rounded);
+        m->kernels->product_int16(rounded, units / 2, VALUES(m, RECURRENT_WEIGHT, int16_t) + weights, gate_count, sums);
+        m->kernels->gates_int8((const int16_t *)(const void *)row, VALUES(m, TABLE_SCALE, float) + begin, sums,
+                               VALUES(m, RECURRENT_SCALE, float) + begin, step, gate_count, gates);
+    } else {
+        const float *added = (const float *)(const void *)row;
+        m->kernels->product_float(at->states, units, VALUES(m, RECURRENT_WEIGHT, float) + weights, gate_count, gates);
+        for (size_t c = 0; c < gate_count; c++) gates[c] += added[c];
+    }
+    m->kernels->lstm(gates, units, at->cells, at->states);
+}
+
+/* Lets it read tokens `begin` to `end`; forwards, each state of those is kept where `kept` is there. */
+static void read_forwards(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end,
+                          lstm_state *at, float *kept) {
+    for (size_t t = begin; t < end; t++) {
+        if (t + 1 < count) fetch(m, row_of(m, VALUES(m, REMAP, uint32_t)[id_at(m, ids, t + 1)]));
+        lstm_step(m, id_at(m, ids, t), 0, at);
+        if (kept) memcpy(kept + (t - begin) * MOST_UNITS, at->states, sizeof *kept * unit_count(&m->n));
+    }
+}
+
+/* The last states of both directions. */
+static void lstm_text_state(const compress_model *m, const int32_t *ids, size_t count, float *state) {
+    const int32_t padding = (int32_t)m->n.padding;
+    const size_t bytes = sizeof *state * unit_count(&m->n);
+    lstm_state at = {{0}, {0}};
+    if (!count) ids = &padding, count = 1; /* as the graph does */
+    read_forwards(m, ids, count, 0, count, &at, NULL);
+    memcpy(state, at.states, bytes);
+    memset(&at, 0, sizeof at);
+    for (size_t t = count; t-- > 0;) lstm_step(m, id_at(m, ids, t), 1, &at);
+    memcpy(state + unit_count(&m->n), at.states, bytes);
+}
+
 /* The state of a text. */
 static void text_state(const compress_model *m, const int32_t *ids, size_t count, float *state, int16_t *largest) {
+    if (m->n.network == LSTM) {
+        lstm_text_state(m, ids, count, state);
+        return;
+    }
     begin_state(m, state, largest);
     for (size_t begin = 0; begin < count; begin += BUFFER_TOKENS)
         add_tokens(m, ids, count, begin, least(begin + BUFFER_TOKENS, count), state, largest);
@@ -296,25 +348,69 @@ static void pair_state(const compress_model *m, const int32_t *ids, size_t count
     }
 }
 
-/* The logits of tokens, several at once; where `starts` is there, of the words that start. */
-static void tag(const compress_model *m, const int32_t *ids, size_t count, const int32_t *starts, float *logits) {
-    const numbers *n = &m->n;
-    const size_t even = n->features + n->features % 2;
-    const size_t most = least(least(VECTORS_AT_ONCE, MOST_FEATURES / even), MOST_DENSE / n->dense);
-    float states[MOST_FEATURES], *places[VECTORS_AT_ONCE];
+/* States of tokens, which are answered when there are `most`. */
+typedef struct {
+    float states[MOST_FEATURES], *logits[VECTORS_AT_ONCE];
     int16_t largest[MOST_FEATURES + 1];
-    size_t found = 0;
-    for (size_t t = 0; t < count; t++) {
-        if (!starts || starts[t]) {
-            begin_state(m, states + found * n->features, largest + found * even);
-            add_tokens(m, ids, count, t, t + 1, states + found * n->features, largest + found * even);
-            end_state(m, 1, states + found * n->features, largest + found * even);
-            places[found++] = logits + (starts ? (size_t)starts[t] - 1 : t) * n->labels;
-        }
-        if (found < most && t + 1 < count) continue;
-        answers(m, states, largest, found, places);
-        found = 0;
+    size_t count, most;
+} token_states;
+
+static void answer_tokens(const compress_model *m, token_states *some) {
+    answers(m, some->states, some->largest, some->count, some->logits);
+    some->count = 0;
+}
+
+/* A text is read forwards in blocks, whose first states are kept. Then, from the last block to the first, each is read
+   forwards again, and backwards: so the memory that is needed grows with the root of the length alone. */
+static void tag_by_lstm(const compress_model *m, const int32_t *ids, size_t count, const int32_t *starts, float *logits,
+                        token_states *some) {
+    enum { BLOCK = 64 };
+    const size_t units = unit_count(&m->n), bytes = sizeof(float) * units;
+    lstm_state first[LSTM_TOKENS / BLOCK], forwards = {{0}, {0}}, backwards = {{0}, {0}};
+    float kept[BLOCK * MOST_UNITS];
+    for (size_t begin = 0; begin < count; begin += BLOCK) {
+        first[begin / BLOCK] = forwards;
+        if (begin + BLOCK < count) read_forwards(m, ids, count, begin, begin + BLOCK, &forwards, NULL);
     }
+    for (size_t end = count; end > 0;) {
+        const size_t begin = (end - 1) / BLOCK * BLOCK;
+        forwards = first[begin / BLOCK];
+        read_forwards(m, ids, count, begin, end, &forwards, kept);
+        for (size_t t = end; t-- > begin;) {
+            lstm_step(m, id_at(m, ids, t), 1, &backwards);
+            if (starts && !starts[t]) continue;
+            memcpy(some->states + some->count * m->n.features, kept + (t - begin) * MOST_UNITS, bytes);
+            memcpy(some->states + some->count * m->n.features + units, backwards.states, bytes);
+            some->logits[some->count++] = logits + (starts ? (size_t)starts[t] - 1 : t) * m->n.labels;
+            if (some->count == some->most) answer_tokens(m, some);
+        }
+        end = begin;
+    }
+}
+
+static void tag_by_windows(const compress_model *m, const int32_t *ids, size_t count, const int32_t *starts,
+                           float *logits, token_states *some) {
+    const size_t features = m->n.features, even = features + features % 2;
+    for (size_t t = 0; t < count; t++) {
+        if (starts && !starts[t]) continue;
+        float *state = some->states + some->count * features;
+        int16_t *largest = some->largest + some->count * even;
+        begin_state(m, state, largest);
+        add_tokens(m, ids, count, t, t + 1, state, largest);
+        end_state(m, 1, state, largest);
+        some->logits[some->count++] = logits + (starts ? (size_t)starts[t] - 1 : t) * m->n.labels;
+        if (some->count == some->most) answer_tokens(m, some);
+    }
+}
+
+/* The logits of tokens; where `starts` is there, of the words that start. */
+static void tag(const compress_model *m, const int32_t *ids, size_t count, const int32_t *starts, float *logits) {
+    const size_t even = m->n.features + m->n.features % 2;
+    token_states some;
+    some.count = 0;
+    some.most = least(least(VECTORS_AT_ONCE, MOST_FEATURES / even), MOST_DENSE / m->n.dense);
+    (m->n.network == LSTM ? tag_by_lstm : tag_by_windows)(m, ids, count, starts, logits, &some);
+    if (some.count) answer_tokens(m, &some);
 }
 
 void compress_logits(const compress_model *m, const int32_t *ids, size_t count, float *logits) {

@@ -493,7 +493,8 @@ static PyObject *weights_get(PyObject *object, void *unused) {
     (void)unused;
     const numbers *n = &((model_object *)object)->model->n;
     const uint64_t places = (uint64_t)n->second_width * n->width_count * n->filters;
-    return PyLong_FromUnsignedLongLong((uint64_t)n->table_rows * n->table_columns +
+    const uint64_t units = n->network == LSTM ? unit_count(n) : 0;
+    return PyLong_FromUnsignedLongLong((uint64_t)n->table_rows * n->table_columns + 8 * units * units +
                                        (places + 1) * n->second_filters + (n->features + 1ull) * n->dense +
                                        (n->dense + 1ull) * n->labels);
 }

@@ -42,7 +42,8 @@ def quantize(source: Path, target: Path, *, counts: Sequence[int], reduce_range:
     model = onnx.load(str(target))
     config: dict[str, Any] = json.loads(next((one.value for one in model.metadata_props if one.key == NETWORK), "{}"))
     name = str(config.get("model_type", "")).removeprefix(TYPE)
-    refuse((name not in NATIVE, f"only the tables of {', '.join(NATIVE)} have codes; use --method onnx-dynamic"))
+    coded = [one for one in NATIVE if part(one, "native").HAS_CODES]
+    refuse((name not in coded, f"only the tables of {', '.join(coded)} have codes; use --method onnx-dynamic"))
     network = part(name, "native")
     stored = {one.name: one for one in model.graph.initializer}
     table = numpy_helper.to_array(stored[f"{network.TABLE}.int8"])

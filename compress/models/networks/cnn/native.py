@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from compress.errors import Unavailable
 from compress.models.networks.cnn.model import offsets_of
 from compress.models.networks.small_graph import POOLING, SCALED_TABLE, in_pairs
 from compress.tasks import of_config
 
 NETWORK, TABLE = 2, f"{SCALED_TABLE}windows"
+HAS_CODES = True  # whether its table may be of codes
 
 
 def layout(
@@ -20,9 +20,6 @@ def layout(
 
     A row of the table has, from the narrowest window to the widest and from left to right in each, what a token at
     that place adds to the window's filters. The first row, of zeros, is what is beyond the text.
-
-    Raises:
-        Unavailable: a second layer is quantized in another way than the first.
     """
     widths, filters = config["widths"], config["filters"]
     order = np.argsort(widths)
@@ -40,8 +37,6 @@ def layout(
         parts = dense.reshape(-1, len(widths), filters, dense.shape[1])[:, order]
         return numbers, arrays | {"dense": parts.reshape(dense.shape)}
     name = "second.weight.int8" if is_int8 else "second.weight"
-    if name not in weights:
-        raise Unavailable("its layers are quantized in different ways, for which there are no native kernels")
     second, size, missing = weights[name], config["second_filters"], -config["second_filters"] % 16
     ordered = second.reshape(-1, len(widths), filters, size)[:, order].reshape(second.shape)
     padded = np.pad(ordered, ((0, 0), (0, missing)))  # columns of zeros, up to a multiple of 16

@@ -9,6 +9,7 @@ from compress.models.networks.ngram.model import multipliers
 from compress.models.networks.small_graph import POOLING, SCALED_TABLE
 
 NETWORK, TABLE = 1, f"{SCALED_TABLE}ngrams"
+HAS_CODES = True  # whether its table may be of codes
 
 
 def layout(
