@@ -42,14 +42,14 @@ def layout(
     added = np.concatenate([weights[TABLE] @ part + one for part, one in zip(inward, sums, strict=True)], axis=1)
     table = wide(added.reshape(-1, 2, 4 * units)).reshape(len(added), -1)
     square: np.ndarray = np.pad(wide(recurrent), ((0, 0), (0, missing), (0, 0)))
-    dense = weights["dense.weight"].reshape(-1, hidden, weights["dense.weight"].shape[1])
-    dense = np.pad(dense, ((0, 0), (0, units + missing - hidden), (0, 0))).reshape(-1, dense.shape[2])
+    dense = weights["dense.weight"]
+    parts = np.pad(dense.reshape(-1, hidden, dense.shape[1]), ((0, 0), (0, units + missing - hidden), (0, 0)))
     numbers = {"padding": config.get("pad_token_id") or 0}
-    arrays = {"remap": weights["remap"], "dense": dense}
+    arrays = {"remap": weights["remap"], "dense": parts.reshape(-1, dense.shape[1])}
     if not is_int8:
         return numbers, arrays | {"table": table.astype(np.float32), "recurrent_weight": square.astype(np.float32)}
-    scales = np.abs(table).max(axis=0) / LARGEST_INT16
-    scales = np.where(scales > 0, scales, 1)
+    largest = np.abs(table).max(axis=0)
+    scales = np.where(largest > 0, largest / LARGEST_INT16, 1)
     return numbers, arrays | {
         "table": np.rint(table / scales).astype(np.int16),
         "table_scale": scales.astype(np.float32),
