@@ -396,6 +396,8 @@ def cascade(request: Cascade) -> Any:
             for member in members:
                 with progress(f"Predicting by {member.name}", len(own)) as advance:
                     found.append(member.runner.logits(own, advance))
+            silent = np.isnan(found[-1][:, 0]).all()
+            refuse((silent, f"{names[-1]} gave no label to the {len(own):,} rows of {role}; correct --prompt"))
             if len(latencies_ms) < len(members):
                 latencies_ms.append(last.runner.latency_ms())
                 usd = last.runner.usd() if request.prices else usd
@@ -481,7 +483,6 @@ def _answered(results: MemberResults, role: str) -> MemberResults:
     if known.all():
         return results
     name, left_out = results.names[-1], int((~known).sum())
-    refuse((not known.any(), f"{name} gave no label to the {len(known):,} rows of {role}; correct --prompt"))
     logger.warning("%s of %s got no label of %s and are left out", plural(left_out, "row"), role, name)
     return replace(results, logits=[one[known] for one in results.logits], gold=results.gold[known])
 

@@ -613,12 +613,13 @@ class LanguageModelRunner:
 
     def logits(self, examples: Sequence[Example], advance: Advance = lambda rows: None) -> np.ndarray:
         """Return logits ``[N, C]``; advances by the rows."""
-        self._last.replies = self.asker.said(examples, advance)
-        self._last.examples = examples
+        replies = self._last.replies = self.asker.said(examples, advance)
+        rows = zip(examples, replies, strict=True)
+        self._last.why = {row: f"{reply.why}: {reply.text}" for row, reply in rows if not reply.said}
         if self.preference is None:
-            self.preference = self.asker.preference(self._last.replies)
+            self.preference = self.asker.preference(replies)
         found = np.full((len(examples), len(self._order)), np.nan, np.float32)
-        for number, reply in enumerate(self._last.replies):
+        for number, reply in enumerate(replies):
             if reply.said:
                 found[number] = self.asker.question.logits(reply.said, self.preference)[0, self._order]
         return found
@@ -627,8 +628,7 @@ class LanguageModelRunner:
 
     def why(self, row: Example) -> str:
         """Return why a text got no label."""
-        reply = self._last.replies[self._last.examples.index(row)]
-        return f"{reply.why}: {reply.text}"
+        return str(self._last.why[row])
 
     def latency_ms(self) -> float:
         """Return the median time of a text whose answers say how long they took."""
@@ -648,7 +648,7 @@ def _labels(given: Sequence[str]) -> Sequence[str]:
     if len(given) == 1 and given[0].endswith(".txt"):
         given = [line.strip() for line in read_text(Path(given[0])).splitlines() if line.strip()]
     refuse(("" in given, "--labels holds a label without a name; remove the comma, or give a .txt file"))
-    check_count(len(given), "labels in --labels")
+    check_count(len(given), "labels in --labels", "the list")
     return given
 
 

@@ -81,9 +81,9 @@ def of_rows(rows: Sequence[Example]) -> Task:
     return next(task for task in everything().values() if task.reads_rows(rows))
 
 
-def check_count(labels: int, what: str) -> None:
-    """Refuse more labels than :data:`MOST_LABELS`."""
-    advice = "leave out rare ones, or check the column of labels and --label-separator"
+def check_count(labels: int, what: str, check: str = "the column of labels and --label-separator") -> None:
+    """Refuse more labels than :data:`MOST_LABELS`, and say what to check."""
+    advice = f"leave out rare ones, or check {check}"
     refuse((labels > MOST_LABELS, f"there are {labels:,} {what}, and at most {MOST_LABELS:,} are learned; {advice}"))
 
 

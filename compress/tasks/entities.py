@@ -82,7 +82,7 @@ class EntityTagging(Tagging):
         parts, dashes, classes = map(set, zip(*(tag.partition("-") for tag in tags if tag != OUTSIDE), strict=True))
         if parts != {"I"}:
             parts |= {*next((one for one in _SCHEMES if parts <= {*one}), "")}
-        check_count(len(classes), "classes of entities in train and validation")
+        check_count(len(classes), "classes of entities in train and validation", "their tags or spans")
         self._say_counts(train, tags)
         every = {"".join(one) for one in itertools.product(parts, dashes, classes)}
         return tuple(sorted({OUTSIDE, *every}))

@@ -270,6 +270,15 @@ def test_a_dry_run_says_what_would_be_asked(
     assert not (tmp_path / "joined").exists()
 
 
+def test_a_model_that_labels_nothing_is_refused(fast: Model, sure: Any, tmp_path: Path) -> None:
+    with (
+        serving(lambda text: {"": "I cannot say"}) as server,
+        pytest.raises(CompressError, match="gave no label to the"),
+    ):
+        joined(server, fast, tmp_path / "joined", agree=0.5, validation=texts(15, "row"))
+    assert not (tmp_path / "joined").exists()
+
+
 def test_texts_without_a_label_are_paid_too(fast: Model, sure: Any, tmp_path: Path) -> None:
     silent, known = texts(200, "row")[7], chances_of(sure)
     with serving(lambda text: {"": "I cannot say"} if text == silent else known(text)) as server:
