@@ -147,7 +147,7 @@ def test_the_extra_onnx_predicts_with_onnx_models(kind: str) -> None:
 
 def test_what_needs_the_extra_onnx_says_so() -> None:
     said = "which is not installed; type pip install 'compress[onnx]'"
-    done = python(COMMAND, "predict", "--model", str(onnx_directory("bilstm").path), "a film")
+    done = python(COMMAND, "predict", "--model", str(onnx_directory("bert").path), "a film")
     assert done.returncode == 2 and "Traceback" not in done.stderr and said in done.stderr
     script = HIDE + "import compress\ncompress.load(arguments[0]).predict_proba('a film')"
     for kind in ("bilstm", "cnn"):

@@ -31,6 +31,7 @@ from compress.inference.batching import BATCH_ROWS, Run, TokenArrays, WindowsRun
 from compress.inference.compute import Compute, resolve_device
 from compress.inference.native import NativeRunner, runs_natively
 from compress.inference.speedup_intervals import by_length, draw_batches, percentile, speedup
+from compress.models.manifest import NATIVE_NAME
 from compress.models.model_dir import CascadeDir, Model
 from compress.progress import Advance
 
@@ -278,6 +279,12 @@ def serving_runtime(model: Model, device: str = "cpu") -> str:
     if model.is_native or (device == "cpu" and any(map(runs_natively, members))):
         return NATIVE
     return "onnxruntime" if model.is_onnx else "torch"
+
+
+def served_bytes(model: Model) -> int:
+    """Return the bytes of what answers the texts of a model on a CPU: its container or its weights."""
+    is_native = serving_runtime(model) == NATIVE
+    return (model.path / NATIVE_NAME).stat().st_size if is_native else model.size_bytes
 
 
 def ask_in_turn(first: np.ndarray, thresholds: Sequence[float], ask: Ask) -> tuple[np.ndarray, list[int]]:

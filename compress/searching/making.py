@@ -29,7 +29,7 @@ from compress.evaluation.metrics import Metric, paired_difference, score
 from compress.exporting.export import write_onnx
 from compress.inference.compute import Compute
 from compress.inference.native.write import write_native
-from compress.inference.runners import load_runner, time_side_by_side
+from compress.inference.runners import load_runner, served_bytes, time_side_by_side
 from compress.inference.threads import core_count
 from compress.labelling.label_dir import LabelDir
 from compress.models.manifest import ONNX_NAME, is_whole, keep, kept
@@ -171,7 +171,7 @@ class Trainer:
         rows = random.Random(self.compute.seed).sample(examples, len(examples))
         places = {"teacher": self.teacher.path, **directories}
         teacher, *speeds = time_side_by_side(places, rows, runtime="", threads=threads, batch_sizes=(1,))
-        sizes = {name: Model.open(path, verify=False).size_bytes for name, path in directories.items()}
+        sizes = {name: served_bytes(Model.open(path, verify=False)) for name, path in directories.items()}
         return {
             one.name: ShapeTiming(one.latency_ms, one.speedup, one.low, one.high, sizes[one.name], teacher.latency_ms)
             for one in speeds
@@ -286,7 +286,7 @@ class Trainer:
         speeds = [line["rows_per_second"] for line in read_training(student).lines if line.get("rows_per_second")]
         at_speed = notes["steps"] * self.training(shape, rung)[0].batch_size / median(speeds) if speeds else 0.0
         training = round(max(notes["seconds"], at_speed), 1)
-        seconds, size = round(time.monotonic() - begun, 1), Model.open(deployed, verify=False).size_bytes
+        seconds, size = round(time.monotonic() - begun, 1), served_bytes(Model.open(deployed, verify=False))
         return TrainedRung(rung, notes["steps"], max(seconds, training), training, size, score)
 
     def _train(self, shape: Shape, rung: int, directory: Path) -> None:

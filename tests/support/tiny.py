@@ -213,7 +213,9 @@ def small(
 
 
 def bilstm(**options: Any) -> BiLSTMForSequenceClassification:
-    model: BiLSTMForSequenceClassification = small(BiLSTMForSequenceClassification, hidden_size=32, factor=3, **options)
+    model: BiLSTMForSequenceClassification = small(
+        BiLSTMForSequenceClassification, **{"hidden_size": 32, "factor": 3, **options}
+    )
     return model
 
 

@@ -211,7 +211,7 @@ TARGET static inline ALWAYS_INLINE void KERNEL(limit)(const float *x, size_t cou
     }
 }
 
-TARGET static void KERNEL(lstm)(float *restrict gates, size_t size, float *restrict cells, float *restrict states) {
+TARGET static void KERNEL(lstm)(float *gates, size_t size, float *cells, float *states) {
     const float *in = gates, *out = gates + size, *kept = gates + 2 * size, *added = gates + 3 * size;
     KERNEL(limit)(gates, 3 * size, 0.5f, gates); /* the sigmoid of x is (1 + tanh(x / 2)) / 2 */
     KERNEL(limit)(added, size, 1, gates + 3 * size);

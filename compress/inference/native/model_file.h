@@ -26,7 +26,8 @@ enum { LSTM_TOKENS = 2048, MOST_UNITS = 304 };
 /* The numbers, in this order. */
 typedef struct {
     uint32_t network;         /* of enum network */
-    uint32_t is_int8;         /* the table is int8, and its columns' scales are in the dense layer */
+    uint32_t is_int8;         /* the table is int8, and its columns' scales are in the dense layer; of an
+                                 LSTM it is int16, and has its own */
     uint32_t labels;          /* C */
     uint32_t max_length;      /* tokens that are read, special tokens included */
     uint32_t truncates_left;  /* whether the first tokens of a long text are left out */

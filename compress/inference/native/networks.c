@@ -1,7 +1,8 @@
 /* Token ids to logits: a state of the text by one of the networks, a ReLU layer, and the classifier.
 
    The layers are those of models/networks/NAME/model.py. With an int8 table the state is a sum of integers, exactly
-   that of the ONNX graph, and the scales of the table's columns are in the dense layer. */
+   that of the ONNX graph, and the scales of the table's columns are in the dense layer. The states of an LSTM are not
+   integers, but are rounded at every token as the graph rounds them. */
 
 #include "model_file.h"
 
@@ -246,11 +247,22 @@ typedef struct {
     float states[MOST_UNITS], cells[MOST_UNITS];
 } lstm_state;
 
+/* What a token adds to the gates of one direction. */
+static const int8_t *half_row(const compress_model *m, uint32_t id, size_t direction) {
+    return row_of(m, VALUES(m, REMAP, uint32_t)[id]) + direction * (row_bytes(&m->n) / 2);
+}
+
+/* Fetches it for a token that is read later. */
+static void fetch_half(const compress_model *m, uint32_t id, size_t direction) {
+    const int8_t *row = half_row(m, id, direction);
+    for (size_t at = 0; at < row_bytes(&m->n) / 2; at += CACHE_LINE) PREFETCH(row + at);
+}
+
 /* Lets one direction of an LSTM, 0 forwards or 1 backwards, read a token. */
 static void lstm_step(const compress_model *m, uint32_t id, size_t direction, lstm_state *at) {
     const size_t units = unit_count(&m->n), gate_count = 4 * units, begin = direction * gate_count;
     const size_t weights = begin * units;
-    const int8_t *row = row_of(m, VALUES(m, REMAP, uint32_t)[id]) + direction * (row_bytes(&m->n) / 2);
+    const int8_t *row = half_row(m, id, direction);
     float gates[4 * MOST_UNITS];
     if (m->n.is_int8) {
         int16_t rounded[MOST_UNITS];
@@ -271,10 +283,15 @@ static void lstm_step(const compress_model *m, uint32_t id, size_t direction, ls
 static void read_forwards(const compress_model *m, const int32_t *ids, size_t count, size_t begin, size_t end,
                           lstm_state *at, float *kept) {
     for (size_t t = begin; t < end; t++) {
-        if (t + 1 < count) fetch(m, row_of(m, VALUES(m, REMAP, uint32_t)[id_at(m, ids, t + 1)]));
+        if (t + 1 < count) fetch_half(m, id_at(m, ids, t + 1), 0);
         lstm_step(m, id_at(m, ids, t), 0, at);
         if (kept) memcpy(kept + (t - begin) * MOST_UNITS, at->states, sizeof *kept * unit_count(&m->n));
     }
+}
+
+static void read_backwards(const compress_model *m, const int32_t *ids, size_t at_token, lstm_state *at) {
+    if (at_token) fetch_half(m, id_at(m, ids, at_token - 1), 1);
+    lstm_step(m, id_at(m, ids, at_token), 1, at);
 }
 
 /* The last states of both directions. */
@@ -286,7 +303,7 @@ static void lstm_text_state(const compress_model *m, const int32_t *ids, size_t 
     read_forwards(m, ids, count, 0, count, &at, NULL);
     memcpy(state, at.states, bytes);
     memset(&at, 0, sizeof at);
-    for (size_t t = count; t-- > 0;) lstm_step(m, id_at(m, ids, t), 1, &at);
+    for (size_t t = count; t-- > 0;) read_backwards(m, ids, t, &at);
     memcpy(state + unit_count(&m->n), at.states, bytes);
 }
 
@@ -361,7 +378,7 @@ static void answer_tokens(const compress_model *m, token_states *some) {
 }
 
 /* A text is read forwards in blocks, whose first states are kept. Then, from the last block to the first, each is read
-   forwards again, and backwards: so the memory that is needed grows with the root of the length alone. */
+   forwards again, and backwards: so 96 states are held instead of 2,048. */
 static void tag_by_lstm(const compress_model *m, const int32_t *ids, size_t count, const int32_t *starts, float *logits,
                         token_states *some) {
     enum { BLOCK = 64 };
@@ -377,7 +394,7 @@ static void tag_by_lstm(const compress_model *m, const int32_t *ids, size_t coun
         forwards = first[begin / BLOCK];
         read_forwards(m, ids, count, begin, end, &forwards, kept);
         for (size_t t = end; t-- > begin;) {
-            lstm_step(m, id_at(m, ids, t), 1, &backwards);
+            read_backwards(m, ids, t, &backwards);
             if (starts && !starts[t]) continue;
             memcpy(some->states + some->count * m->n.features, kept + (t - begin) * MOST_UNITS, bytes);
             memcpy(some->states + some->count * m->n.features + units, backwards.states, bytes);

@@ -200,6 +200,8 @@ NETWORKS: dict[str, Any] = {
     "ngram-siamese": lambda: tiny.ngram(pairs="siamese"),
     "ngram-siamese-sum": lambda: tiny.ngram(pairs="siamese", longest=2, pooling="sum"),
     "bilstm": lambda: tiny.bilstm(),
+    "bilstm-padded": lambda: tiny.bilstm(hidden_size=30),
+    "bilstm-most": lambda: tiny.bilstm(hidden_size=302),
     "bilstm-siamese": lambda: tiny.bilstm(pairs="siamese"),
     "tagger": lambda: tiny.cnn(CNNForTokenClassification, labels=tuple("abcde"), widths=(3, 1)),
     "tagger-bilstm": lambda: bilstm_tagger(),
@@ -501,20 +503,31 @@ def absent() -> Any:
     raise Unavailable("the native library was not built")
 
 
+def test_what_it_does_not_run_is_left_to_the_graph() -> None:
+    made = onnx_directory("bert")
+    assert "native kernels are there for" in made.manifest.notes["native"] and not (made.path / NATIVE_NAME).exists()
+
+
+def test_a_container_of_other_logits_than_the_graph_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "TOLERANCE", -1.0)
+    made = export(tiny.write(tmp_path / "torch", tiny.cnn()), tmp_path / "onnx")
+    assert made.manifest.notes["native"].startswith("not written: largest logit difference")
+    assert not (made.path / NATIVE_NAME).exists() and load(made).predict("a good film")
+
+
 @pytest.mark.parametrize(
-    ("kind", "reason"),
+    "network",
     [
-        ("bert", "native"),
+        lambda: tiny.cnn(widths=(1, 17)),
+        lambda: tiny.cnn(widths=tuple(range(1, 10))),
+        lambda: tiny.cnn(filters=1100),
+        lambda: tiny.bilstm(hidden_size=305),
     ],
 )
-def test_what_it_does_not_run_is_left_to_the_graph(kind: str, reason: str) -> None:
-    made = onnx_directory(kind)
-    assert reason in made.manifest.notes["native"] and not (made.path / NATIVE_NAME).exists()
-
-
-@pytest.mark.parametrize("options", [{"widths": (1, 17)}, {"widths": tuple(range(1, 10))}, {"filters": 1100}])
-def test_sizes_beyond_those_of_the_library_are_left_to_the_graph(options: dict[str, Any], tmp_path: Path) -> None:
-    made = export(tiny.write(tmp_path / "torch", tiny.cnn(**options)), tmp_path / "onnx")
+def test_sizes_beyond_those_of_the_library_are_left_to_the_graph(network: Any, tmp_path: Path) -> None:
+    made = export(tiny.write(tmp_path / "torch", network()), tmp_path / "onnx")
     assert made.manifest.notes["native"].startswith("not written: ") and not (made.path / NATIVE_NAME).exists()
     assert load(made).predict("a good film")
 

@@ -9,6 +9,9 @@ from compress.models.networks.small_graph import SCALED_TABLE, in_pairs
 
 NETWORK, TABLE = 3, f"{SCALED_TABLE}embedding"
 HAS_CODES = False  # whether its table may be of codes
+# Of int8 logits, as a share of the largest: states are rounded at every token, and one that is rounded up here and down
+# in the graph changes those behind it.
+TOLERANCE = 1e-2
 LARGEST_INT16 = 2**15 - 1
 
 
@@ -26,10 +29,10 @@ def layout(
         names = [f"states.{part}" for part in ("input.int8", "recurrent.int8", "bias")]
     inward, recurrent, bias = (weights[name] for name in names)
     if is_int8:  # [2, K, 4 * units] there, [2, 4 * units, K] otherwise
-        inward, recurrent = inward.astype(np.float64), recurrent.astype(np.int16)
+        inward, recurrent = inward.astype(np.float32), recurrent.astype(np.int16)
         inward *= weights["states.input.scale"][:, None]
     else:
-        inward, recurrent = inward.transpose(0, 2, 1).astype(np.float64), recurrent.transpose(0, 2, 1)
+        inward, recurrent = inward.transpose(0, 2, 1), recurrent.transpose(0, 2, 1)
     units = recurrent.shape[1]
     missing, hidden = -units % 4, config["hidden_size"]
 

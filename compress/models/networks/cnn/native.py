@@ -11,6 +11,7 @@ from compress.tasks import of_config
 
 NETWORK, TABLE = 2, f"{SCALED_TABLE}windows"
 HAS_CODES = True  # whether its table may be of codes
+TOLERANCE = 1e-3  # of int8 logits, as a share of the largest: a layer is of int16 here, of float32 in the graph
 
 
 def layout(

@@ -10,6 +10,7 @@ from compress.models.networks.small_graph import POOLING, SCALED_TABLE
 
 NETWORK, TABLE = 1, f"{SCALED_TABLE}ngrams"
 HAS_CODES = True  # whether its table may be of codes
+TOLERANCE = 1e-3  # of int8 logits, as a share of the largest: a layer is of int16 here, of float32 in the graph
 
 
 def layout(
