@@ -86,7 +86,8 @@ static const char *fault_of_numbers(const numbers *n) {
         return NULL;
     }
     if (n->network == LSTM) {
-        if (n->table_columns % 32 || unit_count(n) > MOST_UNITS) return "it has more than 304 units of a direction, or no multiple of four";
+        if (n->table_columns % 32 || unit_count(n) > MOST_UNITS)
+            return "it has more than 304 units of a direction, or no multiple of four";
         if (n->second_filters || n->second_width || n->has_codes) return "an LSTM has no second layer and no codes";
         if (n->padding >= n->tokenizer_size) return "padding is no token";
         return n->features == texts * 2 * unit_count(n) ? NULL : "features are not those of its units";

@@ -28,7 +28,7 @@ from compress.models.graph_files import graph_file
 from compress.models.loading import read_config
 from compress.models.manifest import NATIVE_NAME
 from compress.models.networks import NATIVE, TYPE, part
-from compress.models.networks.small_graph import NETWORK, POOLING, in_pairs
+from compress.models.networks.small_graph import LARGEST_INT16, NETWORK, POOLING, in_pairs
 from compress.tasks import labels_of, of_config
 
 FORMAT_VERSION, HEADER_BYTES, ALIGNMENT, CHECKSUM_FACTOR = 1, 64, 64, 0x9E3779B97F4A7C14
@@ -52,7 +52,7 @@ REMOVED, STARTER, WORD, ALONE, SPACE, MARKED = range(6)
 _CODE_POINTS, _PAGE, _SURROGATES = 0x110000, 128, range(0xD800, 0xE000)
 _OVERLAY = 1
 _NOBODY, _NEAR_THE_END = 2**32 - 1, 1024
-_LARGEST_SUM, _LARGEST_INT16, _LARGEST_INT8 = 2**31 - 1, 2**15 - 1, 127
+_LARGEST_SUM, _LARGEST_INT8 = 2**31 - 1, 127
 TOLERANCE = 1e-3  # of logits, as a share of the largest; of int8 networks each has its own
 _CHECKED_LENGTHS = (2, 3, 5, 17, 128, 400)
 
@@ -386,5 +386,5 @@ def _dense_sections(weight: np.ndarray, numbers: Mapping[str, Any], *, integers:
         return {"dense_weight": weight.astype(np.float32)}
     most = _LARGEST_INT8 * max(numbers["widths"])
     sums, largest = (np.maximum(values, 1e-30) for values in (np.abs(weight).sum(axis=0), np.abs(weight).max(axis=0)))
-    factors = np.minimum((_LARGEST_SUM / most - len(weight)) / sums, _LARGEST_INT16 / largest)
+    factors = np.minimum((_LARGEST_SUM / most - len(weight)) / sums, LARGEST_INT16 / largest)
     return {"dense_weight": in_pairs(np.rint(weight * factors)), "dense_scale": (1 / factors).astype(np.float32)}

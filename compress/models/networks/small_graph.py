@@ -25,6 +25,7 @@ SMALL_PRODUCT = "small_product."
 NETWORK = "compress.network"
 # The numbers of poolings in a native container.
 POOLING = {"mean": 1, "sum": 2, "max": 3, "max-mean": 4}
+LARGEST_INT16 = 2**15 - 1
 # The newest file format that the ONNX Runtime of three years ago reads.
 _IR_VERSION = 9
 _INPUTS = ("input_ids", "attention_mask")

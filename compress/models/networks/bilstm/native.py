@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from compress.models.networks.small_graph import SCALED_TABLE, in_pairs
+from compress.models.networks.small_graph import LARGEST_INT16, SCALED_TABLE, in_pairs
 
 NETWORK, TABLE = 3, f"{SCALED_TABLE}embedding"
 HAS_CODES = False  # whether its table may be of codes
 # Of int8 logits, as a share of the largest: states are rounded at every token, and one that is rounded up here and down
 # in the graph changes those behind it.
 TOLERANCE = 1e-2
-LARGEST_INT16 = 2**15 - 1
 
 
 def layout(
