@@ -10,6 +10,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ from tests.support import GRAPHS_FOLDER, MODELS_FOLDER, keep_collector_off_what_
 # Tiny models lose more by threads that wait for each other than they win. Read when torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Without their compiled form, each process of tests and each command compiles the tests and the whole package anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
