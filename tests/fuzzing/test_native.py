@@ -17,7 +17,7 @@ from tests.support import REPOSITORY, tiny
 from tests.support.tagging import bilstm_tagger
 
 SOURCES = REPOSITORY / "compress" / "inference" / "native"
-SECONDS = 5  # a longer run: the driver with more seconds, or libFuzzer (see there)
+SECONDS = 2  # of the processor; a longer run: the driver with more seconds, or libFuzzer (see there)
 
 
 @pytest.fixture(scope="module")
