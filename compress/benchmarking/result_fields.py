@@ -532,8 +532,8 @@ def _part_fields(
     """Compare on the answers that a part of the rows ``held [N]`` has.
 
     A part without rows has no metric. One row, or words of one sentence, has no interval, and rows that are all alike
-    have none where it is resampled, as if they could not be otherwise: null. A metric that ranks needs queries with a
-    relevant row.
+    have none where it is resampled, as if they could not be otherwise: null, but where all answers are right or all
+    wrong the accuracy has Wilson's, as if each sentence had one. A metric that ranks needs queries with a relevant row.
     """
     if metric.units and sentences is not None:
         held = held.copy()
@@ -546,6 +546,9 @@ def _part_fields(
     paired = None
     if len(gold if own is None else np.unique(own)) > 1:
         low, high = interval(mine, gold, **about)
+        if own is not None and metric.is_accuracy and value in {0, 1}:
+            firsts = np.unique(own, return_index=True)[1]
+            low, high = interval(mine[firsts], gold[firsts], metric=metric, classes=classes)
         bounds = (low, high) if low < high else bounds
         if model is teacher:
             paired = NO_DIFFERENCE

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from compress.benchmarking.results import verdict
-from compress.benchmarking.results.formatting import in_points, plural, shown
+from compress.benchmarking.results.formatting import in_points, shown
 from compress.benchmarking.results.schema import Measurement
 from compress.errors import did_you_mean, refuse
 from compress.evaluation.metrics import CONFIDENCE
@@ -99,7 +99,7 @@ def _judge_part(
     if value is None or low is None or high is None:
         earlier = kind.figures[1] not in part
         why = "an earlier version measured it; run 'compress benchmark' again" if earlier else "it has no interval"
-        why += f" ({plural(part['rows'], 'row')})"
+        why += f" ({of}: {part['rows']:,})"
         return limit.because(what, UNDECIDED, why, count=part["rows"], of=of), -math.inf
     wide_low, wide_high = _wider(value, low, high, parts, 100.0 if kind.is_loss else 1.0)
     if kind.field == "classes" and not kind.is_loss and of == "examples":

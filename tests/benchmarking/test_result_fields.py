@@ -266,3 +266,24 @@ def test_the_calibration_interval_repeats() -> None:
     first = calibration_interval(confidence, correct, seed=4, resamples=200)
     assert first == calibration_interval(confidence, correct, seed=4, resamples=200)
     assert first != calibration_interval(confidence, correct, seed=5, resamples=200)
+
+
+def test_a_class_of_entities_never_found_has_an_interval() -> None:
+    """No resampling of sentences finds one, so each of the ten counts once, by Wilson's interval."""
+    labels, gold = ("O", "B-person", "B-place"), np.tile([1, 1, 0, 2], 10)
+    task = find_task("entities")
+    found = quality_fields(
+        {"teacher": 9 * np.eye(3)[gold], "model": 9 * np.eye(3)[np.where(gold == 1, 0, gold)]},
+        gold,
+        baseline="teacher",
+        metric=task.metric(None, labels),
+        task=task.of_model(task.head_settings(labels)),
+        labels=labels,
+        sentences=np.repeat(np.arange(10), 4),
+    )
+    (person, place), (before, _) = found["model"]["classes"], found["teacher"]["classes"]
+    none, every = (binomtest(right, 10).proportion_ci(method="wilson") for right in (0, 10))
+    assert (person["rows"], person["recall"], place["recall"]) == (20, 0.0, 1.0)
+    assert (person["recall_low"], person["recall_high"]) == pytest.approx((0, none.high))
+    assert (place["recall_low"], before["recall_low"]) == pytest.approx((every.low, every.low))
+    assert person["high"] < 0

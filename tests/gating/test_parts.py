@@ -87,7 +87,7 @@ def test_a_class_without_an_interval_is_undecided(results: Results, missing: dic
     path = results(student(classes=[part("A", **GOOD), part("B", rows=1, **missing)]))
     verdict = check([path], max_drop_any_class=50)
     assert verdict.exit_code == 3 and "in 'B'" in verdict.sentences[0]
-    assert "it has no interval (1 row)" in verdict.sentences[0]
+    assert "it has no interval (examples: 1)" in verdict.sentences[0]
 
 
 def test_results_of_an_earlier_version_say_what_to_do(results: Results) -> None:
@@ -151,3 +151,6 @@ def test_a_command_and_a_file_name_classes(
 def test_classes_of_entities_are_of_entities(results: Results) -> None:
     path = results(student(classes=[part("PER", rows=39)], metric_name="entity-f1", metric_rows=30_000))
     assert "on 39 entities (95%" in check([path], min_recall={"PER": 0.5}).sentences[0]
+    nothing = part("PER", rows=27, recall=0.0, recall_low=None, recall_high=None)
+    path = results(student(classes=[nothing], metric_name="entity-f1", metric_rows=30_000))
+    assert "it has no interval (entities: 27)" in check([path], min_recall={"PER": 0.5}).sentences[0]
