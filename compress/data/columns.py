@@ -100,11 +100,11 @@ class Several(list[Any]):
 
 
 class StructureError(ValueError):
-    """A cell is a list or an object where a text or one label is needed; says what it is, and maybe in which column."""
+    """A cell is not what it should be; says what it is, maybe in which column, and whether other rows are right."""
 
-    def __init__(self, said: str, column: str = "") -> None:
+    def __init__(self, said: str, column: str = "", of_row: bool = False) -> None:
         super().__init__(said)
-        self.column = column
+        self.column, self.of_row = column, of_row
 
 
 def cell(value: Any, names: Sequence[str] = ()) -> Cell:
@@ -203,9 +203,12 @@ def label_reader(names: Sequence[str], sample: Sequence[Cells], columns: Columns
     )
     if separator:
         return LabelReader(lambda cells: RowLabels(None, _cut(cells[at], separator, size)), True)
-    if not found or any(isinstance(value, str) for value in found):
+    texts = sum(isinstance(value, str) for value in found)
+    if not found or texts >= (len(found) / 2 if several else 1):
         return LabelReader(lambda cells: RowLabels((label_of(cells[at]) or "").strip()), False)
-    return LabelReader(lambda cells: _row_labels(cells[at], size), several)
+    named = any(isinstance(part, str) for value in lists for part in value)
+    bits = any(isinstance(value, Mapping) and _has_bits(value) for value in found)
+    return LabelReader(lambda cells: _row_labels(cells[at], size, named, bits), several)
 
 
 _BITS = frozenset(("0", "1", "0.0", "1.0", "False", "True"))  # what vectors are made of, in JSON too
@@ -217,25 +220,33 @@ def _cut(value: Cell, separator: str, size: int) -> tuple[str, ...] | None:
     return None if value is None else _different(value.split(separator))
 
 
-def _row_labels(value: Cell, size: int = 0) -> RowLabels:
+def _row_labels(value: Cell, size: int = 0, named: bool = False, bits: bool = False) -> RowLabels:
     """Return the labels of a cell, in a list of zeros and ones of ``size`` their numbers.
+
+    Other rows have lists of names where ``named``, and objects of ``bits``.
 
     Raises:
         StructureError: a list or an object holds no labels.
     """
     if isinstance(value, list) and size:
         if len(value) != size or not _BITS.issuperset(map(str, value)):
-            raise StructureError(f"{_shown(value)}, and other rows have a vector of {size} zeros and ones")
+            raise StructureError(f"{_shown(value)}, and other rows have a vector of {size} zeros and ones", of_row=True)
         return RowLabels(None, tuple(str(number) for number, one in enumerate(value) if _is_one(str(one))))
     if isinstance(value, list) and not isinstance(value, Several) and _scalars(value):
+        if named and not all(isinstance(part, str) for part in value):
+            raise StructureError(f"{_shown(value)}, and other rows have names of labels", of_row=True)
         labels = _different(part if isinstance(part, str) else str(cell(part)) for part in value)
         if value and not labels:
             return RowLabels()
     elif isinstance(value, Mapping) and _has_bits(value):
         labels = _different(name for name, share in value.items() if share)
+    elif isinstance(value, Mapping) and bits:
+        raise StructureError(f"{_shown(value)}, and other rows have 0 or 1 for each label", of_row=True)
     else:
         if isinstance(value, str):
-            raise StructureError(f"{value!s:.60}, and other rows have a list of labels, which may be empty")
+            raise StructureError(
+                f"{value!s:.60}, and other rows have a list of labels, which may be empty", of_row=True
+            )
         parts = value if isinstance(value, list) and not isinstance(value, Several) else []
         if len(parts) > 1 and not any(isinstance(part, Mapping) for part in parts):
             raise StructureError(f"{_shown(value)}, and labels in a list are texts or whole numbers")
@@ -255,7 +266,9 @@ def _is_one(value: Cell, column: str = "") -> bool:
     known = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
     text = value.strip().casefold() if isinstance(value, str) else ""
     if text not in known:
-        raise StructureError(f"{value!r:.60}, and the column of one of several labels holds 0 or 1", column)
+        raise StructureError(
+            f"{value!r:.60}, and the column of one of several labels holds 0 or 1", column, of_row=True
+        )
     return known[text]
 
 
@@ -303,7 +316,8 @@ def field_names(records: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> 
                 paths = () if value is None else _inner(key, value, _MOST_LEVELS)
                 found.setdefault(key, {}).update(dict.fromkeys(paths))
     for key in [key for key, paths in found.items() if len(paths) > 1 and usual(key) in LABELS]:
-        if all(_has_bits(record.get(key)) for record in records[:_NESTED_ROWS]):  # labels and no record
+        objects = [record[key] for record in records[:_NESTED_ROWS] if record.get(key) is not None]
+        if sum(map(_has_bits, objects)) > len(objects) / 2:  # labels and no record, also where a row is wrong
             found[key] = {}
     names = dict.fromkeys(path for key, paths in found.items() for path in paths or [key])
     names |= dict.fromkeys(path for path in wanted if any(at(record, path) is not None for record in records))
@@ -479,6 +493,8 @@ def choose_columns(
         text, other = (pairs or singles or [_texts_by_content(names, sample, given, named)])[0]
         refuse((not text, f"{unclear} the text: name one with --text-column{such_as}."))
         pair = pair or other
+    another = "" if given.text else _other_text(names, sample, text)
+    refuse((another, f"{source} has its texts in the columns {text} and {another}: write all in one of them."))
     used = {text, pair}
     _refuse_twice(names, used, source)
     if label is None and labelled:
@@ -495,6 +511,17 @@ def choose_columns(
         )
     )
     return Columns(text, pair, label, given.each)
+
+
+def _other_text(names: Sequence[str], sample: Sequence[Cells], text: str) -> str:
+    """Return the usual column of texts that has one in each row without one in ``text``, and in no other."""
+    place, have = (
+        names.index(text),
+        [[value not in (None, "") for value in row] for row in sample if len(row) == len(names)],
+    )
+    others = [at for at, name in enumerate(names) if usual(name) in {*TEXT_COLUMNS, *WORDS} and at != place]
+    is_short = any(not row[place] for row in have)
+    return next((names[at] for at in others if is_short and all(row[at] != row[place] for row in have)), "")
 
 
 def _refuse_twice(names: Sequence[str], chosen: Iterable[str | None], source: str) -> None:

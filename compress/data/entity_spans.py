@@ -20,6 +20,12 @@ _NO_SPACES = re.compile(
 )
 
 
+_UNITS = {
+    "bytes": ("utf-8", 1),
+    "UTF-16 units": ("utf-16-le", 2),
+}  # what else places may count, the latter in JavaScript
+
+
 class _Span(NamedTuple):
     start: int
     end: int
@@ -53,11 +59,12 @@ def tagged_text(text: str, spans: Any, place: str) -> tuple[str, tuple[str, ...]
     found = sorted(_read(text, item, place) for item in spans)
     unsure = () if text.isascii() or any(span.known for span in found) else found
     cut = next((span for span in unsure if _cuts(text, *span[:2])), None)
-    if cut and _are_bytes(text, found):
-        raise CompressError(
-            f"{place} has the span {_shown(text, cut)}; it cuts words, and would not if bytes were counted: count "
-            "characters (code points), not bytes, or give each span its text."
-        )
+    for unit, (encoding, size) in _UNITS.items():
+        if cut and _are_of(text, found, encoding, size):
+            raise CompressError(
+                f"{place} has the span {_shown(text, cut)}; it cuts words, and would not if {unit} were counted: "
+                f"count characters (code points), not {unit}, or give each span its text."
+            )
     for one, other in pairwise(found):
         refuse(
             (
@@ -106,7 +113,7 @@ def _read(text: str, item: Any, place: str) -> _Span:
         (
             isinstance(said, str) and said != text[start:end],
             f"{shown}, which is {text[start:end]!r:.40} in the text and {said!r:.40} in the file: count characters "
-            "(code points) from 0, not bytes.",
+            "(code points) from 0, neither bytes nor UTF-16 units.",
         ),
     )
     return _Span(start, end, str(label).strip(), said is not None)
@@ -120,11 +127,11 @@ def _cuts(text: str, start: int, end: int) -> bool:
     )
 
 
-def _are_bytes(text: str, spans: Iterable[_Span]) -> bool:
-    """Tell whether spans cut no word where their places are those of bytes in UTF-8."""
-    data = text.encode("utf-8", "surrogatepass")
+def _are_of(text: str, spans: Iterable[_Span], encoding: str, size: int) -> bool:
+    """Tell whether spans cut no word where their places count units of so many bytes of an encoding."""
+    data = text.encode(encoding, "surrogatepass")
     try:
-        places = [[len(data[:at].decode()) for at in span[:2]] for span in spans]
+        places = [[len(data[: at * size].decode(encoding, "surrogatepass")) for at in span[:2]] for span in spans]
     except UnicodeDecodeError:
         return False
     return not any(_cuts(text, *one) for one in places)

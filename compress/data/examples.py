@@ -264,9 +264,9 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     """Return the class names in order, or None when the labels are scores to regress on.
 
     Of rows to tag they are the tags; these, and the labels of rows of several, are always names. Labels are scores when
-    all are numbers and one has a fraction, or when they are integers with more than 50 different values of fewer than
-    five rows each. Classes have the order of the file's schema; without, integers are sorted as numbers, others as
-    text.
+    those of 9 in 10 rows are numbers (the task says which are none) and one has a fraction, or when they are integers
+    with more than 50 different values of fewer than five rows each. Classes have the order of the file's schema;
+    without, integers are sorted as numbers, others as text.
 
     Raises:
         CompressError: two classes are one number, or one text, written in two ways, such as ``1`` and ``1.0``.
@@ -277,9 +277,9 @@ def infer_labels(examples: Sequence[Example]) -> tuple[str, ...] | None:
     if len(known) == 1 and counts.keys() <= set(classes := next(iter(known))):
         kept = classes if all(example.origin.all_count for example in examples if example.origin) else counts
         return tuple(name for name in classes if name in kept)
-    numbers = [finite_number(label) for label in counts]
-    if not named and numbers and all(number is not None for number in numbers):
-        has_fraction = any(number is not None and not number.is_integer() for number in numbers)
+    numbers = {label: number for label in counts if (number := finite_number(label)) is not None}
+    if not named and numbers and sum(map(counts.__getitem__, numbers)) >= 0.9 * counts.total():
+        has_fraction = any(not number.is_integer() for number in numbers.values())
         if has_fraction or (len(counts) > 50 and counts.total() < 5 * len(counts)):
             return None
     return sort_labels(counts)

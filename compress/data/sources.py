@@ -271,10 +271,10 @@ def _structure_error(
     name = error.column or table.columns[at]
     option = {columns.text: "text", columns.text_pair: "text-pair"}.get(name, "label")
     parts = [path for path in inner_fields(name, value) if not path.rpartition(".")[2].isdecimal()]
-    advice = (
-        f"a part of it with --{option}-column: {some_of(parts)}" if parts else f"another one with --{option}-column"
-    )
-    return CompressError(f"{table.name}, {table.unit} {number} has {error}, in column {name!r}: name {advice}.")
+    advice = f"name another one with --{option}-column"
+    if error.of_row or parts:
+        advice = "correct it" if error.of_row else f"name a part of it with --{option}-column: {some_of(parts)}"
+    return CompressError(f"{table.name}, {table.unit} {number} has {error}, in column {name!r}: {advice}.")
 
 
 class ExampleSource(TextSource):

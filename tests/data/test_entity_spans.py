@@ -83,6 +83,7 @@ def test_every_character_of_a_span_is_in_its_words() -> None:
         ([[5, 2, "PER"]], "5 to 2, which holds no word"),
         ([[42, 48, "LOC"]], "of a text of 44 characters, which has 48 bytes in UTF-8: count characters"),
         ([[27, 32, "LOC"]], r"27 to 32 \('s-bas'\); it cuts words, and would not if bytes were counted"),
+        ([[24, 29, "LOC"]], r"24 to 29 \('aris-'\); it cuts words, and would not if UTF-16 units were counted"),
         ([{"start": 0, "end": 3, "label": "PER", "text": "Bob"}], "is 'Ada' in the text and 'Bob' in the file"),
         ([{"start": 0.0, "end": 3, "label": "PER"}], "the span 0.0 to 3: give whole numbers"),
         ([{"start": True, "end": 3, "label": "PER"}], "the span True to 3: give whole numbers"),

@@ -266,6 +266,16 @@ def test_a_column_of_labels_alone_is_not_taken_for_the_text(tmp_path: Path) -> N
         open_source(path, role="unlabeled", labelled=False)
 
 
+def test_texts_in_columns_of_two_names_are_refused(tmp_path: Path) -> None:
+    path, rows = tmp_path / "a.jsonl", [{"text": "a film"}, {"sentence": "dull"}, {"text": ""}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    with pytest.raises(CompressError, match="has its texts in the columns text and sentence: write all in one of them"):
+        open_source(path, role="unlabeled", labelled=False)
+    assert len(list(open_source(path, role="unlabeled", labelled=False, text_column="text"))) == 1
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(list(open_source(path, role="unlabeled", labelled=False))) == 1
+
+
 @pytest.mark.parametrize("role", ["train", "unlabeled"])
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),

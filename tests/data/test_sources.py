@@ -82,6 +82,8 @@ def test_content_fingerprint() -> None:
         ([str(number) for number in range(100)], None),
         ([str(number) for number in range(100)] * 5, tuple(map(str, range(100)))),
         (["nan", "1"], ("1", "nan")),
+        ([*["0.5", "1", "2"] * 6, "nan", "high"], None),
+        ([*["0.5", "1"] * 4, "high"], ("0.5", "1", "high")),
     ],
 )
 def test_infer_labels(labels: list[str], expected: tuple[str, ...] | None) -> None:

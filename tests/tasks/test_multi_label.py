@@ -131,6 +131,13 @@ def test_numbers_are_no_order_of_named_labels() -> None:
             "line 2 has no labels in column 'labels', and others have: remove",
         ),
         ([["joy", "love"]] * 1001 + [{"joy": 1}, "joy"], "line 1003 has joy, and other rows have a list of labels"),
+        ([["joy", "love"], "joy", ["joy", "fear"]], "line 2 has joy, and other rows have a list of .*: correct it"),
+        ([["joy", "love"], [3, 7]], r"line 2 has a list of 2 \(\[3, 7\]\), and other rows have names of labels"),
+        ([["joy", "love"], [1, 0]], "line 2 has a list of 2 .*, and other rows have names of labels"),
+        (
+            [{"joy": 1, "love": 0}, {"joy": 0, "love": 2}, {"joy": 1, "love": 1}],
+            "line 2 has an object .*, and other rows have 0 or 1 for each label, in column 'labels': correct it",
+        ),
         ([["joy"], ["joy"]], "has only one class, 'joy'"),
         ([["joy", "love"], ["love", "joy"]], "has only one set of labels, 'joy love'"),
         ([[], []], "has only one set of labels, 'none'"),
