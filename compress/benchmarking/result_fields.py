@@ -32,7 +32,7 @@ from compress.evaluation.metrics import (
     paired_difference,
     score,
 )
-from compress.inference.runners import NATIVE
+from compress.inference.runners import served_bytes
 from compress.inference.speedup_intervals import (
     PERCENTILES,
     Interval,
@@ -43,7 +43,7 @@ from compress.inference.speedup_intervals import (
     throughput,
     units_per_second,
 )
-from compress.models.manifest import METRICS_NAME, NATIVE_NAME, VOCABULARIES, Manifest
+from compress.models.manifest import METRICS_NAME, VOCABULARIES, Manifest
 from compress.models.model_dir import CascadeDir, Model
 from compress.models.training_log import read_training, series
 from compress.progress import Progress, logger
@@ -283,9 +283,7 @@ def _weights(run: WorkerRun) -> tuple[int, int]:
     """Return the number of weights and their bytes: of baselines and competitors, all files but their tokenizer's."""
     directory = run.entry.directory
     if run.entry.folder == "runtimes":
-        container = directory.path / NATIVE_NAME
-        is_read = run.entry.runtime == NATIVE and container.is_file()
-        return run.entry.candidate.model.parameters, container.stat().st_size if is_read else directory.size_bytes
+        return run.entry.candidate.model.parameters, served_bytes(directory, run.entry.runtime)
     files = (file for file in directory.path.rglob("*") if file.is_file() and file.name not in VOCABULARIES)
     return int(run.loaded["parameters"]), sum(file.stat().st_size for file in files)
 

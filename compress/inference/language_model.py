@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from compress.data.examples import Example
-from compress.errors import CompressError, refuse
+from compress.errors import CompressError, refuse, some_of
 from compress.escaping import one_line, without_secrets
 from compress.fields import option, validated
 from compress.files import read_text, read_toml
@@ -580,14 +580,17 @@ class LanguageModelRunner:
         Raises:
             CompressError: it is damaged, or of a server that nobody named here, to which key and texts would be sent.
         """
-        member = parse(
-            AskedMember, {name: kept[name] for name in KEPT if name in kept}, source=str(source / CASCADE_NAME)
-        )
+        member = parse(AskedMember, kept, source=str(source / CASCADE_NAME))
         refuse(
+            (
+                kept.keys() - {*KEPT},
+                f"{source / CASCADE_NAME} says {some_of(sorted(kept.keys() - {*KEPT}))} of a language model, of which "
+                f"it has {', '.join(KEPT)}; make the cascade again",
+            ),
             (
                 len(member.preference) not in (0, len(labels)) or not member.name,
                 f"{source / CASCADE_NAME} has no question to a language model; make the cascade again",
-            )
+            ),
         )
         place = (member.base_url or OPENAI_URL).rstrip("/")
         allowed = place in {_named_server(), OPENAI_URL}

@@ -281,10 +281,11 @@ def serving_runtime(model: Model, device: str = "cpu") -> str:
     return "onnxruntime" if model.is_onnx else "torch"
 
 
-def served_bytes(model: Model) -> int:
-    """Return the bytes of what answers the texts of a model on a CPU: its container or its weights."""
-    is_native = serving_runtime(model) == NATIVE
-    return (model.path / NATIVE_NAME).stat().st_size if is_native else model.size_bytes
+def served_bytes(model: Model, runtime: str = "") -> int:
+    """Return the bytes of what answers the texts of a model, by default on a CPU: its container or its weights."""
+    container = model.path / NATIVE_NAME
+    is_read = (runtime or serving_runtime(model)) == NATIVE and container.is_file()
+    return container.stat().st_size if is_read else model.size_bytes
 
 
 def ask_in_turn(first: np.ndarray, thresholds: Sequence[float], ask: Ask) -> tuple[np.ndarray, list[int]]:

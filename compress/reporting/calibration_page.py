@@ -190,7 +190,7 @@ def cascade_page(found: Mapping[str, Any]) -> StagePage:
 
 
 def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
-    chosen, last, test = found["validation"], found["reference"], found.get("test")
+    chosen, last, kept = found["validation"], found["reference"], _agreement if "agree" in found else _drop
     answers = [f"{name} {share:.1%}" for name, share in zip(found["members"], chosen["answered"], strict=True)]
     left_out = f" Left out, as they do not help: {', '.join(found['left_out'])}." if found["left_out"] else ""
     return [
@@ -201,9 +201,9 @@ def _cascade_verdict(found: Mapping[str, Any]) -> list[str]:
         + " 'compress benchmark' measures mean and percentiles."
         * (not found["members"][-1].startswith(LANGUAGE_MODEL)),
         *_saving(found),
-        f"{_loss(found, 'validation')} {_chosen_by(found)}",
-        f"{_loss(found, 'test')} These rows took no part in the choice. {_confirmed(found, test)}"
-        if test
+        f"{_loss(found, 'validation')} {kept(found, 'validation')}",
+        f"{_loss(found, 'test')} These rows took no part in the choice. {kept(found, 'test')}"
+        if "test" in found
         else "Give --test FILE for a figure on rows that took no part in the choice.",
     ]
 
@@ -216,31 +216,27 @@ def _saving(found: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _chosen_by(found: Mapping[str, Any]) -> str:
-    if "agree" in found:
+def _drop(found: Mapping[str, Any], role: str) -> str:
+    most, one = found["max_accuracy_drop"], found[role]
+    if role == "validation":
         return (
-            f"{_agreement(found, 'validation')} With 95% certainty at least {100 * found['agree']:.6g}% of such "
-            "answers are the same, on texts like these."
+            f"It is the fastest of {found['tried']:,} cascades whose interval on these rows is within "
+            f"{in_points(most)}. The rows chose it, so that on others it loses a little more."
         )
-    return (
-        f"It is the fastest of {found['tried']:,} cascades whose interval on these rows is within "
-        f"{in_points(found['max_accuracy_drop'])}. The rows chose it, so that on others it loses a little more."
-    )
-
-
-def _confirmed(found: Mapping[str, Any], test: Mapping[str, Any]) -> str:
-    if "agree" in found:
-        least = found["agreement"]["test"]["at_least"]
-        return f"{_agreement(found, 'test')} By these rows alone that is {least:.1%} at least, with 95% certainty."
-    most = found["max_accuracy_drop"]
-    held = "confirm" if test["low"] >= -most else "refute" if test["high"] < -most else "neither confirm nor refute"
+    held = "confirm" if one["low"] >= -most else "refute" if one["high"] < -most else "neither confirm nor refute"
     return f"They {held} that it loses at most {in_points(most)}."
 
 
 def _agreement(found: Mapping[str, Any], role: str) -> str:
     one, first = found["agreement"][role], found["members"][0]
     same = f"{one['same']:,} of them" + (f" ({one['same'] / one['rows']:.1%})" if one["rows"] else "")
-    return f"{first} answers {plural(one['rows'], f'{role} row')}, {same} as {found['reference']} does."
+    sure = {
+        "validation": f"With 95% certainty at least {100 * found['agree']:.6g}% of such answers are the same, on texts "
+        "like these.",
+        "test": f"By these rows alone that is {one['at_least']:.1%} at least, with 95% certainty.",
+    }
+    rows = plural(one["rows"], f"{role} row")
+    return f"{first} answers {rows}, {same} as {found['reference']} does. {sure[role]}"
 
 
 def _loss(found: Mapping[str, Any], role: str) -> str:

@@ -21,7 +21,7 @@ from compress.evaluation.metrics import confidence
 from compress.inference import runners
 from compress.inference.compute import Compute
 from compress.inference.predict import load
-from compress.inference.runners import Speed, load_runner
+from compress.inference.runners import Speed, load_runner, served_bytes
 from compress.models.manifest import Manifest
 from compress.models.model_dir import CASCADE_NAME, CascadeDir, Model
 from compress.models.output_dir import finish
@@ -126,6 +126,7 @@ def test_local_answers_where_they_are_sure_and_its_answers_for_the_rest(
     kept = made.manifest.recipe["language_model"]
     assert kept == json.loads((made.path / CASCADE_NAME).read_text())["language_model"]
     assert (kept["name"], kept["base_url"], tuple(kept["labels"])) == ("tiny", server.url, ASKED)
+    assert served_bytes(made) == made.size_bytes  # which has no container of its own
     assert kept["prompt"] == "Films, for parents." and made.member_names == ("fast", "openai:tiny")
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
@@ -186,8 +187,9 @@ def test_texts_without_a_label_say_why(
 
 
 def test_a_server_that_is_gone_is_an_error(
-    fast: Model, sure: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fast: Model, sure: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("compress.inference.language_model.RETRIES", 3)  # all faults may be of one text
     with serving(chances_of(sure), faults=[429, "cut", 500]) as server:
         made = joined(server, fast, tmp_path / "joined")
     (tmp_path / "new.txt").write_text("\n".join(texts(60, "new")))
@@ -326,6 +328,17 @@ def test_servers_that_nobody_named_get_no_key(
     "change", [{"name": 3}, {"preference": [1.0]}, {"orders": 99}, {"labels": ["a", "b"]}, {"base_url": "ftp://x"}]
 )
 def test_damaged_questions_are_refused(change: dict[str, Any], fast: Model, sure: Any, tmp_path: Path) -> None:
+    refuse_questions(change, "", fast, sure, tmp_path)
+
+
+def test_what_no_member_says_is_named(fast: Model, sure: Any, tmp_path: Path) -> None:
+    said = (
+        "cascade.json says budget, dry_run of a language model, of which it has name, base_url.*make the cascade again"
+    )
+    refuse_questions({"dry_run": True, "budget": 5.0}, said, fast, sure, tmp_path)
+
+
+def refuse_questions(change: dict[str, Any], said: str, fast: Model, sure: Any, tmp_path: Path) -> None:
     with serving(chances_of(sure)) as server:
         made = joined(server, fast, tmp_path / "joined")
         shutil.copytree(made.path, tmp_path / "copy")
@@ -333,7 +346,7 @@ def test_damaged_questions_are_refused(change: dict[str, Any], fast: Model, sure
         kept["language_model"] |= change
         damaged = CascadeDir(tmp_path / "copy", made.manifest)
         (damaged.path / CASCADE_NAME).write_text(json.dumps(kept))
-        with pytest.raises(CompressError):
+        with pytest.raises(CompressError, match=said or None):
             load_runner(damaged, CPU)
 
 
