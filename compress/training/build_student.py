@@ -27,7 +27,7 @@ from transformers import BertTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from compress import plugins
 from compress.data import Example, row_key
 from compress.data.examples import texts_of
-from compress.data.tokenization import maximum_length
+from compress.data.tokenization import check_length, maximum_length
 from compress.errors import refuse
 from compress.models.components import input_embeddings
 from compress.models.model_dir import Model
@@ -130,6 +130,7 @@ def try_student(
     task: Task,
     *,
     start: Model | None = None,
+    max_length: int | None = None,
 ) -> PreTrainedModel:
     """Return a student that was built from a few texts, once the losses of its phases were computed on them.
 
@@ -139,12 +140,15 @@ def try_student(
     Args:
         teachers: by the names in :class:`compress.recipes.Phase`; modifiers may change them.
         start: as for :func:`build_student`.
+        max_length: the tokens that the user asks it to read.
 
     Raises:
-        CompressError: options of the architecture, a phase, a modifier or a loss do not fit the teacher.
+        CompressError: options of the architecture, a phase, a modifier or a loss do not fit the teacher, or the student
+            reads fewer tokens.
     """
     few, first = [*islice(texts(), TRIED_ROWS)], next(filter(None, teachers.values()))
-    student, *_ = build_student(recipe, first, tokenizer, lambda: few, seed=0, learns_vocabulary=False, start=start)
+    student, own, _ = build_student(recipe, first, tokenizer, lambda: few, seed=0, learns_vocabulary=False, start=start)
+    check_length(max_length, own, student.config.to_dict(), f"the student {recipe.name!r}")
     student.train(False)
     length = min(TRIED_LENGTH, maximum_length(tokenizer, student.config.to_dict()))
     with TemporaryDirectory() as folder:

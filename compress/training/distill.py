@@ -116,7 +116,7 @@ def distill(request: Distill) -> Model:
     set_seed(compute.seed)  # an encoder gets a random head
     network: Any = model.network.cpu()  # type: ignore[no-untyped-call, unused-ignore]  # wherever it ran before
     networks = {"task": network, "encoder": encoder and encoder.with_head(model.labels, model.task)}
-    try_student(built_from, networks, tokenizer, texts, model.task, start=start)
+    try_student(built_from, networks, tokenizer, texts, model.task, start=start, max_length=request.max_length)
     if not foreign and not request.control:
         check_gold(model, train, "train", compute)
         check_gold(model, validation, "validation", compute)
