@@ -545,14 +545,14 @@ def train(
         gold = run.task.column(selection.rows["labels"][:])  # type: ignore[call-overload]
         least = run.task.constant_score(gold, labels_of(model.config.to_dict()), selection.metric)
         if best <= least:
+            rare = next(metric.name for metric in run.task.metrics if metric.name.endswith("macro-f1"))
             logger.warning(
                 "%s: the best validation score, %.4f, is no better than that of one answer for all rows, %.4f; lower "
-                "training.learning_rate in the recipe, train for more steps, or, where some classes are rare, select "
-                "by --metric %s",
+                "training.learning_rate in the recipe, or train for more steps%s",
                 run.title,
                 best,
                 least,
-                next(metric.name for metric in run.task.metrics if metric.name.endswith("macro-f1")),
+                "" if selection.metric == rare else f"; where some classes are rare, select by --metric {rare}",
             )
     model.eval()  # type: ignore[no-untyped-call, unused-ignore]
     return Outcome(

@@ -30,6 +30,14 @@ def test_another_order_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_a_model_of_nearly_one_answer_is_no_other_order(caplog: pytest.LogCaptureFixture) -> None:
+    """It says the rare class of all but every fourth row: swapped, it would be right on less than always the other."""
+    check_label_meaning(
+        (np.arange(300) % 4 > 0).astype(int), (np.arange(300) % 10 == 1).astype(int), ("ham", "spam"), "test"
+    )
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("share", [1, 3, 30])
 def test_a_model_that_always_says_the_same_is_not_refused(share: int) -> None:
     gold = (np.arange(300) % share == 0).astype(int)  # a model that says yes is right on 100%, 33% and 3%

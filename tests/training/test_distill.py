@@ -598,6 +598,16 @@ def test_a_student_that_is_no_better_than_one_class_is_named(
     assert all("lower training.learning_rate" in one and one.endswith("--metric macro-f1") for one in said)
 
 
+def test_the_metric_that_selects_already_is_not_advised(
+    teacher: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [row for row in train_rows() if row.label == "positive"]
+    others = [replace(row, text=f"{row.text} again") for row in train_rows()]
+    taught(teacher, tmp_path / "student", ALL_GOLD, train=rows, validation=others, metric="macro-f1", seed=1)
+    (said,) = [record.message for record in caplog.records if "one answer for all rows" in record.message]
+    assert said.endswith("or train for more steps")
+
+
 def test_tasks_whose_constant_answers_score_have_a_mean_over_classes() -> None:
     found = {
         name: [metric.name for metric in task.metrics if metric.name.endswith("macro-f1")]
