@@ -89,6 +89,12 @@ def _nothing(selector: Selector, name: str, values: Sequence[object], prefix: st
     given = {field.name: getattr(selector, field.name) for field in fields(Selector)}
     asked = [f"{key} = {value!r}" for key, value in given.items() if value != getattr(Selector, key)]
     value, there = given[name], list(dict.fromkeys(map(str, values)))
+    refuse(
+        (
+            name == "model" and value in (None, "*"),
+            f"{prefix}the results hold no compressed model to judge, but {', '.join(there)}: type --model NAME",
+        )
+    )
     wanted = f"no line with {name} {value!r}" if value not in (None, "*") else f"no line to judge by {name}"
     return CompressError(
         f"{prefix}the results hold {wanted} ({', '.join(asked) or 'no selector'}); in them {name} is "

@@ -127,4 +127,4 @@ def _wilson(share: float, rows: int, parts: int) -> tuple[float, float]:
     """Return the interval of a share of so many rows, as one of so many together (Wilson 1927)."""
     z2 = _quantile(parts) ** 2
     centre, half = share + z2 / (2 * rows), math.sqrt(z2 * (share * (1 - share) / rows + z2 / (4 * rows**2)))
-    return (centre - half) / (1 + z2 / rows), (centre + half) / (1 + z2 / rows)
+    return max(0.0, centre - half) / (1 + z2 / rows), min(1.0, (centre + half) / (1 + z2 / rows))

@@ -268,7 +268,9 @@ def test_wrong_budgets_are_the_users_mistake(results: Results, budget: dict[str,
 
 
 def test_nothing_to_judge_is_the_users_mistake(results: Results) -> None:
-    with pytest.raises(CompressError, match=r"no line to judge by model.*model is teacher \(teacher\)"):
+    with pytest.raises(
+        CompressError, match=r"no compressed model to judge, but teacher \(teacher\): type --model NAME"
+    ):
         check([results()], min_speedup=5)
     with pytest.raises(CompressError, match="no budget to check"):
         check_module.check([results(student())])
@@ -280,7 +282,7 @@ def test_nothing_to_judge_is_the_users_mistake(results: Results) -> None:
         ("", "holds no results"),
         ("{not json", "line 1 is not valid JSON"),
         ('{\n  "results": []\n}\n', "is a lock or a report and holds no results; give the .jsonl"),
-        ('{"a": 1}', "is not a result of compress benchmark"),
+        ('{"a": 1}', "is not a result of compress benchmark; give the .jsonl file that its -o names$"),
         (json.dumps({**line("x").to_json(), "schema": 99}), "schema 99"),
     ],
 )

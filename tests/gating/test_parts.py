@@ -154,3 +154,9 @@ def test_classes_of_entities_are_of_entities(results: Results) -> None:
     nothing = part("PER", rows=27, recall=0.0, recall_low=None, recall_high=None)
     path = results(student(classes=[nothing], metric_name="entity-f1", metric_rows=30_000))
     assert "it has no interval (entities: 27)" in check([path], min_recall={"PER": 0.5}).sentences[0]
+
+
+def test_a_share_of_none_shows_no_sign(results: Results) -> None:
+    nothing = part("A", rows=20, recall=0.0, recall_low=0.0, recall_high=0.16)
+    (judgement,) = check([results(student(classes=[nothing, part("B", **GOOD)]))], min_recall=0.5).judgements
+    assert "0.00% on 20 examples (95% interval 0.00% to" in judgement.sentence

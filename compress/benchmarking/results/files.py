@@ -249,6 +249,9 @@ def _parse(text: str, number: int, path: str) -> Measurement:
         return Measurement.read(line)
     except ValueError as error:
         wrong = error.args
+    missing = [one.name for one in FIELDS.values() if not one.optional and one.name not in line]
+    nothing = f"{where} is not a result of compress benchmark; give the .jsonl file that its -o names"
+    refuse((len(missing) > len(FIELDS) / 3, nothing))
     shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     raise CompressError(f"{where} is not a result of compress benchmark: {shown}")
 
