@@ -102,10 +102,15 @@ def class_weights(text: str) -> Any:
     if text == "balanced":
         return text
     found = [one.rpartition("=") for one in columns(text)]
+    said = f"{text!r} is neither balanced nor a weight for each of some classes, such as spam=5,ham=1"
     with suppress(ValueError):
         if all(name for name, _, _ in found) and len({name for name, _, _ in found}) == len(found):
-            return {name: float(weight) for name, _, weight in found}
-    raise ValueError(f"{text!r} is neither balanced nor a weight for each of some classes, such as spam=5,ham=1")
+            weights = {name: float(weight) for name, _, weight in found}
+            wrong = next((f"{name} = {weight}" for name, weight in weights.items() if not weight > 0), None)
+            if not wrong:
+                return weights
+            said = f"{wrong} must be above 0, such as 0.1"
+    raise ValueError(said)
 
 
 def time_in_seconds(text: str) -> float:

@@ -136,7 +136,7 @@ def test_words_on_the_command_line_and_what_they_refuse(tmp_path: Path, capsys: 
     for words, said in (
         ("spam", "'spam' is neither balanced nor a weight for each of some classes, such as spam=5,ham=1"),
         ("positive=1,positive=2", "is neither balanced nor a weight"),
-        ("positive=-1", "positive = -1.0 must be above 0"),
+        ("positive=-1", "'--class-weights': positive = -1.0 must be above 0"),
         ("good=2", "class_weights names 'good', and the classes are"),
     ):
         assert execute([*common, str(tmp_path / "made"), "--class-weights", words]) == 2
