@@ -115,7 +115,7 @@ def test_the_list_names_exactly_the_packages_there_are() -> None:
     assert sorted(name for layer in LAYERS for name in layer) == sorted({package(module) for module in SOURCES})
 
 
-MOST_STATEMENTS = 27_976  # raised only by a commit that says in its message what the growth buys
+MOST_STATEMENTS = 27_983  # raised only by a commit that says in its message what the growth buys
 MOST_RAISES = 347  # weights of classes that cannot be read, an encoder that is not there, what servers answer
 
 

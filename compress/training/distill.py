@@ -17,6 +17,7 @@ from compress.data import Example, check_roles, row_key
 from compress.data.tokenization import maximum_length
 from compress.data.windows import set_windows
 from compress.errors import refuse
+from compress.evaluation.ranking import tell_queries
 from compress.fields import is_given
 from compress.inference.compute import resolve_device
 from compress.inference.predict import check_gold
@@ -83,7 +84,7 @@ def distill(request: Distill) -> Model:
     for directory in foreign:
         logger.info("labels: %s, whose logits are not of %s", directory.teacher_name, model.name)
     validation, metric = labelled.validation, labelled.metric
-    model.task.metric(metric, model.labels)  # refuses an unknown one
+    measure = model.task.metric(metric, model.labels)
     pool: Any = unlabeled or LabelledPool(tuple(label_dirs))  # of no rows where all phases read gold ones
     roles = {"train": labelled.train, "unlabeled": pool if unlabeled or label_dirs else (), "validation": validation}
     checked = check_roles({role: rows for role, rows in roles.items() if rows}, labelled.overlap)
@@ -101,6 +102,8 @@ def distill(request: Distill) -> Model:
     gold = Gold(train, model.task.gold(train, model.labels, "train"))
     balance_of(recipe.training, model.task, gold.labels, model.labels)  # refuses what does not fit
     selecting = Gold(validation, model.task.gold(validation, model.labels, "validation"))
+    if measure.ranks and validation:
+        tell_queries(measure, model.task.column(selecting.labels), model.task.clusters(validation, measure))
     phases = CONTROL_PHASES if request.control else possible_phases(recipe, train)
     check_batch_sizes(recipe.training, phases)
     if not request.control:

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, set_seed
 from compress.data import check_roles
 from compress.data.tokenization import check_length, maximum_length
 from compress.data.windows import set_windows
+from compress.evaluation.ranking import tell_queries
 from compress.inference.compute import resolve_device
 from compress.models.encoders import find_recipe, open_encoder
 from compress.models.model_dir import Model
@@ -42,7 +43,8 @@ def finetune(request: Finetune) -> Model:
     task = of_rows([*roles["train"], *roles["validation"]])
     names = task.new_labels(roles["train"], roles["validation"])
     task = task.of_model(task.head_settings(names))
-    metric = task.metric(data.metric, names).name
+    measure = task.metric(data.metric, names)
+    metric = measure.name
     usual = recipe.training if recipe else TRAINING
     training = request.adjusted(request.training or (few_shot.TRAINING if request.few_shot else usual))
     compute = replace(request.compute, device=resolve_device(request.device))
@@ -50,6 +52,8 @@ def finetune(request: Finetune) -> Model:
         longest = maximum_length(encoder.tokenizer, encoder.config)
         request.windows.check(encoder.path, longest, len(names), by_word=task.by_word)
     gold = {role: Gold(rows, task.gold(rows, names, role)) for role, rows in roles.items()}
+    if measure.ranks and roles["validation"]:
+        tell_queries(measure, task.column(gold["validation"].labels), task.clusters(roles["validation"], measure))
     balance = balance_of(training, task, gold["train"].labels, names)
     if request.few_shot:
         few_shot.check_few_shot(encoder, task, names, gold["train"])

@@ -28,7 +28,7 @@ def ranked_file(path: Path, queries: int, seed: int, **changes: Any) -> Path:
             query = " ".join(draw.sample(words, 3))
             for _ in range(4):
                 passage = draw.sample(words, 5)
-                grade = 0.0 if number % 5 == 4 else sum(word in GOOD for word in passage) / 2
+                grade = 0.0 if number % 5 == 4 else sum(word in GOOD for word in passage) / 2 - changes.get("less", 0)
                 table.writerow([f"q{seed}-{number}", query, " ".join(passage), changes.get("score", grade)])
     return path
 
@@ -112,3 +112,16 @@ def test_wrong_queries_are_refused_in_one_sentence(
     assert execute([*map(str, given), "-o", str(tmp_path / "results.jsonl")]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_what_cannot_be_ranked_is_refused_before_training(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, wrong = ranked_file(tmp_path / "train.csv", 8, 0), ranked_file(tmp_path / "wrong.csv", 8, 1, less=0.5)
+    (tmp_path / "student.toml").write_text(STUDENT)
+    rows = ("--train", train, "--validation", wrong, "--metric", "ndcg", "--query-column", "qid")
+    for stage in (("finetune",), ("distill", "--student", tmp_path / "student.toml", "--unlabeled", train)):
+        assert execute([*map(str, (*stage, "--teacher", teacher, *rows, "-o", tmp_path / "out"))]) == 2
+        said = capsys.readouterr().err
+        assert "ndcg reads labels as relevance, 0 or more, and one is -0.5; correct it" in said and "step" not in said
+    assert not [*tmp_path.glob("*out*")]
