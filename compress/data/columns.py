@@ -515,10 +515,8 @@ def choose_columns(
 
 def _other_text(names: Sequence[str], sample: Sequence[Cells], text: str) -> str:
     """Return the usual column of texts that has one in each row without one in ``text``, and in no other."""
-    place, have = (
-        names.index(text),
-        [[value not in (None, "") for value in row] for row in sample if len(row) == len(names)],
-    )
+    place = names.index(text)
+    have = [[value not in (None, "") for value in row] for row in sample if len(row) == len(names)]
     others = [at for at, name in enumerate(names) if usual(name) in {*TEXT_COLUMNS, *WORDS} and at != place]
     is_short = any(not row[place] for row in have)
     return next((names[at] for at in others if is_short and all(row[at] != row[place] for row in have)), "")

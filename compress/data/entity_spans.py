@@ -18,12 +18,8 @@ _PLACES = (("start", "end"), ("start_offset", "end_offset"))
 _NO_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-
-
-_UNITS = {
-    "bytes": ("utf-8", 1),
-    "UTF-16 units": ("utf-16-le", 2),
-}  # what else places may count, the latter in JavaScript
+# What else places may count, the latter in JavaScript: encoding, and bytes of a unit.
+_UNITS = {"bytes": ("utf-8", 1), "UTF-16 units": ("utf-16-le", 2)}
 
 
 class _Span(NamedTuple):

@@ -269,11 +269,10 @@ def _structure_error(
     table: Table, number: int, at: int, value: Any, columns: Columns, error: StructureError
 ) -> CompressError:
     name = error.column or table.columns[at]
-    option = {columns.text: "text", columns.text_pair: "text-pair"}.get(name, "label")
+    column = {columns.text: "--text-column", columns.text_pair: "--text-pair-column"}.get(name, "--label-column")
     parts = [path for path in inner_fields(name, value) if not path.rpartition(".")[2].isdecimal()]
-    advice = f"name another one with --{option}-column"
-    if error.of_row or parts:
-        advice = "correct it" if error.of_row else f"name a part of it with --{option}-column: {some_of(parts)}"
+    others = f"a part of it with {column}: {some_of(parts)}" if parts else f"another one with {column}"
+    advice = "correct it" if error.of_row else f"name {others}"
     return CompressError(f"{table.name}, {table.unit} {number} has {error}, in column {name!r}: {advice}.")
 
 
